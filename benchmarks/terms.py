@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 from pathlib import Path
 
@@ -39,13 +40,14 @@ TITLES = (
 def measure() -> None:
     """Writes what each term is worth."""
     cases, _ = collect(show=progress("reading tables"))
-    with WORTH.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(FIELDS)
-        for one in ablation(cases):
-            if one.mechanism in TERMS:
-                changed = "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in one.groups[:MOST_CHANGED])
-                writer.writerow((one.mechanism, f"{one.whole:.5f}", f"{one.without:.5f}", changed))
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for one in ablation(cases):
+        if one.mechanism in TERMS:
+            changed = "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in one.groups[:MOST_CHANGED])
+            writer.writerow((one.mechanism, f"{one.whole:.5f}", f"{one.without:.5f}", changed))
+    write_whole(WORTH, lines.getvalue())
 
 
 def worth() -> dict[str, dict[str, str]]:

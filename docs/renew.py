@@ -40,6 +40,7 @@ MAKERS = {
     "docs/images/bytes.png": "docs/generated/make_figure.py",
     "docs/generated/claims.md": "docs/generated/make_claims.py",
     "docs/generated/foreign-kernels.md": "benchmarks/foreign_kernels.py --write",
+    "docs/generated/timing-terms.md": "benchmarks/terms.py --write",
     "docs/generated/serving-errors.md": "benchmarks/serving_error.py --write",
     "docs/validation.md": "benchmarks/shared_memory.py --write",
     "docs/validation-others.md": "benchmarks/others.py --write",

@@ -107,8 +107,6 @@ class Launcher:
         return lambda: kernel(**arguments, **case["constants"], **options)
 
     def _cuda(self, case: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
-        import ctypes
-
         import cupy
         import numpy as np
         import torch
@@ -121,7 +119,7 @@ class Launcher:
         values: list[Any] = []
         for value in arguments.values():
             if isinstance(value, torch.Tensor):
-                values.append(ctypes.c_void_p(value.data_ptr()))
+                values.append(np.uint64(value.data_ptr()))
             else:
                 values.append(np.float32(value) if isinstance(value, float) else np.int32(value))
         self.kept = arguments
@@ -200,6 +198,9 @@ def count_launches(until: float) -> tuple[list[dict[str, Any]], list[str]]:
                    ",".join(METRICS.values()), *own, "--launch", *names]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+            failed = re.findall(r"^FAILED (.*)$", done.stdout, re.M)
+            if failed:
+                print(*failed, sep="\n", file=sys.stderr, flush=True)
             found = list(_rows(done.stdout, times))
         except (subprocess.TimeoutExpired, InputError, ValueError) as error:
             missing += [f"{name} ({' '.join(str(error).split())[-160:]})" for name in names]

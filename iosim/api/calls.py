@@ -317,7 +317,8 @@ def orders(
     both = asked_problems(of_problem(requests.OfProblem, problem, asked, model))
     counts = [float(layers.count) for layers, _ in both if layers is not None] or None
     which = DEFAULT if kernel is None else one(kernel, "kernel")
-    what = {"problems": [what for _, what in both], "kernel": which, "gpu": one(gpu, "gpu")}
+    title = next((layers.title for layers, _ in both if layers is not None), "")
+    what = {"title": title, "problems": [what for _, what in both], "kernel": which, "gpu": one(gpu, "gpu")}
     return run(request(requests.OrdersRequest, asked, **what, counts=counts, tile=tiles))
 
 

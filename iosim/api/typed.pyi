@@ -43,7 +43,7 @@ class ChosenKeywords(TypedDict, total=False):
     bias_grad: bool
     """The backward makes the bias's gradient. It has the bias's shape and type."""
     key_padding: bool
-    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    """A mask of one byte per key and sequence. [batch, seq_k], beside the mask."""
     sinks: bool
     """Attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone."""
     mask_storage: str
@@ -143,7 +143,7 @@ class SettingKeywords(TypedDict, total=False):
     tile: tuple[int, int] | str | None
     """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
     warps: int | str | None
-    """Warps a CTA (1 to 32)."""
+    """Warps per CTA (1 to 32)."""
     stages: int | str | None
     """Key/value buffers of the software pipeline (1 to 16)."""
     order: str | None
@@ -167,7 +167,7 @@ class SettingKeywords(TypedDict, total=False):
     splits: int | str | None
     """Parts that the keys of a head are split into."""
     registers: int | str | None
-    """Registers a thread, from the compiler's report (1 to 255)."""
+    """Registers per thread, from the compiler's report (1 to 255)."""
     smem: int | str | None
     """Bytes of shared memory a CTA."""
     pack_group: bool | None
@@ -319,7 +319,7 @@ class StudyTileKeywords(ChosenKeywords, ProblemKeywords, total=False):
     """Of iosim.study_tile."""
 
     warps: int | str | None
-    """Warps a CTA (1 to 32)."""
+    """Warps per CTA (1 to 32)."""
     stages: int | str | None
     """Key/value buffers of the software pipeline (1 to 16)."""
     matrix_unit: str

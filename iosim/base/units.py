@@ -151,8 +151,8 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
         grows = all(a < b <= MOST_GROWTH * a for a, b in pairwise(numbers))
         if grows and not any(n % 8 for n in numbers) and int(_ungrouped(text)) % ROUND:
             return
-    one = re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+", text.strip())
-    number = f"write {_ungrouped(text)}" if one else "write numbers without separators of thousands"
+    grouped = re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+", text.strip())
+    number = f"write {_ungrouped(text)}" if grouped else "write numbers without separators of thousands"
     listed = "" if padded else f", or '{', '.join(parts)}' for a list"
     raise InputError(f"{option} '{text.strip()}': {number}{listed}")
 

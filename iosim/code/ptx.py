@@ -230,7 +230,15 @@ def _operands(text: str) -> tuple[str | tuple[str, ...], ...]:
             now += letter
     if now.strip():
         parts.append(now.strip())
-    return tuple(tuple(BRACED_OR_REGISTER.findall(p)) if p.startswith("{") else p for p in parts)
+    return tuple(_operand(part) for part in parts)
+
+
+def _operand(text: str) -> str | tuple[str, ...]:
+    """What stands in braces as a tuple; a vector of one, as inline assembly writes it, is a scalar."""
+    if not text.startswith("{"):
+        return text
+    inside = tuple(BRACED_OR_REGISTER.findall(text))
+    return inside[0] if len(inside) == 1 else inside
 
 
 BRACED_OR_REGISTER = re.compile(r"[%$\w.\-]+")

@@ -225,7 +225,8 @@ def orders(args: argparse.Namespace) -> int:
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
-    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "model": None}
+    title = next((layers.title for layers, _ in of_layers if layers is not None), "")
+    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "title": title, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
     return [search(one, progress("predicting orders")) for one in requests]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
@@ -17,6 +17,9 @@ from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
 from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file, journal_of
+
+if TYPE_CHECKING:
+    from iosim.studies.models.layers import Model
 
 MOST_SHOWN = 1000
 """Rows that a table for a person has."""
@@ -39,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             _tell_begun(args.out)
             raise
         _tell(summary, args)
-        common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
+        common.emit(f"{_told(summary, kernels, common.loaded(args))}: {args.out}\n", None)
         return 0
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     return common.tell(
         args,
-        _told(summary, kernels),
+        _told(summary, kernels, common.loaded(args)),
         json=rows,
         rows=lambda: rows()["rows"],
         csv=lambda: written(cells),
@@ -68,12 +71,12 @@ def _tell_begun(out: str) -> None:
         announce(f"iosim: what is done stands in {out}.partial; the same command goes on from there", in_pipes=True)
 
 
-def _told(summary: Summary, kernels: Collection[str]) -> str:
+def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> str:
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
     own = "; kernel default: each GPU's own, as runs_as says" * (DEFAULT in kernels)
-    return f"{rows}{refused}{resumed}{own}"
+    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{own}"
 
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:

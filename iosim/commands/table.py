@@ -204,7 +204,7 @@ OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "back
 
 @command(SERVING, "serving.decode")
 def decode(parser: CommandParser) -> None:
-    """attention per generated token: bytes, time, tokens a second over the context's length"""
+    """attention per generated token: bytes, time, tokens per second over the context's length"""
     parser.add_gpu(several=True)
     parser.add_kernel(None, several=True, default="default")
     parser.add_model(layers=False)

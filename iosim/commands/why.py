@@ -128,7 +128,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         + reuse_table(traces).text(),
         basis_text(t.prediction for t in traces),
     ]
-    return "\n".join(out)
+    return "\n".join([*out, basis_text([t.prediction for t in traces])])
 
 
 def formula(args: argparse.Namespace) -> int:

@@ -86,15 +86,11 @@ def occupancy(
     ctas = min(limits.values())
     if carveout is None:
         shared_per_sm = _carveout(profile, ctas * shared_per_cta)
-    sm = profile.target
-    reasons = []
-    if limit_warps == 0:
-        reasons.append(f"needs {threads_per_cta:,} threads a CTA, {sm} allows {max_threads:,}")
-    if too_many_registers:
-        reasons.append(too_many_registers)
-    if limit_shared == 0:
-        allowed = profile.need_int("shared_memory_per_block_optin_bytes")
-        reasons.append(f"needs {shared_memory_bytes:,} bytes of shared memory, {sm} allows {allowed:,}")
+    reasons = (
+        _too_many_threads(profile, threads_per_cta) if limit_warps == 0 else "",
+        too_many_registers,
+        _too_much_shared_memory(profile, shared_memory_bytes) if limit_shared == 0 else "",
+    )
     return Occupancy(
         ctas_per_sm=ctas,
         limited_by=tuple(name for name, limit in limits.items() if limit == ctas),
@@ -107,8 +103,18 @@ def occupancy(
         registers_per_cta=registers_per_cta,
         shared_memory_per_cta_bytes=shared_per_cta,
         shared_memory_carveout_bytes=shared_per_sm,
-        reason="; ".join(reasons),
+        reason="; ".join(filter(None, reasons)),
     )
+
+
+def _too_many_threads(profile: HardwareProfile, threads: int) -> str:
+    allowed = profile.need_int("max_threads_per_block")
+    return f"needs {threads:,} threads a CTA, {profile.target} allows {allowed:,}"
+
+
+def _too_much_shared_memory(profile: HardwareProfile, needed: int) -> str:
+    allowed = profile.need_int("shared_memory_per_block_optin_bytes")
+    return f"needs {needed:,} bytes of shared memory, {profile.target} allows {allowed:,}"
 
 
 def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: int) -> tuple[int, int, str]:

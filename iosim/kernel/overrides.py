@@ -34,7 +34,7 @@ class Overrides:
     tile: tuple[int, int] | None = about(
         None, Kind.SIDES, "query rows x key rows, such as 128x64", high=MAX_BLOCK, metavar="QxK"
     )
-    warps: int | None = ask.count("warps a CTA", high=MAX_WARPS)
+    warps: int | None = ask.count("warps per CTA", high=MAX_WARPS)
     stages: int | None = ask.count("key/value buffers of the software pipeline", high=MAX_STAGES)
     order: str | None = ask.word(
         "grid order: what runs fastest. query: blocks, then heads, then batch; head: heads; batch: blocks, then batch",
@@ -54,7 +54,7 @@ class Overrides:
         "neighbouring CTAs that fetch keys and values once for all of them", high=MAX_CLUSTER
     )
     splits: int | None = ask.count("parts that the keys of a head are split into")
-    registers: int | None = ask.count("registers a thread, from the compiler's report", high=MAX_REGISTERS)
+    registers: int | None = ask.count("registers per thread, from the compiler's report", high=MAX_REGISTERS)
     shared_memory_bytes: int | None = ask.count("bytes of shared memory a CTA", low=0, option="--smem", metavar="BYTES")
     pack_group: bool | None = ask.flag("query heads of a group in the rows of one tile", None)
     append_kv: bool = ask.flag("a launch before writes the queries' K and V to the cache")

@@ -8,6 +8,7 @@ from iosim.base.words import listed
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import counted_on
 from iosim.hardware.profile import list_profiles
+from iosim.prediction.ranges import has_outgrown
 from iosim.prediction.result import Prediction
 
 
@@ -33,6 +34,8 @@ def confidence(predictions: Iterable[Prediction]) -> str:
         return f"{start}; checked against counters"
     if said == [NOT_COUNTED]:
         return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
+    if TOO_LONG in said:
+        return f"{start}; beyond 131,072 keys reads were counted 0.2 to 1.5 times"
     if CHECKED not in said:
         if MEASURED in (p.profile.backed_by for p in played):
             there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
@@ -86,6 +89,7 @@ MEASURED = "measured"
 CHECKED = "checked against that GPU's counters"
 UNCHECKED = "not checked against that GPU's counters"
 NOT_COUNTED = "with no counters of this kernel to compare with"
+TOO_LONG = "which beyond 131,072 keys was counted to be off: reads of 0.2 to 1.5 times the predicted ones"
 
 
 def _basis(p: Prediction) -> tuple[str, str]:
@@ -104,6 +108,8 @@ def _checks(p: Prediction) -> str:
     each = [counted_on(p.kernel.name, backward) for backward in passes]
     if not all(each):
         return NOT_COUNTED
+    if p.hbm_known and has_outgrown(p.call, int(p.hbm_payload.read)):
+        return TOO_LONG
     hbm = next(one for one in p.evidence.bases if one.model == "hbm")
     here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
     return CHECKED if hbm.validated_by and here else UNCHECKED

@@ -79,7 +79,10 @@ def range_lines(p: Prediction) -> list[str]:
     if span is not None:
         read, write = (f"{bytes_text(least)} to {bytes_text(highest)}" for least, highest in (span.read, span.write))
         why = [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"] if span.constants else []
-        why += ["how far CTAs drift apart"] if span.drifts else []
+        if span.outgrown:
+            why.append("how far CTAs drift apart, which is not understood over so many keys")
+        elif span.drifts:
+            why.append("how far CTAs drift apart")
         why += ["check bits of ECC in the same memory"] if p.profile.ecc == "inline" else []
         lines.append(f"  range: HBM read {read}, written {write}, for {listed(why)}")
     if times is not None:

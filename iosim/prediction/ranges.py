@@ -23,7 +23,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Chain, Mode, Per, is_attention_loop
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.replays import Replays, play_of
+from iosim.prediction.replays import Replays, play_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.check_bits import with_check_bits
@@ -40,6 +40,15 @@ UNEXPLAINED = {"read": (0.03, 200_000), "write": (0.05, 2_000_000), "time": (0.1
 of recorded rows on an H200 (docs/validation.md); and times where rates were, of nine tenths (docs/timing.md)."""
 READ_AGAIN, DRIFTING = 1.25, 0.15
 """HBM reads over the compulsory ones from which on CTAs of a loop may part; and the share that comes on top then."""
+RANGE_ACCESSES = 6_000_000
+"""Tile accesses that each further replay of a range plays, about: what a range says, two digits bear. With 2 million a
+range loses tiles that are read again."""
+COUNTED_TOKENS = 131_072
+"""Keys that a tile walks up to which counted HBM reads of drifting CTAs agree with predicted ones."""
+OUTGROWN = (0.2, 1.5)
+"""Shares of the predicted reads that calls beyond it read where tiles are read again, at least and at most, of three
+that were counted on an H100: FlashAttention-2 over 262,144 keys 0.23, cuDNN over 524,288 1.27, the memory-efficient
+kernel over 262,144, causal, 1.44. What brings CTAs back together there is not known; nothing is fitted to them."""
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"
@@ -55,6 +64,8 @@ class HbmRange:
     write: tuple[int, int]
     constants: Mapping[str, tuple[float, float]]
     drifts: bool = False
+    outgrown: bool = False
+    """True where CTAs may drift and walk over more keys than where counted reads agree with predicted ones."""
 
     @property
     def total(self) -> tuple[int, int]:
@@ -63,7 +74,7 @@ class HbmRange:
     def to_dict(self) -> dict[str, Any]:
         constants = {name: list(values) for name, values in self.constants.items()}
         hbm = {"read": list(self.read), "write": list(self.write)}
-        return {"hbm": hbm, "constants": constants, "drifts": self.drifts}
+        return {"hbm": hbm, "constants": constants, "drifts": self.drifts, "outgrown": self.outgrown}
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,27 @@ class TimeRange:
         return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
 
 
+def may_drift(call: Call, read: int) -> bool:
+    """True where CTAs of a loop may part: what is read from HBM, `read` bytes, is read again and again."""
+    return read > READ_AGAIN * call.bounds.compulsory_read and any(map(is_attention_loop, call.chain.launches))
+
+
+def has_outgrown(call: Call, read: int) -> bool:
+    """True where CTAs may drift and walk over more keys than where counted reads agree with predicted ones."""
+    return may_drift(call, read) and max(call.problem.seq_q, call.problem.seq_k) > COUNTED_TOKENS
+
+
 def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, int]) -> HbmRange | None:
     """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
     constants are the GPU's own and CTAs read no tile again."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
-    drifts = predicted[0] > READ_AGAIN * call.bounds.compulsory_read and any(
-        map(is_attention_loop, call.chain.launches)
-    )
+    drifts = may_drift(call, predicted[0])
     if method not in REPLAYED or not (constants or drifts or call.profile.ecc == "inline"):
         return None
     several = [predicted]
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
-        play = play_of(call, method, l2_start)
+        sampled = tile_accesses(call.chain) > RANGE_ACCESSES
+        play = play_of(call, "sampled" if sampled else method, l2_start, RANGE_ACCESSES)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
         several += [_again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts]
     margins = {"read": DRIFTING if drifts else 0.0, "write": 0.0}
@@ -97,10 +117,13 @@ def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, i
         tuple(map(int, _widened(alternatives, direction, margins[direction])))
         for alternatives, direction in zip(zip(*several, strict=True), WAYS, strict=True)
     )
+    outgrown = has_outgrown(call, predicted[0])
+    if outgrown:
+        read = min(read[0], round(OUTGROWN[0] * predicted[0])), max(read[1], round(OUTGROWN[1] * predicted[0]))
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
     ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
-    return HbmRange(*ends, constants, drifts)
+    return HbmRange(*ends, constants, drifts, outgrown)
 
 
 def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:

@@ -155,7 +155,7 @@ class ProblemFields:
         default_text="that of the inputs; fp32 for tf32, the output's for fp8",
     )
     bias_grad: bool = ask.flag("the backward makes the bias's gradient. It has the bias's shape and type")
-    key_padding: bool = ask.flag("a mask of one byte a key and sequence. [batch, seq_k], beside the mask")
+    key_padding: bool = ask.flag("a mask of one byte per key and sequence. [batch, seq_k], beside the mask")
     sinks: bool = ask.flag("attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone")
     mask_storage: str = ask.word(
         "how the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not "

@@ -255,13 +255,13 @@ class Differences(Shown):
 
     @property
     def answer(self) -> str:
-        """Whether the limits hold, what moved furthest, and why; and which kernels spill what is not counted."""
+        """Whether limits hold, what moved furthest, what was changed, and which kernels spill what is not counted."""
         verdict = f"{'Within' if self.holds else 'Above'} the limits" if self.differences[0].limits else ""
         first = max(self.differences, key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)))
         moved = sum(any(c.more for c in d.levels) for d in self.differences)
         several = f"{moved} of {len(self.differences)} predictions moved" if len(self.differences) > 1 else ""
         spills = left_out_spills(d.prediction for d in self.differences)
-        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:3], spills))
+        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:1], spills))
 
     def sections(self) -> list[Part]:
         """What stands below the answer: of each prediction its tables and reasons."""

@@ -423,6 +423,8 @@ class OrdersRequest(OfModel):
     gpu: str | HardwareProfile
     counts: Sequence[float] | None = None
     """How many layers of a model each problem stands for."""
+    title: str = ""
+    """The model's title; empty without a model."""
     weights: Sequence[float] | None = about(
         None,
         Kind.NUMBERS,

@@ -349,3 +349,28 @@ def test_lines_run_as_often_as_their_blocks() -> None:
     row = found.entry.instructions[square.number // 2].row
     assert found.runs[row] == pytest.approx(square.requests / (3 * 4) / sum(
         one.row == row for one in found.entry.instructions))  # fmt: skip
+
+
+def test_a_vector_of_one_is_a_scalar() -> None:
+    """As Triton writes `ld.global.b32 { %r39 }, [ %rd18 + 0 ]`: what it loads may decide addresses."""
+    text = """
+.version 8.7
+.target sm_90
+.visible .entry one(.param .u64 one_param_0, .param .u64 one_param_1)
+.reqntid 32
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<8>;
+	ld.param.u64 %rd1, [one_param_0];
+	ld.param.u64 %rd2, [one_param_1];
+	ld.global.b32 { %r1 }, [ %rd1 + 0 ];
+	mul.wide.s32 %rd3, %r1, 4;
+	add.s64 %rd4, %rd2, %rd3;
+	ld.global.b32 { %r2 }, [ %rd4 + 0 ];
+	ret;
+}
+"""
+    (entry,) = entries(text).values()
+    evaluated = evaluate(entry, (1,), {"a": tensor("a", 1, dtype="int32", values=(7,)), "x": tensor("x", 64)})
+    assert {site.tensor for site in evaluated.sites} == {"a", "x"}
+    assert evaluated.notes == ()

@@ -147,5 +147,5 @@ def test_a_decode_page_has_no_heading_without_a_figure(gpus: str) -> None:
     """One GPU at one context is a number, which stands in the table."""
     page = run(DecodeRequest(gpu=gpus.split(","), kernel=["fa3"], context=1024, layers=1)).as_page()
     headings = [section.heading for section in page.sections]
-    assert ("Tokens a second" in headings) == ("," in gpus)
+    assert ("Tokens per second" in headings) == ("," in gpus)
     assert all(section.panels or section.table or section.items for section in page.sections)

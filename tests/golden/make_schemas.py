@@ -144,6 +144,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--hbm 276.8MB --l2 1GB --heads 32 --seq-len 1k",
         "--time 1.5ms --flops 137GFLOP --causal",
         "--hbm 123456789GB --seq-len 512",
+        "--hbm 40.3GB --ratio 9x --tflops 188 --mfu 60% --bandwidth 95GB/s --gpu a100 --kernel fa2 --seq-len 4096",
     ),
     "profiles list": ("",),
     "profiles show": ("h200", "t4", "b200", "rtx-4090", "gb200"),

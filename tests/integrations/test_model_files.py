@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model
+from iosim.integrations.models.patterns import PATTERNS
+from iosim.integrations.models.reading import FAMILIES, class_defaults
+from iosim.integrations.models.reading import SIZES as READ
 from iosim.studies.models.layers import Model
 
 SIZES: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4}
@@ -117,8 +121,23 @@ def test_what_is_not_read_stands_in_the_first_sentence(
     place = tmp_path / "config.json"
     place.write_text(json.dumps(keys))
     assert said in load_model(keys).title
-    assert main(["predict", "--model", str(place), "--gpu", "h100", "--seq-len", "1k", "--method", "capacity"]) == 0
-    assert said in capsys.readouterr().out.split(". ")[0]
+    for line in ("predict --method capacity --seq-len 1k", "sweep --method capacity --seq-len 1k --kernel fa3"):
+        assert main([*line.split(), "--model", str(place), "--gpu", "h100"]) == 0
+        assert said in capsys.readouterr().out.split(". ")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [
+    "models show", "decode --context 1k", "latency --seq-len 1k", "compare --kernel fa2 --seq-len 1k", "model",
+    "tiles --seq-len 1k", "orders --seq-len 1k", "ring --seq-len 8k", "compare --per token --seq-len 1k",
+])  # fmt: skip
+def test_every_command_says_so_first(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(config("llama9", 2, vocab_size=1000, intermediate_size=2048, hidden_act="silu")))
+    words = line.split()
+    named = [*words, str(place)] if words[0] in ("models", "model") else [*words, "--model", str(place)]
+    assert main(named if words[0] == "models" else [*named, "--gpu", "h100"]) == 0
+    assert "model_type llama9 is not known here" in capsys.readouterr().out.split(". ")[0]
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "gemma3_text", "gpt_oss", "qwen3_5_text"])
@@ -261,6 +280,39 @@ def test_a_vocabulary_that_makes_no_sense_is_refused_by_train_memory(
     error = capsys.readouterr().err
     assert "vocab_size" in error
     assert error.count("\n") == 1
+
+
+JUNK = [
+    0, 1, -1, 7, float("inf"), float("nan"), "x", "", None, True, False, [], {}, ["a"], [0, 1, 1, 0], [[1, 2]], [None],
+    {"a": 1}, [{}] * 4, "MEM*", "LLLG", 0.5, 10**30, {"kda_layers": ["x"]}, ["hybrid"] * 4,
+    ["mamba", "moe", "attention", "mlp"], {"config_groups": {"a": 3}}, {"0": {"head_dim": "x"}},
+]  # fmt: skip
+MORE = [
+    "quantization_config", "per_layer_config", "expand", "mamba_expand", "kv_lora_rank", "ffn_multipliers",
+    "text_config", "moe", "linear_attn_config",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_that_hold_anything_are_read_or_refused_in_a_line(seed: int) -> None:
+    rows = [row["key"] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]]
+    keys = [*rows, *(name for names in READ.values() for name in names), *MORE]
+    draw = random.Random(seed)
+    known = [*class_defaults()["types"], *FAMILIES["remote"]["decoders"], "unknown", ""]
+    for _ in range(300):
+        given: dict[str, Any] = {"model_type": draw.choice(known), "num_hidden_layers": 4, "hidden_size": 256,
+                                 "num_attention_heads": 8, "vocab_size": 100, "intermediate_size": 512}  # fmt: skip
+        for key in draw.sample(keys, draw.randint(1, 4)):
+            outer, _, inner = key.partition(".")
+            value = draw.choice(JUNK)
+            given[outer] = {inner: value} if inner else value
+        refusal = ""
+        try:
+            assert load_model(given).line
+        except InputError as error:
+            refusal = str(error)
+        assert "\n" not in refusal, given
+        assert len(refusal) < 400, given
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

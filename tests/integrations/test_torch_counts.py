@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 
 import numpy as np
 import pytest
@@ -88,3 +89,50 @@ def test_the_first_predictions_are_kept_as_they_were() -> None:
         "naive": -18,
         "llama": 61,
     }
+
+
+def test_an_operator_costs_no_more_behind_many() -> None:
+    """A scan whose results all live: four times the tokens take four times the calls, not sixteen."""
+
+    def calls(tokens: int) -> int:
+        counted = 0
+
+        def count(*event: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        x, a = torch.zeros(tokens, 64, device="meta"), torch.zeros(64, device="meta")
+        with TrafficMode("h200"):
+            state, states = torch.zeros(64, device="meta"), []
+            sys.setprofile(count)
+            try:
+                for token in range(tokens):
+                    state = state * a + x[token]
+                    states.append(state)
+            finally:
+                sys.setprofile(None)
+        return counted
+
+    calls(8)  # what is imported or cached the first time
+    assert calls(512) < 4.4 * calls(128)
+
+
+def test_a_storage_is_gone_with_the_last_that_holds_it() -> None:
+    """A view, or a node of autograd that saved it, keeps a storage; the next operator after the last finds it gone."""
+    with TrafficMode("h200") as t:
+        x = torch.ones(64, device="meta", requires_grad=True)
+        y = x.exp()
+        rows, total = y.view(8, 8), y.sum()
+        y = x.neg()
+        del rows
+        y = x.neg()  # the first `neg`'s result goes here
+        total.backward()
+        del total
+        x.detach().neg()
+    program = t._recorder.program
+    names = [operator.name for operator in program.operators]
+    made_by = {names[s.made]: s for s in program.storages if s.made is not None and names[s.made] in ("exp", "neg")}
+    freed = made_by["exp"].freed
+    assert freed is not None
+    assert names[:freed].count("neg") >= 2  # saved for the backward
+    assert names[freed - 1] in ("mul", "neg")

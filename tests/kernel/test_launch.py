@@ -61,3 +61,10 @@ def test_no_module_compares_a_launch_with_a_name_of_the_main_one() -> None:
                 if texts & {"main", "bwd.main", "combine", "append"}:
                     named.append(f"{module}:{node.lineno}")
     assert named == []
+
+
+@pytest.mark.parametrize(("layout", "copies"), [("bhsd", 1), ("bshd", 0)])
+def test_a_pass_of_one_layout_is_not_launched_in_another(layout: str, copies: int) -> None:
+    problem = AttentionProblem(heads=4, seq_q=256, head_dim=64, passes="bwd", layout=layout)
+    chain = plan(problem, resolve("fa2", problem, load_profile("a100")))
+    assert sum(launch.name.startswith("bwd.copy") for launch in chain.launches) == copies

@@ -20,6 +20,7 @@ from iosim.evidence.validate.rows import default_files, read
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
 from iosim.prediction.call import Call
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import range_lines
 from iosim.prediction.predictor import Request, predict
 from iosim.prediction.ranges import HbmRange, hbm_range
@@ -183,3 +184,18 @@ def test_a_table_of_totals_plays_nothing_more(
         main(["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "4k", "--heads", "8", "--format", "csv"]) == 0
     )
     assert "hbm_read_bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("tokens", "says"), [(65536, False), (262144, True)])
+def test_calls_beyond_what_agrees_with_counters_say_so(tokens: int, says: bool) -> None:
+    """h100_long.csv of two GPUs: FlashAttention-2 read 0.23 of what is predicted there."""
+    problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16")
+    prediction = predict(problem, "fa2", "h100", method="sampled")
+    assert ("beyond 131,072 keys" in confidence([prediction])) is says
+    assert prediction.hbm_range is not None
+    assert prediction.hbm_range.outgrown is says
+    if says:
+        assert prediction.hbm_range.read[0] < 19.39e9 < prediction.hbm_range.read[1]
+        assert not any(
+            "checked against that GPU's counters" in line for line in basis([prediction]) if "not" not in line
+        )

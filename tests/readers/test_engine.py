@@ -65,6 +65,31 @@ def test_engine_is_the_slow_cache(trace: list[Access], ways: int, partitions: in
     assert_same(small(partitions, sets, ways, min(ways, dirty_ways)), trace, 12)
 
 
+def test_the_launch_worked_by_hand() -> None:
+    """The events that the engine's first page lists: three CTAs on two SMs, a miss of half a microsecond."""
+    l2_of_gpu = replace(small(ways=16), dram_latency_s=0.5e-6)
+
+    def each(*values: int) -> Any:
+        return np.array(values, dtype=np.int32)
+
+    launch = LoweredLaunch(
+        name="by hand", first=each(0, 0, 0), count=each(2, 2, 2), prologue=(Template("Q", 0, each(2, 3, 4)),),
+        loop=(Template("K", 0, each(0, 0, 0), coef=1),), epilogue=(Template("O", 1, each(5, 6, 7)),),
+        down=np.zeros(3, dtype=np.uint8), head=each(0, 0, 0), block=each(0, 1, 2),
+    )  # fmt: skip
+    l2 = L2(l2_of_gpu, np.full(8, LINE, dtype=np.int32), np.array([1, 1, 0, 0, 0, 2, 2, 2], dtype=np.uint8))
+    record = TraceRecord(ctas=3, samples=int(l2.samples.object.size))
+    sm, (start, end) = np.zeros(3, dtype=np.int32), np.zeros((2, 3), dtype=np.int64)
+    record.cta_sm, record.cta_start, record.cta_end = (array.ctypes.data for array in (sm, start, end))
+    took, _ = l2.replay(launch, Ctas(slots=3, sms=2, step_s=1e-6, slow=(1.0, 2.0)), trace=record)
+    assert sm.tolist() == [0, 1, 0]
+    assert start.tolist() == [0, 0, 0]
+    assert end / 1e6 == pytest.approx([4.5, 2.5, 4.5], rel=1e-3)  # times have twelve bits
+    assert took == end.max()
+    assert l2.counts()[0][:3] == [3 * LINE, 2 * LINE, 0]  # Q thrice, K0 and K1 once each
+    assert l2.dirty_bytes() == 3 * LINE  # O waits in the L2
+
+
 @pytest.mark.parametrize("ways", [1, 2, 5, 16])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_set_drives_out_its_least_recently_used_line(ways: int, seed: int) -> None:

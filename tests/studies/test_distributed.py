@@ -568,3 +568,12 @@ def test_what_is_not_distributed_is_refused() -> None:
         build("ring", AttentionProblem(seq_q=64, bias="full"), 4)
     with pytest.raises(InputError, match="too long to execute"):
         reader.execute(build("ring", AttentionProblem(heads=32, seq_q=8192), 4), AttentionProblem(heads=32, seq_q=8192))
+
+
+def test_more_gpus_than_were_timed_say_how_much_longer_it_may_take(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["ring", "--gpu", "h200", "--heads", "4", "--seq-len", "4096", "--num-gpus"]
+    assert main([*call, "8"]) == 0
+    assert "Timed on 2 GPUs alone; on eight, public times are up to 1.7x as long" in capsys.readouterr().out
+    assert main([*call, "2", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["timed_gpus"], found["longer_than_predicted"]) == (2, [1.0, 1.0])

@@ -124,10 +124,12 @@ def test_python_compares_a_model_whose_layers_are_alike() -> None:
 
 def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.CaptureFixture[str]) -> None:
     line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
-    several = printed(f"{line} --batch 1,2", capsys)["answer"]
-    assert "at batch 1;" in several
-    assert "at batch 2. The key/value cache then takes up to 2.097 MB" in several
-    assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]
+    several = printed(f"{line} --batch 1,2", capsys)["answer"].split("\n")
+    assert [one.endswith(f"at batch {n}.") for n, one in enumerate(several[1:3], 1)] == [True, True]
+    assert main(f"{line} --batch 1,2".split()) == 0
+    assert "the key/value cache takes up to 2.097 MB" in capsys.readouterr().out
+    assert main(f"{line} --pass fwd+bwd --kernel fa2".split()) == 0
+    assert "cache takes" not in capsys.readouterr().out
 
 
 def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -402,13 +402,16 @@ def test_bad_input_of_decoding_is_one_line(capsys: pytest.CaptureFixture[str], l
 @pytest.mark.parametrize("new_tokens", [1, 512])
 def test_what_is_in_the_time_is_not_said_to_be_outside_it(stack: str, new_tokens: int) -> None:
     """vLLM's prefill plans its splits within the call, and decoding ahead of it."""
+    ran: list[str] = []
     for gpu in ("h100", "a100"):
         try:
-            (one,) = iosim.latency(stack, gpu, seq_q=new_tokens, seq_k=4096)
-        except InputError:  # no kernel there
+            (one,) = iosim.latency(stack=stack, gpu=gpu, seq_len=new_tokens, seq_len_k=4096, kv_heads=8)
+        except InputError:  # no kernel there, or none that takes several query tokens
             continue
+        ran.append(gpu)
         planned = any("plan" in part.name for part in one.parts)
         outside = [said for said in one.assumes if "outside the time" in said]
         assert not (planned and outside)
         if stack == "vllm":
             assert (planned, bool(outside)) == (gpu == "h100" and new_tokens > 1, gpu == "h100" and new_tokens == 1)
+    assert ran or (stack, new_tokens) == ("trtllm", 512)

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
-from scripts import ROOT
+from scripts import ROOT, load_script
 
 from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -115,3 +115,9 @@ def test_the_command_prints_and_gives_them(capsys: pytest.CaptureFixture[str]) -
 def test_terms_without_the_time_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--terms", *ONE_CALL.split()]) == 2
     assert "needs --time" in capsys.readouterr().err
+
+
+def test_the_page_of_terms_is_made_of_them() -> None:
+    script = load_script("benchmarks/terms.py")
+    assert script.PAGE.read_text(encoding="utf-8") == script.page()
+    assert {row["term"] for row in script.worth().values()} <= TERMS.keys()

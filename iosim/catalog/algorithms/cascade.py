@@ -46,11 +46,11 @@ def levels(problem: AttentionProblem, *, pages: bool = False) -> tuple[Attention
     if shared > cached:
         why = f"leaves a sequence no keys of its own for its queries; accepted in two calls: up to {cached}"
         raise InputError(f"`shared_prefix` {shared} {why}")
-    own = problem.with_(shared_prefix=None, page_size=problem.page_size if pages else None)
+    by_sequence = problem.with_(shared_prefix=None, page_size=problem.page_size if pages else None)
     lens, lens_k = zip(*((q, k - shared) for q, k in problem.sequences), strict=True)
-    own = own.with_(batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k)
+    by_sequence = by_sequence.with_(batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k)
     alone = {"batch": 1, "seq_lens": None, "seq_lens_k": None, "mask": "none"}
-    return own, own.with_(seq_k=shared, **alone)
+    return by_sequence, by_sequence.with_(seq_k=shared, **alone)
 
 
 TAKES = ("cache_dtype", "page_size", "seq_lens", "shared_prefix")
@@ -61,11 +61,11 @@ def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a forward. Raises InputError: a backward."""
     if problem.backward:
         raise InputError(f"`passes` {problem.passes}: kernel '{kernel.name}' serves inference; accepted: fwd")
-    own, shared = levels(problem)
+    by_sequence, shared = levels(problem)
     if shared is None:
-        return flash.forward(own, kernel)
+        return flash.forward(by_sequence, kernel)
     options = options_of(kernel, CascadeOptions)
-    first = flash.forward(own, replace(kernel, writes_lse=True))
+    first = flash.forward(by_sequence, replace(kernel, writes_lse=True))
     rows, keys = options.shared_tile or (kernel.tile.block_q, kernel.tile.block_k)
     tile = Tile(rows, keys, kernel.tile.warps, kernel.tile.stages)
     again = replace(options, merged_bytes=options.shared_merged_bytes)
@@ -75,7 +75,7 @@ def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
     both = {**first.tensors} | {f"{name}_{SHARED}": _shared(t) for name, t in second.tensors.items()}
     tensors = {n: replace(t, along=Rows.OWN) if t.role is Role.INPUT else t for n, t in both.items()}
     tensors["LSE"] = replace(tensors["LSE"], role=Role.TEMP)
-    return Chain(tensors, (*first.launches, *map(_over_shared, second.launches), _merge(own)), first.notes)
+    return Chain(tensors, (*first.launches, *map(_over_shared, second.launches), _merge(by_sequence)), first.notes)
 
 
 def _shared(tensor: Tensor) -> Tensor:

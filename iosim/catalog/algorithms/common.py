@@ -108,8 +108,8 @@ def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None 
 
 def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
-    own, rows = (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
-    return Domain(problem.batch, own if heads is None else heads, rows, 1, block, 1)
+    tensor_heads, rows = (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
+    return Domain(problem.batch, tensor_heads if heads is None else heads, rows, 1, block, 1)
 
 
 def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
@@ -220,13 +220,16 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
     return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
-def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
+def sum_groups(problem: AttentionProblem, rows_pass: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
-    edges = {n: whole if n in KEY_SUMS else Edge.EXACT for n in (*one.reads, *one.writes)}
-    times = {n: 1 if n in KEY_SUMS else problem.group for n in one.reads}
-    loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in one.reads]
-    stores = [store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=one.store_packets) for n in one.writes]
-    domain, taken = row_domain(problem, one.rows, keys=True), Resources(one.threads, one.registers)
-    work = Work(thread_loads=one.waits)
-    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, work=work)
-    return replace(made, values_per_thread=one.values * problem.group)
+    edges = {n: whole if n in KEY_SUMS else Edge.EXACT for n in (*rows_pass.reads, *rows_pass.writes)}
+    times = {n: 1 if n in KEY_SUMS else problem.group for n in rows_pass.reads}
+    loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in rows_pass.reads]
+    stores = [store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=rows_pass.store_packets) for n in rows_pass.writes]
+    domain, taken = (
+        row_domain(problem, rows_pass.rows, keys=True),
+        Resources(rows_pass.threads, rows_pass.registers),
+    )
+    work = Work(thread_loads=rows_pass.waits)
+    launch = row_pass(f"bwd.{rows_pass.name}", domain, loads, stores, resources=taken, work=work)
+    return replace(launch, values_per_thread=rows_pass.values * problem.group)

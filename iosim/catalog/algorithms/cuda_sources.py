@@ -100,8 +100,8 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _row_sums(launch: Launch, head_dim: int) -> Launch:
     """flash_bwd_rows, where a warp has a row, and loads O with dO, then the log-sum-exp."""
-    warps, (once, each) = launch.resources.threads // 32, INSTRUCTIONS[launch.name]
-    row = Dependent(loads=2, instructions=warps * (once + -(-each * head_dim // 64)))
+    warps, (once, per_element) = launch.resources.threads // 32, INSTRUCTIONS[launch.name]
+    row = Dependent(loads=2, instructions=warps * (once + -(-per_element * head_dim // 64)))
     return replace(launch, work=replace(launch.work, product_ctas=-(-launch.domain.block_q // warps), dependent=row))
 
 
@@ -125,14 +125,14 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
 
 def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
     """Work with what a CTA waits for and issues in a row of scores, or in a visited pair of blocks."""
-    (once, each), domain = INSTRUCTIONS[launch.name], launch.domain
+    (once, per_element), domain = INSTRUCTIONS[launch.name], launch.domain
     if launch.name == "softmax":
         scores = -(-problem.seq_k // (32 * NAIVE_WARPS))
-        row = Dependent(-(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + each * scores))
+        row = Dependent(-(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + per_element * scores))
         return replace(launch.work, product_ctas=domain.block_q, dependent=row)
     depth, pairs = (domain.block_k, domain.key_blocks_total) if launch.name == "values" else (problem.head_dim, 1)
     steps = -(-depth // NAIVE_DEPTH)
-    of_warp = -(-once // pairs) + each * steps
+    of_warp = -(-once // pairs) + per_element * steps
     return replace(launch.work, dependent=Dependent(NAIVE_LOADS * steps, instructions=NAIVE_WARPS * of_warp))
 
 

@@ -92,11 +92,11 @@ class DeltaChain(StateChain):
         p, part = problem, self.options.sub_chunk
         self.by_column = self.options.gate is Gate.COLUMN
         if self.by_column and p.group > 1:
-            told = f"each head of kernel '{kernel.name}' has a Q and a K of its own; accepted: {p.heads}"
-            raise InputError(f"`kv_heads` {p.kv_heads}: {told}")
+            reason = f"each head of kernel '{kernel.name}' has a Q and a K of its own; accepted: {p.heads}"
+            raise InputError(f"`kv_heads` {p.kv_heads}: {reason}")
         if (self.by_column or self.options.separate_solve) and self.chunk % part:
-            told = f"are no whole number of parts of {part}; accepted: multiples of {part}"
-            raise InputError(f"chunks of {self.chunk} tokens {told}")
+            reason = f"are no whole number of parts of {part}; accepted: multiples of {part}"
+            raise InputError(f"chunks of {self.chunk} tokens {reason}")
         self.q, self.k = "Q", "K"
         self.halves = -(-p.head_dim // SIDE)
         for name in "QK":

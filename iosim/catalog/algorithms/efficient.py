@@ -54,7 +54,7 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.tensor_kinds import KEY_SUMS, QUERY_SUMS, TensorKind
-from iosim.kernel.work import Pipelines
+from iosim.kernel.work import Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 
 HEADER_BYTES = 16
@@ -106,52 +106,28 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`seq_lens` with `passes` {problem.passes}: {why}")
     tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
-    keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
     zeroed = domain.splits > 1 or problem.mask == "window"  # else the first to come knows it, and loads nothing
-    dq_sums, *key_sums = workspace = workspace_tensors(problem, kernel)
-    tiles = dq_sums.cols // tile.block_k
-    by_row = Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS  # heads lie between a head's rows
-    accesses = [
-        *([load("K", Rows.KEY, Per.KEY, visited_only=True, fetch=kernel.fetch)] if keeps else []),
-        load("K", Rows.KEY, Per.PAIR, times=1 if keeps else 2, fetch=kernel.fetch),
-        load("V", Rows.KEY, Per.PAIR, fetch=kernel.fetch),
-        load("Q", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
-        load("dO", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
-        load("LSE", Rows.QUERY, Per.PAIR),
-        load("D", Rows.QUERY, Per.PAIR),
-        *_running(QUERY_SUMS, Rows.QUERY, Edge.WHOLE, read_first=zeroed),
-        store("dQ", Rows.QUERY, Per.QUERY, fetch=by_row),
-    ]
-    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
-    for sums in key_sums:
-        accesses += _running(sums.name, Rows.KEY, Edge.WHOLE)
-    for gradient in gradients:
-        accesses += [] if half else _running(gradient, Rows.KEY, Edge.EXACT)
-        accesses.append(store(gradient, Rows.KEY, Per.KEY, fetch=by_row))
-    if half:
-        accesses += [load(n, Rows.QUERY, Per.SPLIT, fetch=by_row) for n in ("O", "dO")]
-        accesses.append(store("D", Rows.QUERY, Per.SPLIT))
-
-    fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    workspace = workspace_tensors(problem, kernel)
+    tiles = workspace[0].cols // tile.block_k
+    # CTAs that share a tile of dQ's sums take turns at it: each takes its lock and leaves a fence behind.
     locked = tiles if domain.splits > 1 else 0
-    locked_flops = 2 * tile.block_q * tile.block_k**2 if locked else 0
-    work, (dk_dv, dq, depth) = loop_work(problem, kernel), _products(problem, tile)
-    exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
-    work = replace(
-        work,
-        loop=replace(work.loop, serial_loads=0 if half else EPILOGUE_LOADS * dk_dv),
-        flops_per_pair=2 * depth,
-        pipelines=Pipelines(2 + dk_dv + dq, depth, exposed_loads, locked_flops),
-        serial_loads=fragments * domain.query_blocks,
-        spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
-    )
+    _, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
     locks = (Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE) for m, n in amounts if locked)
-    beside = (*locks, *_local_fragments(tile, turns, domain.query_blocks))
-    walks_round = domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit")
-    main = main_launch(problem, kernel, domain, outer, accesses, beside, walks_round=walks_round, work=work)
-    main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, bool(key_sums)) for o in main.overheads))
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        outer,
+        _accesses(problem, kernel, workspace, zeroed),
+        (*locks, *_local_fragments(tile, turns, domain.query_blocks)),
+        walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
+        work=_work(problem, kernel, domain, workspace, locked),
+    )
+    buffered = len(workspace) > 1
+    main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, buffered) for o in main.overheads))
+    # In fp32 launches of their own compute D before; in 16 bits the main launch does.
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
@@ -166,6 +142,53 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *head_gradients(problem),
     )
     return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
+
+
+def _accesses(problem: AttentionProblem, kernel: Kernel, workspace: list[Tensor], zeroed: bool) -> list[Access]:
+    """What the main launch loads and stores. Operands are fetched anew for each product, but for K where dK and dV stay
+    in registers; sums pass through the workspace, and the first visit loads those of dQ where they are `zeroed`."""
+    half = problem.input_type.bytes < 4
+    keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
+    by_row = Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS  # heads lie between a head's rows
+    accesses = [
+        *([load("K", Rows.KEY, Per.KEY, visited_only=True, fetch=kernel.fetch)] if keeps else []),
+        load("K", Rows.KEY, Per.PAIR, times=1 if keeps else 2, fetch=kernel.fetch),
+        load("V", Rows.KEY, Per.PAIR, fetch=kernel.fetch),
+        load("Q", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
+        load("dO", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
+        load("LSE", Rows.QUERY, Per.PAIR),
+        load("D", Rows.QUERY, Per.PAIR),
+        *_running(QUERY_SUMS, Rows.QUERY, Edge.WHOLE, read_first=zeroed),
+        store("dQ", Rows.QUERY, Per.QUERY, fetch=by_row),
+    ]
+    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
+    for sums in workspace[1:]:
+        accesses += _running(sums.name, Rows.KEY, Edge.WHOLE)
+    for gradient in gradients:
+        accesses += [] if half else _running(gradient, Rows.KEY, Edge.EXACT)
+        accesses.append(store(gradient, Rows.KEY, Per.KEY, fetch=by_row))
+    if half:
+        accesses += [load(n, Rows.QUERY, Per.SPLIT, fetch=by_row) for n in ("O", "dO")]
+        accesses.append(store("D", Rows.QUERY, Per.SPLIT))
+    return accesses
+
+
+def _work(problem: AttentionProblem, kernel: Kernel, domain: Domain, workspace: list[Tensor], locked: int) -> Work:
+    """What the main launch computes: five products of a pair in tiles of the workspace's width, `locked` of which are
+    added to under a lock."""
+    tile, half = kernel.tile_backward, problem.input_type.bytes < 4
+    fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    locked_flops = 2 * tile.block_q * tile.block_k**2 if locked else 0
+    work, (dk_dv, dq, depth) = loop_work(problem, kernel), _products(problem, tile)
+    exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in workspace[1:])
+    return replace(
+        work,
+        loop=replace(work.loop, serial_loads=0 if half else EPILOGUE_LOADS * dk_dv),
+        flops_per_pair=2 * depth,
+        pipelines=Pipelines(2 + dk_dv + dq, depth, exposed_loads, locked_flops),
+        serial_loads=fragments * domain.query_blocks,
+        spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
+    )
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
@@ -221,9 +244,13 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:
     """What a CTA keeps in local memory as it computes D: fragments of O and of dO, stored at each turn and before the
     first; two of each are under way."""
-    each = 2 * FRAGMENT_BYTES * 32 * tile.warps
-    stored = each * (turns + 1) * query_blocks
-    return (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * each),) if turns else ()
+    fragment_bytes = 2 * FRAGMENT_BYTES * 32 * tile.warps
+    stored = fragment_bytes * (turns + 1) * query_blocks
+    return (
+        (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * fragment_bytes),)
+        if turns
+        else ()
+    )
 
 
 def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool) -> Overhead:
@@ -232,14 +259,14 @@ def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: i
     L1, finds there what it spilled, but for as much as O and dO drove out as it read them."""
     if spill.name != SPILL or not spill.per_pair:
         return spill
-    d, each = main.domain, float(spill.per_pair)
+    d, per_pair = main.domain, float(spill.per_pair)
     if spill.mode is Mode.LOAD and d.query_blocks == 1 and not locked and spill.frame:
-        each *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
+        per_pair *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
     if spill.mode is Mode.STORE and buffered:
         rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
         idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
-        each *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
-    return replace(spill, per_pair=round(each))
+        per_pair *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
+    return replace(spill, per_pair=round(per_pair))
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:

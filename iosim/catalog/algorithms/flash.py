@@ -237,9 +237,9 @@ def split_domain(
     domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
     if isinstance(kernel.options, FlashOptions) and kernel.options.walks_all_keys:
         domain = replace(domain, mask=IntervalMask())
-    most = domain.key_blocks_total
-    if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
-        raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
+    key_blocks = domain.key_blocks_total
+    if kernel.splits > key_blocks and not options_of(kernel, SplitOptions).empty_splits:
+        raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {key_blocks} (key blocks)")
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
 
 
@@ -345,11 +345,11 @@ def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool
     if kernel.fetch is not Fetch.WIDE_BOXES or not beyond_qk + beyond_v:
         return ()
     both = (beyond_qk + beyond_v) * problem.input_type.bytes
-    own, walked = kernel.tile.block_q * beyond_qk * problem.input_type.bytes, kernel.tile.block_k * both
+    once, walked = kernel.tile.block_q * beyond_qk * problem.input_type.bytes, kernel.tile.block_k * both
     if keys_outer:
-        own, walked = kernel.tile_backward.block_k * both, kernel.tile_backward.block_q * both
+        once, walked = kernel.tile_backward.block_k * both, kernel.tile_backward.block_q * both
     source = "experiments/measurements/h200_boxes.csv"
-    return (Overhead(COLUMNS_OUTSIDE, Mode.LOAD, per_tile=own, per_pair=walked, inferred_from=source),)
+    return (Overhead(COLUMNS_OUTSIDE, Mode.LOAD, per_tile=once, per_pair=walked, inferred_from=source),)
 
 
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
@@ -360,16 +360,16 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     if main.domain.splits > 1 or options_of(kernel, SplitOptions).combines_one:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
-    made, writes = _output(problem, kernel)
-    by_name = {**by_name, **tensors(made)}
+    added, writes = _output(problem, kernel)
+    by_name = {**by_name, **tensors(added)}
     if kernel.writes_lse:
         writes += (store("LSE", Rows.QUERY, Per.QUERY),)
     return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
 def output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    made = matrix(problem, "O", Role.OUTPUT)
-    return replace(made, strided=made.strided or options_of(kernel, FlashOptions).output_strided)
+    output = matrix(problem, "O", Role.OUTPUT)
+    return replace(output, strided=output.strided or options_of(kernel, FlashOptions).output_strided)
 
 
 def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ...], tuple[Access, ...]]:
@@ -381,9 +381,9 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
     if max(problem.head_dim, problem.head_dim_v) <= kernel.tile.block_k:
         return (), (last,)
     running = RUNNING[problem.output_type.bytes == 4]
-    kept = replace(output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
+    sums = replace(output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
     between = (load(running, Rows.QUERY, Per.PAIR, skip=1), store(running, Rows.QUERY, Per.PAIR, skip=1))
-    return () if running == "O" else (kept,), (*between, last)
+    return () if running == "O" else (sums,), (*between, last)
 
 
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
@@ -407,16 +407,18 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
         taken = f"their combination takes {rows // combine_rows:,} CTAs"
         raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
-    left = [v.name for v in vectors]
+    statistic_names = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
-    of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
+    of_splits = {1: statistic_names, 2: statistic_names[:1], 3: []}[options.combine_launches]
     waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
     work = Work(serial_loads=waits, fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout))
 
     def reduction(name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS) -> Launch:
         """A launch over rows, which reads what each split left of them."""
-        loads = (load(n, Rows.QUERY, Per.SPLIT if n in (OUTPUT_PARTIAL, *left) else Per.QUERY) for n in reads)
+        loads = (
+            load(n, Rows.QUERY, Per.SPLIT if n in (OUTPUT_PARTIAL, *statistic_names) else Per.QUERY) for n in reads
+        )
         stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
         over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
         return Launch(name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work)
@@ -426,7 +428,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     combine = replace(combine, role=LaunchRole.COMBINE)
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
     main = replace(main, accesses=main.accesses + writes)
-    return Chain(by_name, (main, *(reduction(*one) for one in before), combine), kernel.notes)
+    return Chain(by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes)
 
 
 def _statistics(
@@ -454,40 +456,85 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The kernel's passes over rows, and between them the main launch over key blocks. With grouped heads that are not
     taken in turn, dK and dV are written per query head and summed by a pass, or added to fp32 sums that passes convert,
     where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
-    options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
+    options = options_of(kernel, FlashOptions)
     grouped = problem.group > 1 and not options.heads_in_turn
+    # Where CTAs that own queries compute dQ, nobody adds to sums of it, and no pass clears or converts them.
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
-    in_order = 1 in (problem.heads, problem.seq_q)
-    passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
-    passes = [one for one in passes if not (in_order and one.reorders) and one.layout in ("", problem.layout)]
-    if apart:
-        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
-        passes = [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]
-    sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
-    copies = [name for one in passes for name in one.writes if TensorKind.COPY.is_kind_of(name)]
+    passes = _row_passes(problem, kernel, grouped, apart)
+    sums = [name for name in KEY_SUMS if any(name in rows_pass.writes for rows_pass in passes)]
+    copies = [name for rows_pass in passes for name in rows_pass.writes if TensorKind.COPY.is_kind_of(name)]
+    held = _backward_tensors(problem, kernel, sums, copies, grouped, apart)
+    before = [_row_launch(problem, kernel, rows_pass, held, copies) for rows_pass in passes if not rows_pass.follows]
+    after = [_row_launch(problem, kernel, rows_pass, held, copies) for rows_pass in passes if rows_pass.follows]
+    walked = heads_in_turn if options.heads_in_turn else attention_domain
+    domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
+    # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
+    # sequence's rows lie between them.
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        Outer.KEY,
+        _backward_accesses(problem, kernel, sums, copies, grouped, apart),
+        beside,
+        persistent_ctas=grid(kernel, schedule=kernel.backward.schedule),
+        work=_backward_work(problem, kernel, apart),
+    )
+    launches = query_owners(problem, kernel, main) if apart else (main,)
+    return Chain(held, (*before, *launches, *after), kernel.notes)
+
+
+def _row_passes(problem: AttentionProblem, kernel: Kernel, grouped: bool, apart: bool) -> list[RowPass]:
+    """The passes over rows that a call launches: none of another layout, none that sums heads where each has its own
+    keys, none that reorders where heads and rows lie in order already, and, with dQ computed `apart`, none of its
+    sums."""
+    passes = [p for p in kernel.backward.passes if (grouped or not p.sums_heads) and p.layout in ("", problem.layout)]
+    if 1 in (problem.heads, problem.seq_q):
+        passes = [rows_pass for rows_pass in passes if not rows_pass.reorders]
+    if not apart:
+        return passes
+    without_sums = (
+        replace(rows_pass, writes=tuple(n for n in rows_pass.writes if n != QUERY_SUMS)) for rows_pass in passes
+    )
+    return [rows_pass for rows_pass in without_sums if rows_pass.writes and QUERY_SUMS not in rows_pass.reads]
+
+
+def _backward_tensors(
+    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+) -> dict[str, Tensor]:
+    """The tensors of a backward, in the order in which a framework allocates them."""
     sums_of_dq = dq_sums(problem, kernel)
-    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
-    if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
-        own = (sums_of_dq, *matrices(problem, f"{LSE_COPY} D", Role.TEMP))
-    held = tensors(
+    workspace: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
+    if (
+        options_of(kernel, FlashOptions).workspace is Workspace.BLOCKS
+    ):  # one piece of memory, which begins with the sums
+        workspace = (sums_of_dq, *matrices(problem, f"{LSE_COPY} D", Role.TEMP))
+    return tensors(
         (
             *matrices(problem, "Q K V O dO LSE", Role.INPUT),
-            *own,
+            *workspace,
             *matrices(problem, "dQ dK dV", Role.OUTPUT),
-            *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
+            *(replace(matrix(problem, name[:2], Role.TEMP, element_bytes=4), name=name) for name in sums),
             *(head_gradients(problem) if grouped and not sums else ()),
-            *(replace(*matrices(problem, TensorKind.COPY.source(n), Role.TEMP), name=n) for n in copies),
+            *(replace(*matrices(problem, TensorKind.COPY.source(name), Role.TEMP), name=name) for name in copies),
         )
     )
-    before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
-    after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
+
+
+def _backward_accesses(
+    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+) -> tuple[Access, ...]:
+    """What a CTA that owns a key block moves: K and V once, each visiting query block's Q, dO, LSE and D, its additions
+    to dQ, and dK and dV at the end."""
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
     whole = _workspace_edge(kernel)
+    # A copy that a pass made (in another layout, or padded to whole tiles) is read in the place of its source.
     lse, d_o = (TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies else n for n in ("LSE", "dO"))
     gradients = [TensorKind.PER_HEAD.of(n) if grouped else n for n in ("dK", "dV")]
-    walked = heads_in_turn if options.heads_in_turn else attention_domain
-    domain = walked(problem, tile, mask_block=options.mask_block)
-    accesses = (
+    return (
         *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
         *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
         load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
@@ -496,17 +543,17 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
         *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
     )
-    between = grouped or domain.sequences > 1
-    beside = _columns_outside(problem, kernel, keys_outer=True)
-    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
-    work = replace(
-        loop_work(problem, kernel),
-        add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
-        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
-    )
-    ctas = grid(kernel, schedule=kernel.backward.schedule)
-    main = main_launch(problem, kernel, domain, Outer.KEY, accesses, beside, persistent_ctas=ctas, work=work)
-    return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
+
+
+def _backward_work(problem: AttentionProblem, kernel: Kernel, apart: bool) -> Work:
+    """The work of a pair with its additions to dQ: lane by lane in requests of a line, or in packets of a sector."""
+    adds = options_of(kernel, FlashOptions).adds
+    requests = packets = 0
+    if not apart and adds is not Adds.APART:
+        requests = -(-dq_sums(problem, kernel).cols // SUMS_PER_LINE)
+    if adds is Adds.PACKETS:
+        packets = problem.head_dim * 4 // SECTOR_BYTES
+    return replace(loop_work(problem, kernel), add_requests_per_row=requests, add_packets_per_row=packets)
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:
@@ -524,10 +571,10 @@ def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tup
         store("dQ", Rows.QUERY, Per.QUERY),
     )
     work = Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages)
-    own = Launch("bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins)
+    owners = Launch("bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins)
     if joins:
-        own = replace(own, schedule=main.schedule, overheads=main.overheads)
-    return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), own
+        owners = replace(owners, schedule=main.schedule, overheads=main.overheads)
+    return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), owners
 
 
 def _workspace_edge(kernel: Kernel) -> Edge:
@@ -544,12 +591,16 @@ def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
 
 
 def _row_launch(
-    problem: AttentionProblem, kernel: Kernel, one: RowPass, held: Mapping[str, Tensor], copies: Sequence[str]
+    problem: AttentionProblem,
+    kernel: Kernel,
+    rows_pass: RowPass,
+    held: Mapping[str, Tensor],
+    copies: Sequence[str],
 ) -> Launch:
     """A pass over rows. O and dO are read as they lie in memory, or their copies where the pass makes none."""
-    if one.sums_heads:
-        return sum_groups(problem, one, _workspace_edge(kernel))
-    rows, apart = one.rows or kernel.tile_backward.block_q, kernel.fetch is Fetch.LANES
+    if rows_pass.sums_heads:
+        return sum_groups(problem, rows_pass, _workspace_edge(kernel))
+    rows, apart = rows_pass.rows or kernel.tile_backward.block_q, kernel.fetch is Fetch.LANES
 
     def access(mode: Mode, name: str) -> Access:
         source = TensorKind.COPY.source(name)
@@ -560,22 +611,27 @@ def _row_launch(
             Rows.QUERY,
             Per.QUERY,
             edge=_workspace_edge(kernel) if workspace else Edge.EXACT,
-            packet_rows=one.packet_rows if name == one.packets_of else 0,
+            packet_rows=rows_pass.packet_rows if name == rows_pass.packets_of else 0,
             fetch=Fetch.SECTORS if apart and mode is Mode.LOAD and source in ("O", "dO") else Fetch.BYTES,
         )
 
     reads = (
-        TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in one.writes else n
-        for n in one.reads
+        TensorKind.COPY.of(n)
+        if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in rows_pass.writes
+        else n
+        for n in rows_pass.reads
     )
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
-    row_bytes = held[one.writes[-1]].row_bytes
-    if one.split_percent and row_bytes % SECTOR_BYTES == 0:
-        split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
+    row_bytes = held[rows_pass.writes[-1]].row_bytes
+    if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
+        split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
-    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // one.threads
-    loads, stores = (access(Mode.LOAD, n) for n in reads), (access(Mode.STORE, n) for n in one.writes)
-    waits, taken = one.waits + one.waits_per_value * of_a_thread, Resources(one.threads, one.registers)
-    work = Work(operations_per_value=round(one.operations), thread_loads=waits)
-    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, overheads=overheads, work=work)
-    return replace(made, values_per_thread=one.values)
+    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
+    loads, stores = (access(Mode.LOAD, n) for n in reads), (access(Mode.STORE, n) for n in rows_pass.writes)
+    waits, taken = (
+        rows_pass.waits + rows_pass.waits_per_value * of_a_thread,
+        Resources(rows_pass.threads, rows_pass.registers),
+    )
+    work = Work(operations_per_value=round(rows_pass.operations), thread_loads=waits)
+    launch = row_pass(f"bwd.{rows_pass.name}", domain, loads, stores, resources=taken, overheads=overheads, work=work)
+    return replace(launch, values_per_thread=rows_pass.values)

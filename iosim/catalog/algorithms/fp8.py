@@ -106,8 +106,8 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         copies.make("V", "quantise", "V_rows" if apart else narrow, kind_v, rows_k, v_scale, times=1 + by_column)
         if apart:
             copies.make("V", "transpose", narrow, kind_v, rows_k)
-        each = {"per_tile": 4 * problem.head_dim_v} if by_column else {"per_pair": 4}
-        reads.append(_moved("V_scale", Mode.LOAD, SCALES, **each))
+        amount = {"per_tile": 4 * problem.head_dim_v} if by_column else {"per_pair": 4}
+        reads.append(_moved("V_scale", Mode.LOAD, SCALES, **amount))
     main = chain.launches[0]
     main = replace(
         main,
@@ -139,7 +139,7 @@ class _Copies:
         self.now[name] = target
 
 
-def _moved(name: str, mode: Mode, source: str, **each: int) -> Overhead:
+def _moved(name: str, mode: Mode, source: str, **amount: int) -> Overhead:
     """Bytes of scales or means, in whole sectors."""
-    whole = {per: -(-n // SECTOR_BYTES) * SECTOR_BYTES for per, n in each.items()}
+    whole = {per: -(-n // SECTOR_BYTES) * SECTOR_BYTES for per, n in amount.items()}
     return Overhead(name, mode, inferred_from=source, **whole)

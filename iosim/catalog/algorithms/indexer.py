@@ -112,20 +112,20 @@ def index_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The logits and the top-k, however few keys there are."""
     p, heads = problem, problem.index_heads or 1
-    compressed, there = p.compress_ratio is not None, p.scored_keys
+    compressed, scored_keys = p.compress_ratio is not None, p.scored_keys
     paged = p.page_size is not None and (compressed or p.seq_q <= PAGED_QUERIES)
     along = Rows.OWN if compressed else Rows.KEY
     keys = (
-        Tensor("index_K", p.batch, 1, there, p.index_dim, 1, Role.INPUT, along, "fp8"),
-        Tensor("index_scale", p.batch, 1, there, 1, 4, Role.INPUT, along),
+        Tensor("index_K", p.batch, 1, scored_keys, p.index_dim, 1, Role.INPUT, along, "fp8"),
+        Tensor("index_scale", p.batch, 1, scored_keys, 1, 4, Role.INPUT, along),
     )
     held = (
         Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
         Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
         *(in_cache(p, tensor) if paged else tensor for tensor in keys),
-        Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
+        Tensor("logits", p.batch, 1, p.seq_q, scored_keys, 4, Role.TEMP, Rows.PAIR),
         lists(p, Role.TEMP),
-        *(table_tensor(p, there) if paged else ()),
+        *(table_tensor(p, scored_keys) if paged else ()),
     )
     return Chain(tensors(held), (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
 
@@ -166,8 +166,8 @@ def _even_splits(problem: AttentionProblem, rows: int, ctas: int | None) -> int:
     """Parts of a sequence's keys where each SM takes as many steps of all sequences (sm90_fp8_paged_mqa_logits.cuh:
     schedule metadata). NB: with several sequences some are cut twice and others not at all; here all are cut alike."""
     steps = -(-problem.scored_keys // INDEX_KEYS)
-    each = max(1, -(-problem.batch * -(-problem.seq_q // rows) * steps // (ctas or 1)))
-    return -(-steps // each)
+    steps_per_cta = max(1, -(-problem.batch * -(-problem.seq_q // rows) * steps // (ctas or 1)))
+    return -(-steps // steps_per_cta)
 
 
 def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
@@ -191,5 +191,5 @@ def _mean_waits(problem: AttentionProblem, options: IndexerOptions) -> int:
     longer = p.seq_q if p.mask == "none" else min(p.seq_q, p.seq_k - picks * ratio)
     fewest = p.seq_k if p.mask == "none" else max(picks, (p.seq_k - p.seq_q) // ratio) + 1
     walked = WALKS * (fewest + p.scored_keys) // (2 * SELECT_KEYS)
-    each = options.select_waits + walked // options.select_ahead
-    return max(1, (longer * each + (p.seq_q - longer) * SHORT_WAITS) // p.seq_q)
+    waits = options.select_waits + walked // options.select_ahead
+    return max(1, (longer * waits + (p.seq_q - longer) * SHORT_WAITS) // p.seq_q)

@@ -66,15 +66,15 @@ def levels(problem: AttentionProblem, options: MobaOptions) -> tuple[AttentionPr
     before, picks = blocks_of(problem, options)
     block, last = options.block, problem.seq_k - before * options.block
     lens = (block,) * before + (last,)
-    own = problem.with_(seq_lens=lens, seq_lens_k=lens)
+    self_blocks = problem.with_(seq_lens=lens, seq_lens_k=lens)
     if not picks:
-        return own, None
+        return self_blocks, None
     queries = [0] * before
     for n in range(1, before + 1):
         share, rest = divmod(lens[n] * min(picks, n), n)
         for m in range(n):
             queries[m] += share + (m >= n - rest)
-    return own, own.with_(
+    return self_blocks, self_blocks.with_(
         mask="none", seq_q=sum(queries), seq_k=before * block, seq_lens=tuple(queries), seq_lens_k=(block,) * before
     )
 
@@ -84,21 +84,21 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a forward. Raises InputError: what `_check` refuses."""
     _check(problem, kernel)
     options = options_of(kernel, MobaOptions)
-    own, picked = levels(problem, options)
+    self_blocks, picked = levels(problem, options)
     kernel = replace(kernel, writes_lse=True)
     if picked is None:
-        return flash.forward(own, kernel)
+        return flash.forward(self_blocks, kernel)
     rows, keys = options.own_tile or (kernel.tile.block_q, kernel.tile.block_k)
-    first = flash.forward(own, replace(kernel, tile=replace(kernel.tile, block_q=rows, block_k=keys)))
+    first = flash.forward(self_blocks, replace(kernel, tile=replace(kernel.tile, block_q=rows, block_k=keys)))
     second = flash.forward(picked, kernel)
-    made = _Passes(problem, options)
-    made.gate()
-    made.gather()
-    made.attend("main", first, {"Q": "Q_again", "O": "O_self", "LSE": "LSE_self"})
+    builder = _Passes(problem, options)
+    builder.gate()
+    builder.gather()
+    builder.attend("main", first, {"Q": "Q_again", "O": "O_self", "LSE": "LSE_self"})
     names = {"Q": "Q_sorted", "K": "K_block", "V": "V_block", "O": "O_sorted", "LSE": "LSE_sorted"}
-    made.attend("picked", second, names, LaunchRole.OTHER)
-    made.merge()
-    return Chain(made.held, tuple(made.launches), first.notes)
+    builder.attend("picked", second, names, LaunchRole.OTHER)
+    builder.merge()
+    return Chain(builder.held, tuple(builder.launches), first.notes)
 
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
@@ -106,8 +106,8 @@ def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     wanted = {"passes": "fwd", "dropout": 0.0, "mask": "causal", "batch": 1, "kv_heads": p.heads, "seq_q": p.seq_k}
     for field, accepted in (wanted | ({"offset": 0} if p.offset else {})).items():
         if getattr(p, field) != accepted:
-            told = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
-            raise InputError(f"`{field}` {getattr(p, field)} {told}")
+            reason = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
+            raise InputError(f"`{field}` {getattr(p, field)} {reason}")
 
 
 class _Passes:
@@ -136,19 +136,19 @@ class _Passes:
         p, mask = self.problem, IntervalMask(None, 0, -1, self.block)
         rows = next(n for n in (PASS_ROWS, 4, 2, 1) if self.block % n == 0)
         domain = Domain(1, p.heads, p.seq_q, self.picks, rows, 1, mask, splits=self.picks)
-        moved = (
+        accesses = (
             *(load(n, Rows.QUERY, Per.SPLIT, visited_only=True) for n in reads.split()),
             *(store(n, Rows.QUERY, Per.SPLIT, visited_only=True) for n in writes.split()),
             *(Access(n, Mode.REDUCE, Rows.QUERY, Per.SPLIT, visited_only=True) for n in adds.split()),
         )
-        self.launches.append(Launch(name, domain, Outer.SPLIT, moved, resources=Resources(128)))
+        self.launches.append(Launch(name, domain, Outer.SPLIT, accesses, resources=Resources(128)))
 
     def gate(self) -> None:
         """Copies of K and V, means, gates, and which blocks each query has."""
-        p, there = self.problem, self.before * self.block
+        p, tokens = self.problem, self.before * self.block
         size, (n, d, blocks) = p.input_type.bytes, (p.seq_q, p.head_dim, self.before)
         self.hold("K_kv V_kv Q_again Q_rows", n, d, size)
-        self.hold("K_whole V_whole K_block V_block", there, d, size)
+        self.hold("K_whole V_whole K_block V_block", tokens, d, size)
         self.hold("K_mean", blocks, d, size)
         self.held["K_mean"] = replace(self.held["K_mean"], along=Rows.KEY)
         self.hold("K_mean_32", blocks, d, 4)
@@ -159,9 +159,9 @@ class _Passes:
         self.hold("hidden seen taken chosen", n, blocks, 1)
         self.rows("stack", "K V", "K_kv V_kv", n)
         for name in "KV":
-            self.hold(f"{name}_first", there, d, size, view_of=f"{name}_kv")
-        self.rows("filter", "K_first V_first", "K_whole V_whole", there)
-        self.rows("mean", "K_whole", "K_mean", there, self.block)
+            self.hold(f"{name}_first", tokens, d, size, view_of=f"{name}_kv")
+        self.rows("filter", "K_first V_first", "K_whole V_whole", tokens)
+        self.rows("mean", "K_whole", "K_mean", tokens, self.block)
         self.rows("widen_K", "K_mean", "K_mean_32", blocks)
         self.rows("widen_Q", "Q", "Q_32", n)
         product = (

@@ -118,7 +118,7 @@ def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[Pass, ...]:
     idle = {Pass.MASK} if problem.mask == "none" else set()
     if not problem.dropout:
         idle.add(Pass.DROPOUT)
-    return tuple(one for one in wanted if one not in idle)
+    return tuple(name for name in wanted if name not in idle)
 
 
 class ChainBuilder:
@@ -154,13 +154,13 @@ class ChainBuilder:
             return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
         return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
 
-    def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
+    def product_to_scores(self, name: str, first: str, right: str, out: str, cols: int) -> None:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
         self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
         product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
         domain, work = self._domain((product_tile.rows, product_tile.cols)), Work(2 * cols, stages=3)
-        accesses = (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR))
+        accesses = (load(first, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR))
         self.launches.append(Launch(name, domain, Outer.PAIR, accesses, resources=WIDE, work=work))
 
     def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
@@ -171,8 +171,8 @@ class ChainBuilder:
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
         product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
         cluster, edge = product_tile.cluster, Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
-        own, beside = product_tile.rows * cluster, -(-cols // product_tile.cols)
-        domain = self._domain((own, 64) if by_query else (64, own))
+        cluster_rows, beside = product_tile.rows * cluster, -(-cols // product_tile.cols)
+        domain = self._domain((cluster_rows, 64) if by_query else (64, cluster_rows))
         loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
         loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
         work = Work(2 * cols, product_ctas=cluster * beside, stages=3)
@@ -191,13 +191,16 @@ class ChainBuilder:
         """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
         name of what it writes first. A name stands for a tensor of scores."""
         p = self.problem
-        made = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
-        self.hold(*made)
-        moved = (*(load(n, Rows.PAIR, Per.PAIR) for n in reads), *(store(t.name, Rows.PAIR, Per.PAIR) for t in made))
+        outputs = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
+        self.hold(*outputs)
+        accesses = (
+            *(load(n, Rows.PAIR, Per.PAIR) for n in reads),
+            *(store(t.name, Rows.PAIR, Per.PAIR) for t in outputs),
+        )
         values = softmax_values(p.seq_k) if exps else values
         more = {"work": Work(exps_per_pair=exps), "values_per_thread": values}
-        self.launches.append(terms.score_pass(name, p, p.batch, p.heads, moved, rows, **more))
-        return made[0].name if made else ""
+        self.launches.append(terms.score_pass(name, p, p.batch, p.heads, accesses, rows, **more))
+        return outputs[0].name if outputs else ""
 
     def also(self, *accesses: Access) -> None:
         """More accesses of the last launch, before its own."""
@@ -324,12 +327,12 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     run = passes(problem, kernel)
     dropped = Pass.DROPOUT in run
     b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
-    kept = {"P": b.score_bytes}
+    element_bytes_of = {"P": b.score_bytes}
     if _is_wide(b):
-        kept["P_fp32"] = 4
+        element_bytes_of["P_fp32"] = 4
     if dropped:
-        kept |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
-    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in kept.items()))
+        element_bytes_of |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
+    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in element_bytes_of.items()))
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""

@@ -73,8 +73,8 @@ class LoopAlgorithm:
         launch = main_launch(problem, kernel, domain, Outer.QUERY, accesses, persistent_ctas=grid(kernel), work=work)
         names = dict.fromkeys((*cls.loads, *stored))
         roles = {t: Role.OUTPUT if t in stored else Role.INPUT for t in names}
-        moved = [tensor for t, role in roles.items() for tensor in matrices(problem, t, role)]
-        return Chain(tensors(moved), (launch,), kernel.notes)
+        held = [tensor for t, role in roles.items() for tensor in matrices(problem, t, role)]
+        return Chain(tensors(held), (launch,), kernel.notes)
 
 
 def _load(tensor: str, per: Per, kernel: Kernel) -> Access:

@@ -111,8 +111,8 @@ class _Launches:
 
     def hold(self, like: str, name: str, role: Role = Role.TEMP, rows: int | None = None) -> str:
         """A tensor like one of the problem's, of fewer rows where they are blocks, or like a gate."""
-        one = self.held[like] if like.startswith("g_") else matrices(self.problem, like, role)[0]
-        self.held[name] = replace(one, name=name, role=role, rows=rows or one.rows)
+        source = self.held[like] if like.startswith("g_") else matrices(self.problem, like, role)[0]
+        self.held[name] = replace(source, name=name, role=role, rows=rows or source.rows)
         return name
 
     def over(self, keys: int, mask: Mask) -> Domain:
@@ -131,10 +131,12 @@ class _Launches:
         domain = Domain(p.batch, p.kv_heads, p.seq_k, 1, block, 1, pack=block)
         self.launches.append(row_pass(name, domain, reads.split(), writes.split()))
 
-    def loop(self, name: str, domain: Domain, own: str, walked: str, writes: str, flops: int, threads: int = 0) -> None:
+    def loop(
+        self, name: str, domain: Domain, outer: str, walked: str, writes: str, flops: int, threads: int = 0
+    ) -> None:
         """A launch whose CTAs hold rows of queries and walk blocks of keys."""
         accesses = (
-            *(load(n, Rows.QUERY, Per.QUERY) for n in own.split()),
+            *(load(n, Rows.QUERY, Per.QUERY) for n in outer.split()),
             *(load(n, Rows.KEY, Per.PAIR) for n in walked.split()),
             *(store(n, Rows.QUERY, Per.QUERY) for n in writes.split()),
         )
@@ -157,11 +159,11 @@ class _Launches:
             domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, tile.block_q, tile.block_k, before)
             self.loop("window", domain, "Q", "K V", "O_swa LSE_swa", products, self.options.window_threads)
         self.hold("O", "O", Role.OUTPUT)
-        made = ""
+        sums = ""
         for n, term in enumerate(self.terms, 1):
             summed = "O" if n == len(self.terms) else self.hold("O", f"O_{n}")
-            self.by_rows(f"gate_{term}", f"{made} O_{term} g_{term}", summed)
-            made = summed
+            self.by_rows(f"gate_{term}", f"{sums} O_{term} g_{term}", summed)
+            sums = summed
 
     def backward(self) -> None:
         for name in ("dQ", "dK", "dV", *(f"dg_{n}" for n in self.terms)):
@@ -188,14 +190,14 @@ class _Launches:
     def window_gradients(self) -> None:
         """FlashAttention-2's backward, on tensors of this term's names."""
         windowed = self.problem.with_(mask="window", window=self.options.window - 1)
-        made = flash.backward(windowed, self.kernel)
-        own = {n: f"{n}_swa" for n in made.tensors if n not in ("Q", "K", "V")}
+        chain = flash.backward(windowed, self.kernel)
+        renames = {n: f"{n}_swa" for n in chain.tensors if n not in ("Q", "K", "V")}
         roles = {Role.OUTPUT: Role.TEMP}
-        for name, tensor in made.tensors.items():
-            renamed = replace(tensor, name=own.get(name, name), role=roles.get(tensor.role, tensor.role))
+        for name, tensor in chain.tensors.items():
+            renamed = replace(tensor, name=renames.get(name, name), role=roles.get(tensor.role, tensor.role))
             self.held.setdefault(renamed.name, renamed)
-        for launch in made.launches:
-            accesses = tuple(replace(a, tensor=own.get(a.tensor, a.tensor)) for a in launch.accesses)
+        for launch in chain.launches:
+            accesses = tuple(replace(a, tensor=renames.get(a.tensor, a.tensor)) for a in launch.accesses)
             name = launch.name.replace(".", ".swa_")
             self.launches.append(replace(launch, name=name, accesses=accesses, role=LaunchRole.OTHER))
 
@@ -203,17 +205,17 @@ class _Launches:
         """rowsum(dO o O), a CTA a row, dQ, and its sum over one part."""
         p = self.problem
         self.by_rows(f"bwd.dot_{term}", f"O_{term} dO_{term}", self.hold("D", f"D_{term}"), rows=1)
-        own, to = f"Q dO_{term} LSE_{term} D_{term}", self.hold("dQ", f"dQ_{term}_part")
-        self.loop(f"bwd.dq_{term}", domain, own, walked, to, 2 * (2 * p.head_dim + p.head_dim_v))
+        outer, to = f"Q dO_{term} LSE_{term} D_{term}", self.hold("dQ", f"dQ_{term}_part")
+        self.loop(f"bwd.dq_{term}", domain, outer, walked, to, 2 * (2 * p.head_dim + p.head_dim_v))
         self.by_rows(f"bwd.sum_dq_{term}", to, self.hold("dQ", f"dQ_{term}"))
 
     def key_gradients(
-        self, term: str, domain: Domain, own: str, writes: str, walked: Iterable[Access] = (), serial_loads: int = 0
+        self, term: str, domain: Domain, outer: str, writes: str, walked: Iterable[Access] = (), serial_loads: int = 0
     ) -> None:
         """dK and dV of blocks of keys, each of which walks the tokens behind it."""
         p = self.problem
         accesses = (
-            *(load(n, Rows.KEY, Per.KEY) for n in own.split()),
+            *(load(n, Rows.KEY, Per.KEY) for n in outer.split()),
             *walked,
             *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", *(f"{n}_{term}" for n in ("dO", "LSE", "D")))),
             *(store(n, Rows.KEY, Per.KEY) for n in writes.split()),
@@ -246,9 +248,9 @@ class _Launches:
         self.by_rows("bwd.add_dQ_cmp", f"dQ_{summed} dQ_cmp", "dQ")
         parts = " ".join(self.hold(n, f"{n}_cmp{'_part' if n == 'dK' else ''}", rows=self.there) for n in ("dK", "dV"))
         self.key_gradients("cmp", self.over(self.there, self.part), "K_cmp V_cmp", parts)
-        one = Domain(self.problem.batch, self.problem.kv_heads, self.there, 1, GATED_ROWS, 1)
-        made = self.hold("dK", "dK_cmp", rows=self.there)
-        self.launches.append(row_pass("bwd.sum_dk_cmp", one, ("dK_cmp_part",), (made,)))
+        domain = Domain(self.problem.batch, self.problem.kv_heads, self.there, 1, GATED_ROWS, 1)
+        gradient = self.hold("dK", "dK_cmp", rows=self.there)
+        self.launches.append(row_pass("bwd.sum_dk_cmp", domain, ("dK_cmp_part",), (gradient,)))
         for n in ("dV", "dK"):
             self.by_blocks(f"bwd.pool_{n[1].lower()}", f"{n}_cmp", self.hold(n, f"{n}_pool"))
             self.by_rows(f"bwd.add_{n}_pool", f"{n}_{summed} {n}_pool", n, keys=True)
@@ -259,12 +261,14 @@ def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     p, block = problem, kernel.tile.block_k
     for field, accepted in (("dropout", 0.0), ("mask", "causal")):
         if getattr(p, field) != accepted:
-            told = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
-            raise InputError(f"`{field}` {getattr(p, field)} {told}")
+            reason = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
+            raise InputError(f"`{field}` {getattr(p, field)} {reason}")
     if p.group % LEAST_GROUP:
-        told = f"kernel '{kernel.name}' takes groups of multiples of {LEAST_GROUP}"
-        most = max(1, p.heads // LEAST_GROUP)
-        raise InputError(f"`kv_heads` {p.kv_heads} of {p.heads} heads: {told}; accepted: {most}")
+        reason = f"kernel '{kernel.name}' takes groups of multiples of {LEAST_GROUP}"
+        max_kv_heads = max(1, p.heads // LEAST_GROUP)
+        raise InputError(f"`kv_heads` {p.kv_heads} of {p.heads} heads: {reason}; accepted: {max_kv_heads}")
     if p.seq_q != p.seq_k or p.seq_k % block or p.offset:
-        told = f"kernel '{kernel.name}' takes whole sequences of whole blocks; accepted: multiples of {block}, no cache"
-        raise InputError(f"`seq_q` {p.seq_q} with {p.seq_k} keys: {told}")
+        reason = (
+            f"kernel '{kernel.name}' takes whole sequences of whole blocks; accepted: multiples of {block}, no cache"
+        )
+        raise InputError(f"`seq_q` {p.seq_q} with {p.seq_k} keys: {reason}")

@@ -137,15 +137,17 @@ def operations(problem: AttentionProblem, kernel: Kernel, chain: Chain) -> tuple
     passes = [(problem, kernel)]
     if problem.passes == "fwd+bwd":
         passes = [(problem.with_(passes="fwd"), kernel), (problem.with_(passes="bwd"), kernel.of_backward)]
-    read = [reading(*one) for one in passes]
-    return sum(one.matmul_flops() for one in read), sum(one.exp_count() for one in read)
+    read = [reading(*problem_of_pass) for problem_of_pass in passes]
+    return sum(problem_of_pass.matmul_flops() for problem_of_pass in read), sum(
+        problem_of_pass.exp_count() for problem_of_pass in read
+    )
 
 
 def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None:
     """Refuse a bias or a mask that the algorithm has no place for. Raises InputError: names the algorithms that have
     one."""
-    for term, asked in problem.terms.items():
+    for term, field_text in problem.terms.items():
         if term not in algorithm_of(algorithm).takes:
             others = ", ".join(name for name in algorithms() if term in algorithm_of(name).takes)
             hint = f"accepted by algorithms: {others}"
-            raise InputError(f"`{asked}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; {hint}")
+            raise InputError(f"`{field_text}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; {hint}")

@@ -64,11 +64,11 @@ def check(problem: AttentionProblem, kernel: Kernel) -> None:
         raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
     behind = problem.mask == "causal" and problem.offset in (None, problem.seq_k - problem.seq_q)
     if not behind and not (problem.mask == "none" and problem.seq_q == 1):
-        told = f"in kernel '{kernel.name}' a token changes the state of those after it; accepted: causal, no offset"
-        raise InputError(f"`mask` {problem.mask}: {told}")
+        reason = f"in kernel '{kernel.name}' a token changes the state of those after it; accepted: causal, no offset"
+        raise InputError(f"`mask` {problem.mask}: {reason}")
     if problem.seq_q > problem.seq_k:
-        told = f"new tokens are keys, too, in kernel '{kernel.name}'; accepted: up to {problem.seq_k}"
-        raise InputError(f"`seq_q` {problem.seq_q} with {problem.seq_k} keys: {told}")
+        reason = f"new tokens are keys, too, in kernel '{kernel.name}'; accepted: up to {problem.seq_k}"
+        raise InputError(f"`seq_q` {problem.seq_q} with {problem.seq_k} keys: {reason}")
 
 
 class StateChain:

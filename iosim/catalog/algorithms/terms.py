@@ -143,7 +143,7 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     if problem.dropout:
         terms.append((_random_state(Role.INPUT), load("rng_state", Rows.OWN, once)))
     gradients = bias_gradient(problem)
-    writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
+    writes = [store(gradient.name, Rows.PAIR, Per.PAIR) for gradient in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
     fill = score_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes))  # where no tile is visited
     before = (fill,) if gradients and skips else ()

@@ -22,30 +22,32 @@ BUILD_CC = 90
 
 
 def _build(row: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")}
+    settings: dict[str, Any] = {
+        name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")
+    }
     rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
-    found |= {name: float(row[name]) for name in rates}
+    settings |= {name: float(row[name]) for name in rates}
     short = [row["write_of_one"], row["write_of_two"]]
     if any(short):
-        line = (found["write_per_tile"] + n * found["write_per_pair"] for n in (1, 2))
-        found["write_short"] = tuple(float(told) if told else each for told, each in zip(short, line, strict=True))
-    found |= {**EDGES[row["edges"]], **({"code": tuple(map(int, row["code"].split()))} if row["code"] else {})}
+        line = (settings["write_per_tile"] + n * settings["write_per_pair"] for n in (1, 2))
+        settings["write_short"] = tuple(float(cell) if cell else full for cell, full in zip(short, line, strict=True))
+    settings |= {**EDGES[row["edges"]], **({"code": tuple(map(int, row["code"].split()))} if row["code"] else {})}
     if row["mask"]:
-        found |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
+        settings |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
     if row["dropout"]:
-        found["dropout"] = row["dropout"] == "1"
+        settings["dropout"] = row["dropout"] == "1"
     source = f"{row['known']}: experiments/library_builds.py, PyTorch 2.11"
-    return found | {"cc": [BUILD_CC], "dtype": row["dtype"].split(), "source": source}
+    return settings | {"cc": [BUILD_CC], "dtype": row["dtype"].split(), "source": source}
 
 
 @cache
 def _builds() -> Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]:
-    found: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
+    builds: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             key = row["kernel"], row["pass"]
-            found[key] = (*found.get(key, ()), _build(row))
-    return found
+            builds[key] = (*builds.get(key, ()), _build(row))
+    return builds
 
 
 def build_names() -> tuple[str, ...]:

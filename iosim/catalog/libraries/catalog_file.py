@@ -150,7 +150,7 @@ ROW: Mapping[str, Key] = {
     "narrow": Key(Flag(), "where heads have fewer columns than the build"),
     "block_q": Key(Whole(1, MAX_BLOCK), "query rows"),
     "block_k": Key(Whole(1, MAX_BLOCK), "key rows"),
-    "warps": Key(Whole(1, 32), "warps a CTA, producers with them"),
+    "warps": Key(Whole(1, 32), "warps per CTA, producers with them"),
     "stages": Key(Whole(1, 16), "key/value buffers"),
     "threads": Key(Whole(32, 1024), "threads a CTA"),
     "registers": Key(Whole(1, 512), "registers a thread"),
@@ -320,6 +320,6 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     rows = _table(ROW, (*_WHEN, *_TILE)).keys
     tiles = ListOf(Table({**rows, "options": options}, _TILE_NEEDS))
     needed = ("schema", "name", "title", "algorithm", "source", "requires", "kernel", "tile")
-    made: dict[str, Spec] = {"kernel": kernel, "tile": tiles, "split_tile": tiles}
-    file = Table({**_table(FILE).keys, **made}, needed, (_contradictions,))
+    specs: dict[str, Spec] = {"kernel": kernel, "tile": tiles, "split_tile": tiles}
+    file = Table({**_table(FILE).keys, **specs}, needed, (_contradictions,))
     return list(file.problems(dict(data)))

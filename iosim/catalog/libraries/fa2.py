@@ -75,6 +75,12 @@ class MobaRules(Rules):
     """Both calls are FlashAttention-2's, of sequences of different lengths."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        own, *picked = (resolve("fa2", one, profile) for one in levels(problem, options_of(kernel, MobaOptions)) if one)
-        options = replace(options_of(kernel, MobaOptions), own_tile=(own.tile.block_q, own.tile.block_k))
-        return replace((*picked, own)[0], name=kernel.name, algorithm="moba", options=options, notes=kernel.notes)
+        self_kernel, *picked = (
+            resolve("fa2", level, profile) for level in levels(problem, options_of(kernel, MobaOptions)) if level
+        )
+        options = replace(
+            options_of(kernel, MobaOptions), own_tile=(self_kernel.tile.block_q, self_kernel.tile.block_k)
+        )
+        return replace(
+            (*picked, self_kernel)[0], name=kernel.name, algorithm="moba", options=options, notes=kernel.notes
+        )

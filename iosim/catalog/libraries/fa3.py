@@ -105,8 +105,8 @@ def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYT
 
     FlashAttention-3, hopper/tile_scheduler.hpp 218-314: 32 MiB forward, 40 MiB backward.
     """
-    one = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
-    fits = max(1, budget_bytes // one)
+    head_bytes = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+    fits = max(1, budget_bytes // head_bytes)
     return int(1 << (fits.bit_length() - 1)) * (1 if packed else problem.group)
 
 
@@ -148,9 +148,9 @@ def window_keys(problem: AttentionProblem) -> int:
     """
     if problem.mask != "window":
         return problem.seq_k
-    left = problem.seq_k - 1 if problem.window is None else problem.window
+    keys_before = problem.seq_k - 1 if problem.window is None else problem.window
     right = problem.seq_q - 1 if problem.window_right == NO_BOUND else problem.window_right or 0
-    return left + right + 1
+    return keys_before + right + 1
 
 
 def fa3_packs_group(problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:

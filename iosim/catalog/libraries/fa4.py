@@ -149,8 +149,8 @@ def software_exps(problem: AttentionProblem, width: int, pairs: bool, packed: bo
     if not every:
         return 0.0
     tail, first = (6, 0) if width == OWN_WIDTH else (4, 0 if (pairs, width) == (True, 192) else 1)
-    each = sum(value % every >= every - tail for value in range(0, FRAGMENT, 2)) / (FRAGMENT // 2)
-    return each * (FRAGMENTS - 1 - first) / FRAGMENTS
+    share = sum(value % every >= every - tail for value in range(0, FRAGMENT, 2)) / (FRAGMENT // 2)
+    return share * (FRAGMENTS - 1 - first) / FRAGMENTS
 
 
 def fa4_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
@@ -174,10 +174,12 @@ class Fa4StealingRules(Fa4Sm100Rules):
     the last first; packed sequences without groups, and widths above 128, as before."""
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
-        made = super().schedule(problem, stated, splits, packed)
+        schedule = super().schedule(problem, stated, splits, packed)
         steals = problem.mask != "none" and (problem.seq_lens is None or problem.group > 1)
         steals = steals and problem.head_dim <= TILE_ROWS
-        return replace(made, scheduler=Scheduler.DYNAMIC, order=Order.QUERY, section_heads=0) if steals else made
+        return (
+            replace(schedule, scheduler=Scheduler.DYNAMIC, order=Order.QUERY, section_heads=0) if steals else schedule
+        )
 
 
 @rule_book("fa4-deterministic")
@@ -188,8 +190,8 @@ class Fa4DeterministicRules(Fa4Sm100Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = super().finish(kernel, problem, profile)
         widths = problem.head_dim + problem.head_dim_v
-        one = problem.seq_q * (widths * problem.input_type.bytes + 4 * problem.head_dim)
-        section = 1 << (max(1, SECTION_BYTES // one).bit_length() - 1)
+        head_bytes = problem.seq_q * (widths * problem.input_type.bytes + 4 * problem.head_dim)
+        section = 1 << (max(1, SECTION_BYTES // head_bytes).bit_length() - 1)
         start = Start.LIGHT_FIRST if problem.mask == "none" else Start.HEAVY_FIRST
         schedule = replace(kernel.backward.schedule, order=Order.HEAD, section_heads=section, start=start)
         return replace(kernel, backward=replace(kernel.backward, schedule=schedule))

@@ -69,14 +69,16 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm:
     """Tokens of a split: the fewest with which the work tiles of a key/value head are at most its share of so many CTAs
     an SM."""
     page = problem.page_size or 1
-    most = ctas_per_sm * sms // problem.kv_heads
+    max_ctas = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
     if problem.seq_lens is None:
         tiles, keys = -(-problem.seq_q * problem.group // block_q), seen_keys(problem, problem.seq_k, block_q)
-        return page * _pages_of_alike(problem.batch, tiles, -(-keys // page), most, low)
+        return page * _pages_of_alike(problem.batch, tiles, -(-keys // page), max_ctas, low)
     group = problem.group
-    each = [(-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences]
-    return page * _fewest(each, most, low)
+    tiles_and_pages = [
+        (-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences
+    ]
+    return page * _fewest(tiles_and_pages, max_ctas, low)
 
 
 def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
@@ -88,15 +90,17 @@ def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
     return min(keys, -(-(problem.window + block_q) // page) * page)
 
 
-def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:
+def _fewest(tiles_and_pages: list[tuple[int, int]], max_ctas: int, low: int) -> int:
     """Pages of a split: of (tiles, pages) of each sequence."""
-    sizes = range(low, max(pages for _, pages in each))
-    return low + bisect_left(sizes, -most, key=lambda size: -sum(tiles * -(-pages // size) for tiles, pages in each))
+    sizes = range(low, max(pages for _, pages in tiles_and_pages))
+    return low + bisect_left(
+        sizes, -max_ctas, key=lambda size: -sum(tiles * -(-pages // size) for tiles, pages in tiles_and_pages)
+    )
 
 
 @pointwise
-def _pages_of_alike(sequences: int, tiles: int, pages: int, most: int, low: int) -> int:
-    return _fewest([(sequences * tiles, pages)], most, low)
+def _pages_of_alike(sequences: int, tiles: int, pages: int, max_ctas: int, low: int) -> int:
+    return _fewest([(sequences * tiles, pages)], max_ctas, low)
 
 
 @rule_book("flashinfer-cascade")
@@ -106,8 +110,8 @@ class FlashInferCascadeRules(FlashInferRules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if problem.shared_prefix is None:
             return super().finish(kernel, problem, profile)
-        own, shared = (resolve("flashinfer", one, profile) for one in levels(problem, pages=True) if one)
-        plain, again = options_of(own, FlashOptions), options_of(shared, FlashOptions)
+        by_sequence, shared = (resolve("flashinfer", level, profile) for level in levels(problem, pages=True) if level)
+        plain, again = options_of(by_sequence, FlashOptions), options_of(shared, FlashOptions)
         options = CascadeOptions(
             **vars(plain),
             shared_tile=(shared.tile.block_q, shared.tile.block_k),
@@ -115,7 +119,7 @@ class FlashInferCascadeRules(FlashInferRules):
             shared_merged_bytes=again.merged_bytes,
             shared_key_warps=shared.loop.key_warps,
         )
-        return replace(own, name=kernel.name, algorithm=kernel.algorithm, options=options, notes=kernel.notes)
+        return replace(by_sequence, name=kernel.name, algorithm=kernel.algorithm, options=options, notes=kernel.notes)
 
 
 DECODE_THREADS = 128
@@ -178,8 +182,8 @@ class XqaRules(Rules):
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
         if problem.cache_dtype is not None:
             return 1
-        most = problem.longest_k // XQA_LEAST_TOKENS
-        count = max(1, min(most, round(math.sqrt(8 * most))))
+        max_splits = problem.longest_k // XQA_LEAST_TOKENS
+        count = max(1, min(max_splits, round(math.sqrt(8 * max_splits))))
         waves = problem.sequence_count * problem.kv_heads * count / sms
         return max(1, int(count / max(1.0, waves / XQA_WAVES)))
 
@@ -187,8 +191,8 @@ class XqaRules(Rules):
         """Raises InputError: several query tokens, a wide group, or an fp8 cache on Hopper, which has its own."""
         _refuse_prefill(kernel, problem)
         if profile.cc == 90 and problem.cache_dtype is not None:
-            told = "accepted there: a cache of 16 bits, or kernel xqa-sm90 with `dtype` fp8"
-            raise InputError(f"`cache_dtype` {problem.cache_dtype}: {profile.name} has another kernel for it; {told}")
+            hint = "accepted there: a cache of 16 bits, or kernel xqa-sm90 with `dtype` fp8"
+            raise InputError(f"`cache_dtype` {problem.cache_dtype}: {profile.name} has another kernel for it; {hint}")
         rows = -(-problem.group // PRODUCT_ROWS) * PRODUCT_ROWS
         width, size = kernel.compiled_head_dim or problem.head_dim, problem.input_type.bytes
         if rows * width * size > XQA_QUERY_BYTES:

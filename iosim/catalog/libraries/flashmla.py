@@ -93,8 +93,8 @@ class DsaRules(FlashMlaRules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         for name in self.needs:
             if getattr(problem, name) is None:
-                told = f"its queries find keys by lists; accepted with it: `{name}`, as in {self.such}"
-                raise InputError(f"`kernel` {kernel.name}: {told}")
+                reason = f"its queries find keys by lists; accepted with it: `{name}`, as in {self.such}"
+                raise InputError(f"`kernel` {kernel.name}: {reason}")
         return super().finish(kernel, problem, profile)
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class Dsv4Rules(DsaRules):
         kernel = super().finish(kernel, problem, profile)
         if problem.cache_dtype is None or profile.cc >= PAIRS_CC:
             return kernel
-        own = problem.head_dim * 7 // 8 / kernel.schedule.cluster  # columns without positions, shared out
+        columns = problem.head_dim * 7 // 8 / kernel.schedule.cluster  # columns without positions, shared out
         options = options_of(kernel, IndexerOptions)
-        cycles = options.gather_cycles + WIDENING_CYCLES * own
+        cycles = options.gather_cycles + WIDENING_CYCLES * columns
         return replace(kernel, options=replace(options, gather_cycles=cycles))
 
 
@@ -162,14 +162,14 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
 @pointwise
 def _flashmla_pieces(batch: int, blocks: int, payload: int) -> int:
     """Pieces that parts of `payload` blocks cut `batch` sequences of `blocks` key blocks into."""
-    pieces, left = 0, payload
+    pieces, remaining = 0, payload
     for _ in range(batch):
         rest = blocks
-        while left < rest + MLA_FIXED_BLOCKS:
-            if left > MLA_FIXED_BLOCKS:
-                rest -= left - MLA_FIXED_BLOCKS
+        while remaining < rest + MLA_FIXED_BLOCKS:
+            if remaining > MLA_FIXED_BLOCKS:
+                rest -= remaining - MLA_FIXED_BLOCKS
                 pieces += 1
-            left = payload
-        left -= rest + MLA_FIXED_BLOCKS
+            remaining = payload
+        remaining -= rest + MLA_FIXED_BLOCKS
         pieces += 1
     return pieces

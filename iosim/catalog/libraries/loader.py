@@ -98,8 +98,8 @@ def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
     """Register a choice under its name and aliases. Raises ValueError: one of them is taken."""
 
     def register(chooser: Chooser) -> Chooser:
-        for one in (name, *aliases):
-            _CHOOSERS.put(fold(one), chooser)
+        for word in (name, *aliases):
+            _CHOOSERS.put(fold(word), chooser)
         _NAMES.append(name)
         return chooser
 
@@ -116,19 +116,19 @@ def is_choice(name: str) -> bool:
 
 @cache
 def _checked() -> Mapping[str, Mapping[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    kinds: dict[str, dict[str, str]] = {}
     with CHECKED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault(row["kernel"], {})[row["kind"]] = row["gpus"].replace(" ", ", ")
-    return found
+            kinds.setdefault(row["kernel"], {})[row["kind"]] = row["gpus"].replace(" ", ", ")
+    return kinds
 
 
 def checked(name: str) -> tuple[str, ...]:
     """What recorded tables hold of a kernel of the catalog, the strongest first: "bytes counted on h100-sxm; backward's
     on h100-sxm". Of one of which they hold nothing, that it was executed alone."""
-    said = {kind: f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()}
-    backward = said.pop(BACKWARD, None)
-    both = (f"{text}; {backward}" if backward and kind == COUNTED else text for kind, text in said.items())
+    texts = {kind: f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()}
+    backward = texts.pop(BACKWARD, None)
+    both = (f"{text}; {backward}" if backward and kind == COUNTED else text for kind, text in texts.items())
     return tuple(both) or ("execution only",)
 
 
@@ -149,13 +149,13 @@ def is_file(name: str) -> bool:
     return name.strip().lower().endswith(".toml") or "/" in name
 
 
-def check_file(path: str, what: str = "kernel file") -> list[Problem]:
+def check_file(path: str, subject: str = "kernel file") -> list[Problem]:
     """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
 
     Args:
         what: what the file is, for messages.
     """
-    data = completed(read_toml(Path(path), what))
+    data = completed(read_toml(Path(path), subject))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] in entry_names():
         wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
@@ -207,7 +207,7 @@ def entry(name: str) -> Entry:
 
 def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
     """What a file's kernel moves beside its tensors, in one of its tables."""
-    return tuple(built(Overhead, {**one, "inferred_from": data["source"]}) for one in data.get(table, ()))
+    return tuple(built(Overhead, {**row, "inferred_from": data["source"]}) for row in data.get(table, ()))
 
 
 TILE_TABLES = ("tile", "split_tile", "backward_tile")

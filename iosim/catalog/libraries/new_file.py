@@ -50,12 +50,12 @@ def _pairs(values: Mapping[str, Any], keys: Mapping[str, Key]) -> Iterator[str]:
         yield from _commented(f"{key} = {toml_text(value)}", keys[key].means if key in keys else "")
 
 
-def _commented(said: str, meaning: str) -> Iterator[str]:
+def _commented(text: str, meaning: str) -> Iterator[str]:
     """A line with its comment beside it, or above it where both are too long for one line."""
-    beside = f"{said:<{COMMENT_COLUMN}}  # {meaning}"
+    beside = f"{text:<{COMMENT_COLUMN}}  # {meaning}"
     if meaning and len(beside) > LINE:
         yield f"# {meaning[0].upper()}{meaning[1:]}."
-    yield beside if meaning and len(beside) <= LINE else said
+    yield beside if meaning and len(beside) <= LINE else text
 
 
 def _unsaid(kernel: Mapping[str, Any]) -> Iterator[str]:

@@ -67,8 +67,8 @@ def tile_row(
     if not (row := _first(data.get(table, ()), problem, profile, width)):
         known = {cc for one in data.get(table, ()) for cc in one.get("cc", (profile.cc,))}
         if profile.cc not in known:
-            there = ", ".join(cc_text(cc) for cc in sorted(known))
-            raise InputError(f"`kernel` {data['name']}: it has no tile for {profile.name}; accepted: cc {there}")
+            capabilities = ", ".join(cc_text(cc) for cc in sorted(known))
+            raise InputError(f"`kernel` {data['name']}: it has no tile for {profile.name}; accepted: cc {capabilities}")
         raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
     return row
 
@@ -125,13 +125,13 @@ def resolve(
         compiled = check_support(data, problem, profile)
         return _resolved(data, compiled, problem, profile, overrides, notes)
     names = {"fwd": first, "bwd": second or first}
-    passes = [(on_gpu(entry(one), profile), problem.with_(passes=which)) for which, one in names.items()]
+    passes = [(on_gpu(entry(direction), profile), problem.with_(passes=which)) for which, direction in names.items()]
     if not second:
         check_support(passes[0][0], problem, profile)
     with refusing(passes=problem.passes):
         forward, backward = (
-            _resolved(data, check_support(data, one, profile), one, profile, overrides, notes, of_both=True)
-            for data, one in passes
+            _resolved(data, check_support(data, direction, profile), direction, profile, overrides, notes, of_both=True)
+            for data, direction in passes
         )
     if overrides.pack_group is not None:
         _packs_by_hand(forward, problem, overrides.pack_group)
@@ -227,11 +227,11 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
 
 
 def _splits(
-    data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
+    data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, requested: int | None
 ) -> tuple[int, bool]:
-    if asked is not None:
-        _check_splits(data, problem, asked)
-        return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
+    if requested is not None:
+        _check_splits(data, problem, requested)
+        return requested, (requested > 1 or problem.page_size is not None) and "split_tile" in data
     if "split_tile" not in data or not _may_split(rules, problem):
         return 1, False
     width = max(problem.head_dim, problem.head_dim_v)
@@ -245,20 +245,20 @@ def _splits(
     return rules.split_kernel(problem, grid)
 
 
-def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
-    if isinstance(asked, bool) or asked < 1:
-        raise InputError(f"`splits` {asked} is out of range; accepted: 1 or more")
-    if asked == 1:
+def _check_splits(data: Entry, problem: AttentionProblem, requested: int) -> None:
+    if isinstance(requested, bool) or requested < 1:
+        raise InputError(f"`splits` {requested} is out of range; accepted: 1 or more")
+    if requested == 1:
         return
     if not algorithm_of(data["algorithm"]).splits:
-        raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
+        raise InputError(f"`splits` {requested}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
         why = "only a forward splits its keys; accepted: 1"
-        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: {why}")
+        raise InputError(f"`splits` {requested} contradicts `passes` {problem.passes}: {why}")
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         accepted = f"up to {MAX_SPLIT_ROWS} rows (batch x heads x tokens)"
-        raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: {accepted}")
+        raise InputError(f"`splits` {requested} with {rows} query rows is out of range; accepted: {accepted}")
 
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
@@ -267,15 +267,15 @@ def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: i
     return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
 
 
-def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bool:
+def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, requested: bool) -> bool:
     packs = algorithm_of(kernel.algorithm).packs
-    if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
+    if requested and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
         able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
         hint = f"accepted: kernels of algorithm {able}, pass fwd"
         raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; {hint}")
-    if not asked and packs is Packs.ALWAYS:
+    if not requested and packs is Packs.ALWAYS:
         raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
-    return asked
+    return requested
 
 
 def _options(

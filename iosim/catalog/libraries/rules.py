@@ -40,8 +40,8 @@ def fewest_efficient(tiles: int, key_blocks: int, slots: int, differ: bool = Fal
     blocks = [-(-key_blocks // splits) for splits in range(1, min(MAX_SPLITS, slots, key_blocks) + 1)]
     efficiency = {
         splits: tiles * splits / slots / -(-tiles * splits // slots)
-        for splits, each in enumerate(blocks, 1)
-        if splits == 1 or not differ or each != blocks[splits - 2]
+        for splits, block_count in enumerate(blocks, 1)
+        if splits == 1 or not differ or block_count != blocks[splits - 2]
     }
     best = max(efficiency.values())
     return next(splits for splits, share in efficiency.items() if share >= SPLIT_EFFICIENCY * best)
@@ -102,8 +102,8 @@ class Rules:
             notes.append("writes its log-sum-exp; alone it writes none")
         if kernel.packs_group:
             notes.append("is described with a head a tile; alone it packs a group's query heads")
-        told = (f"{kernel.name}: with the backward behind it the forward {note}" for note in notes)
-        return replace(kernel, packs_group=False, notes=(*kernel.notes, *told))
+        sentences = (f"{kernel.name}: with the backward behind it the forward {note}" for note in notes)
+        return replace(kernel, packs_group=False, notes=(*kernel.notes, *sentences))
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""

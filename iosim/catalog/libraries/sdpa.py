@@ -82,9 +82,9 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
 def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The check that keeps flash away; empty where none does."""
     head_dim, cc = problem.head_dim, profile.cc
-    asked = ", ".join(field for term, field in problem.terms.items() if term in SCORE_TENSORS)
-    if asked:
-        return f"flash takes no mask or bias tensor ({asked})"
+    fields_text = ", ".join(field for term, field in problem.terms.items() if term in SCORE_TENSORS)
+    if fields_text:
+        return f"flash takes no mask or bias tensor ({fields_text})"
     if problem.dtype not in ("fp16", "bf16"):
         return f"{'fp32' if problem.dtype == 'tf32' else problem.dtype} inputs are not flash's"
     if cc < FLASH_CC:

@@ -32,11 +32,18 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
-    requires, name, page = data["requires"], data["name"], problem.page_size
+    yield from _refused_gpu(data, problem, profile)
+    yield from _refused_terms(data, problem)
+    yield from _refused_pass(data, problem, profile)
+    yield from _refused_sizes(data, problem)
+
+
+def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+    requires, name = data["requires"], data["name"]
 
     def runs_there(named: Entry) -> bool:
-        one = on_gpu(named, profile)
-        return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
+        candidate = on_gpu(named, profile)
+        return _on(candidate, profile.is_amd) and _runs(candidate, problem.dtype, profile.cc)
 
     if not _on(data, profile.is_amd):
         yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {_kernels(runs_there)}"
@@ -44,36 +51,55 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
-        there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
+        able = _kernels(
+            lambda candidate: (
+                runs_there(candidate) and (problem.latent_kv or not candidate["requires"].get("latent_only"))
+            )
+        )
         title = data["title"].split(",")[0]
         if requires.get("runs_elsewhere"):
-            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {there}"
-        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {there}"
+            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {able}"
+        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {able}"
+
+
+def _refused_terms(data: Entry, problem: AttentionProblem) -> Iterator[str]:
+    """The input type, and what the problem has beside Q, K and V."""
+    requires, name = data["requires"], data["name"]
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
-    for term, asked in problem.terms.items():
+    for term, field_text in problem.terms.items():
         if term not in requires.get("takes", ()):
-            yield f"`{asked}`: kernel {name} does not take it; accepted by: {_kernels(_takes(term))}"
+            yield f"`{field_text}`: kernel {name} does not take it; accepted by: {_kernels(_takes(term))}"
     if problem.dropout and not requires.get("dropout", True):
-        others = _kernels(lambda one: one["requires"].get("dropout", True))
+        others = _kernels(lambda candidate: candidate["requires"].get("dropout", True))
         yield f"`dropout` {problem.dropout:g}: kernel {name} has none; accepted by: {others}"
-    tensors = [asked for term, asked in problem.terms.items() if term in SCORE_TENSORS]
+    tensors = [field_text for term, field_text in problem.terms.items() if term in SCORE_TENSORS]
     if requires.get("one_score_tensor") and len(tensors) > 1:
         hint = "accepted: one of them (add the masks to the bias)"
         yield f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; {hint}"
+
+
+def _refused_pass(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+    requires, name = data["requires"], data["name"]
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
     if problem.mask not in requires.get("masks", (problem.mask,)):
         yield f"`mask` {problem.mask}: kernel {name} has no such mask; accepted: {', '.join(requires['masks'])}"
     first_of_type = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < first_of_type:
-        there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
-        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {there}"
+        types = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
+        has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
+        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {types}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
         why = f"the mask leaves queries without keys, for which kernel {name} writes nothing"
         yield f"`offset` {problem.offset}: {why}"
     if requires.get("latent_only") and not problem.latent_kv:
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
+
+
+def _refused_sizes(data: Entry, problem: AttentionProblem) -> Iterator[str]:
+    """Widths of heads, and pages of the cache."""
+    requires, name, page = data["requires"], data["name"], problem.page_size
     widths = requires.get("widths")
     if widths and [problem.head_dim, problem.head_dim_v] != widths:
         why = f"not made for kernel {name}; accepted: {widths[0]} and {widths[1]}"
@@ -92,7 +118,7 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
 
 
 def _takes(term: str) -> Callable[[Entry], bool]:
-    return lambda one: term in one["requires"].get("takes", ())
+    return lambda candidate: term in candidate["requires"].get("takes", ())
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:

@@ -100,8 +100,8 @@ class FlexRules(TritonRules):
                 profile.need_int("shared_memory_per_block_optin_bytes"),
             )
             return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
-        most = profile.need_int("shared_memory_per_block_optin_bytes")
-        if (resources(problem, kernel).shared_memory_bytes or 0) > most:
+        shared_limit = profile.need_int("shared_memory_per_block_optin_bytes")
+        if (resources(problem, kernel).shared_memory_bytes or 0) > shared_limit:
             kernel = replace(kernel, tile=replace(kernel.tile, stages=1))
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:

@@ -77,16 +77,16 @@ def most_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int)
     return fa3_splits(longest, sms, block_q, block_k)
 
 
-def varlen_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int, most: int) -> tuple[int, ...]:
+def varlen_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int, max_splits: int) -> tuple[int, ...]:
     """Splits of every sequence, as prepare_varlen_num_blocks finds them on the GPU: an SM gets its even share of all
-    key blocks and a tenth more, and a sequence as many SMs as it has such shares, up to `most`."""
-    each = problem.sequences
-    if most <= 1 or len(each) > PREPARED_SEQUENCES:
-        return (1,) * len(each)
-    blocks = [-(-k // block_k) for _, k in each]
-    total = sum(-(-q * problem.group // block_q) * n for (q, _), n in zip(each, blocks, strict=True))
+    key blocks and a tenth more, and a sequence as many SMs as it has such shares, up to `max_splits`."""
+    sequences = problem.sequences
+    if max_splits <= 1 or len(sequences) > PREPARED_SEQUENCES:
+        return (1,) * len(sequences)
+    blocks = [-(-k // block_k) for _, k in sequences]
+    total = sum(-(-q * problem.group // block_q) * n for (q, _), n in zip(sequences, blocks, strict=True))
     share = max(1, math.ceil(total * SPARE_BLOCKS * problem.kv_heads / sms))
-    return tuple(max(1, min(-(-n // share), most)) for n in blocks)
+    return tuple(max(1, min(-(-n // share), max_splits)) for n in blocks)
 
 
 def heads_in_section(problem: AttentionProblem, packed: bool, budget_bytes: int = SECTION_BYTES) -> int:
@@ -112,8 +112,8 @@ class Fa3VarlenRules(Fa3Rules):
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        most = self.most_splits(problem, sms, block_q, block_k)
-        return max(varlen_splits(problem, sms, block_q, block_k, most))
+        max_splits = self.most_splits(problem, sms, block_q, block_k)
+        return max(varlen_splits(problem, sms, block_q, block_k, max_splits))
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         queued = replace(stated, scheduler=Scheduler.DYNAMIC)
@@ -124,20 +124,20 @@ class Fa3VarlenRules(Fa3Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """With what its tiles wait for, and what fp8 costs beyond the paper's kernel."""
-        made = super().finish(kernel, problem, profile)
-        alone, fp8, loop = made.tile.warps == ONE_WARPGROUP, problem.dtype == "fp8", made.loop
+        finished = super().finish(kernel, problem, profile)
+        alone, fp8, loop = finished.tile.warps == ONE_WARPGROUP, problem.dtype == "fp8", finished.loop
         if fp8:
             operations = ALONE_OPERATIONS if alone else self.fp8_operations
-            more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
+            more = operations.get(finished.compiled_head_dim or problem.head_dim, 0.0)
             loop = replace(loop, score_operations=loop.score_operations + more)
-        waits = TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
+        waits = TILE_WAITS[alone] + searches(problem, finished, int(profile.need("sm_count")))
         first_waits = 0
         if fp8 and alone:
             first_waits = self.fp8_waits
         elif fp8:
             waits += self.fp8_waits
-        options = replace(options_of(made, FlashOptions), tile_waits=waits, first_waits=first_waits)
-        return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
+        options = replace(options_of(finished, FlashOptions), tile_waits=waits, first_waits=first_waits)
+        return replace(finished, schedule=replace(finished.schedule, cluster=1), options=options, loop=loop)
 
 
 def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
@@ -175,8 +175,8 @@ class Fa3Sm80Rules(Fa3VarlenRules):
     """Ampere's kernel: heads of a group always share a tile; with splits the tiles are others, in a persistent grid."""
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
-        most = self.most_splits(problem, grid.sms, grid.block_q, grid.block_k)
-        return max(varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, most)), most > 1
+        max_splits = self.most_splits(problem, grid.sms, grid.block_q, grid.block_k)
+        return max(varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, max_splits)), max_splits > 1
 
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1

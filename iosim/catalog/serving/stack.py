@@ -104,7 +104,10 @@ class Stack:
 
     def assumed_of(self, problem: AttentionProblem, kernel: Kernel) -> tuple[str, ...]:
         """What the time of one call rests on, a sentence each."""
-        return (*self.assumes, *(one.text for one in self.assumes_where if one.holds(problem, kernel)))
+        return (
+            *self.assumes,
+            *(assumption.text for assumption in self.assumes_where if assumption.holds(problem, kernel)),
+        )
 
     def kernel(self, profile: HardwareProfile) -> str:
         """The kernel that it runs on a GPU. Raises InputError: none there."""
@@ -139,13 +142,13 @@ _FILE = Table(
 def _stacks() -> dict[str, Stack]:
     data = read_toml(FILE, "stacks")
     refuse(list(_FILE.problems(data)), FILE.name)
-    return {one["name"]: _stack(one) for one in data["stack"]}
+    return {table["name"]: _stack(table) for table in data["stack"]}
 
 
 def _stack(data: dict[str, Any]) -> Stack:
-    kernels = tuple((one["kernel"], tuple(one["cc"])) for one in data["kernels"])
-    extras = tuple(Extra(**one) for one in data.get("extra", ()))
-    where = tuple(Assumption(**one) for one in data.get("assumes_where", ()))
+    kernels = tuple((table["kernel"], tuple(table["cc"])) for table in data["kernels"])
+    extras = tuple(Extra(**table) for table in data.get("extra", ()))
+    where = tuple(Assumption(**table) for table in data.get("assumes_where", ()))
     rest = {key: value for key, value in data.items() if key not in ("kernels", "assumes", *_OPTIONAL)}
     return Stack(**rest, assumes=tuple(data["assumes"]), assumes_where=where, kernels=kernels, extras=extras)
 

@@ -115,7 +115,7 @@ class Check(Shown):
         elif self.agrees is None and self.matches:
             why = self.matches[0].reading.why
             parts += [why[:1].upper() + why[1:]] if why else []
-            parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+            parts += [f"It matches, too: {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
         sure = basis([self.prediction])
         if self.claim.quantity == "l2":
             sure = (f"SM<->L2 bytes are {self.prediction.exactness}",)

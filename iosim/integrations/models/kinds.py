@@ -62,13 +62,15 @@ def model_of(
     if not kinds and not states:
         raise read.refused(" has no layer with attention; accepted: the config.json of a transformer")
     caveats = (*stack.caveats(), *caveats_of(read, title))
-    said = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
+    all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
     width = read.size("width")
     weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
     precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
     marked = f"{title} ({'; '.join(caveats)})" if caveats else title
+    if more:
+        all_notes = (*all_notes, more)
     return Model(name, marked, source, kinds, tuple(stack.order), precision, width,
-                 notes=(*said, more) if more else said, config=config, weights=weights, states=states)  # fmt: skip
+                 notes=all_notes, config=config, weights=weights, states=states)  # fmt: skip
 
 
 def _has_sizes(read: Reading) -> bool:
@@ -120,16 +122,16 @@ class _Stack:
 
     def caveats(self) -> list[str]:
         """What a reader must know before any number: attention that is counted as another, layers that are not."""
-        told = []
+        clauses = []
         for mixer, seen in NEAREST.items():
             count = sum(entry.mixer == mixer for entry in self.entries)
             if count:
-                told.append(f"{count} layers that attend to {seen} are counted as if to all tokens")
+                clauses.append(f"{count} layers that attend to {seen} are counted as if to all tokens")
         others = [entry.mixer for entry in self.entries if entry.kind is None and entry.mixer]
         layers = sum(entry.first for entry in self.entries)
         for mixer in dict.fromkeys(others):
-            told.append(f"{others.count(mixer)} of {layers} layers run {mixer}, which is not counted")
-        return told
+            clauses.append(f"{others.count(mixer)} of {layers} layers run {mixer}, which is not counted")
+        return clauses
 
     def _name(self, layer: Layer, mixer: str) -> str:
         key = mixer, layer.alike
@@ -165,9 +167,9 @@ def _pure(read: Reading, layers: int) -> _Stack:
     kind = one_line(read.said_type, 40)
     attends = isinstance(at(read.config, "attn.layers"), list) and at(read.config, "attn.layers")
     if state is None or attends:
-        what = "mixes attention with states in a way that is not described" if attends else "has no softmax attention"
+        reason = "mixes attention with states in a way that is not described" if attends else "has no softmax attention"
         hint = "accepted: a transformer, or layers of gated DeltaNet, KDA or Mamba-2"
-        raise read.refused(f" (model_type {kind}) {what}; {hint}")
+        raise read.refused(f" (model_type {kind}) {reason}; {hint}")
     return _Pure(read, [Layer(n, "state", ("state",), "", {}, "") for n in range(layers)], state)
 
 
@@ -197,8 +199,8 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
 
 def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
     """The kind of a layer that attends. Raises InputError: sizes that are missing or contradict each other."""
-    own = SPELLINGS["own"].get(mixer, {})
-    sizes = {SIZES[what][0]: read.whole(names, MAX_SIZE) for what, names in own.items()}
+    spellings = SPELLINGS["own"].get(mixer, {})
+    sizes = {SIZES[size_name][0]: read.whole(names, MAX_SIZE) for size_name, names in spellings.items()}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     if mixer == "sliding" and not sizes and read.is_one_of("doubled_window_heads"):
         sizes = {SIZES["kv_heads"][0]: 2 * (read.size("kv_heads") or 1)}
@@ -217,8 +219,8 @@ def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
         read.get("index_block_size"), read.get("index_topk_blocks"), read.get("index_local_blocks")
     if mixer != "sliding":
         return base
-    window, most = read.size("window"), read.config.get("max_position_embeddings")
-    if window is None or (isinstance(most, int) and window >= most):
+    window, positions = read.size("window"), read.config.get("max_position_embeddings")
+    if window is None or (isinstance(positions, int) and window >= positions):
         return base
     return replace(base, name="sliding", window=window)
 
@@ -314,8 +316,8 @@ def _notes(read: Reading, stack: _Stack, kinds: Sequence[LayerKind]) -> list[str
         words = ", ".join(f"{key} {one_line(str(value), 40)}" for key, value in filled.items())
         notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
     if any(kind.sinks for kind in kinds):
-        what = "predict, decode and latency count it of kernels that have a place for it"
-        notes.append(f"a learned sink a head joins each softmax: {what}")
+        counted_by = "predict, decode and latency count it of kernels that have a place for it"
+        notes.append(f"a learned sink a head joins each softmax: {counted_by}")
     if any(kind.compress is not None for kind in kinds):
         notes.append("keys and values are held in fp8; what compresses them is not counted, and weights are not known")
     elif any(kind.top_k for kind in kinds):

@@ -31,7 +31,7 @@ PACKED = "hf_quant_config.json"
 MAX_BYTES = 10_000_000
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
-TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|v\d(\.\d)?|latest)$")
+TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
 """What is behind a model's name where it was tuned or dated: its layers are the same."""
 OUTER = ("torch_dtype", "dtype", "quantization_config", "quantization", "architectures", "tie_word_embeddings")
 """Keys of a whole model that hold for its text."""
@@ -110,8 +110,8 @@ def _with_packing(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     beside = path.parent / PACKED
     if path.name not in FILES or config.get("quantization_config") or not beside.exists():
         return config
-    told = read_object(beside, f"`model` '{one_line(beside)}'", "what ModelOpt writes", MAX_BYTES)
-    packing = told.get("quantization")
+    quantisation = read_object(beside, f"`model` '{one_line(beside)}'", "what ModelOpt writes", MAX_BYTES)
+    packing = quantisation.get("quantization")
     return {**config, "quantization_config": packing} if isinstance(packing, Mapping) else config
 
 
@@ -140,7 +140,9 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
-        return model_of(config, name, title, source, nested=False)
+        sees = parts["vision"] is not None and part is None
+        notes = (f"its text alone; {name}:vision is its vision tower",) if sees else ()
+        return model_of(config, name, title, source, notes, nested=False)
     refuse_others(inner, name)
     outer = {key: config[key] for key in OUTER if config.get(key) is not None and (part is None or "type" in key)}
     if part is not None:
@@ -216,7 +218,7 @@ def decoder_of(model: Model) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _size_of(model: Model, names: Sequence[str], usual: int) -> int:
+def _size_of(model: Model, names: Sequence[str], default: int) -> int:
     """A number of a model's config. Raises InputError: it is no whole number of at least 1, or null."""
     for name in names:
         if name in model.config:
@@ -225,4 +227,4 @@ def _size_of(model: Model, names: Sequence[str], usual: int) -> int:
                 continue
             refuse(list(Whole(1, MAX_SIZE).problems(value, name)), f"`model` '{model.name}'")
             return int(value)
-    return usual
+    return default

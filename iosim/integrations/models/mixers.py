@@ -23,6 +23,8 @@ LOW_RANK = 128
 def state_of(read: Reading, mixer: str) -> LayerKind | None:
     """A layer that keeps a state, by the keys of its sizes; None where they are not all there, or none is modelled."""
     for state in FAMILIES["states"].get(mixer, ()):
+        if read.type not in state.get("types", (read.type,)):
+            continue
         sizes = [_size(read, names) for names in state["keys"]]
         if None not in sizes:
             heads, kv_heads, columns, inner = (size or 0 for size in sizes)
@@ -33,15 +35,19 @@ def state_of(read: Reading, mixer: str) -> LayerKind | None:
 
 def _size(read: Reading, names: list[str]) -> int | None:
     """A size of a state; the columns of Mamba's heads follow from its width where no key says them, or "auto"."""
-    said = next((read.config[name] for name in names if name in read.config), None)
-    if said is not None and said != "auto":
+    value = next((read.config[name] for name in names if name in read.config), None)
+    if value is not None and value != "auto":
         return read.whole(names, 1 << 16)
     if "mamba_d_head" not in names:
         return read.whole(names, 1 << 16)
-    expand, width, heads = read.get(*EXPAND), read.size("width"), read.whole(FAMILIES["states"]["mamba"][0]["keys"][0])
-    if isinstance(expand, int | float) and width and heads and round(expand * width) % heads == 0:
+    expand, width, heads = (
+        read.ratio(*EXPAND),
+        read.size("width"),
+        read.whole(FAMILIES["states"]["mamba"][0]["keys"][0]),
+    )
+    if expand and width and heads and round(expand * width) % heads == 0:
         return round(expand * width) // heads
-    return read.whole(names, 1 << 16) if said is None else None
+    return read.whole(names, 1 << 16) if value is None else None
 
 
 def _is_second(read: Reading, mixer: str) -> bool:
@@ -52,16 +58,16 @@ def _is_second(read: Reading, mixer: str) -> bool:
 def pure_state(read: Reading) -> LayerKind | None:
     """The state of a model all of whose layers keep one; None for those that are not modelled."""
     if read.type in ("mamba2", "codestral_mamba"):
-        one = state_of(read, "mamba2")
-        return None if one is None else LayerKind(
-            "mamba", 1, one.heads, one.kv_heads, one.head_dim, one.head_dim_v, state_kernel=one.state_kernel
+        state = state_of(read, "mamba2")
+        return None if state is None else LayerKind(
+            "mamba", 1, state.heads, state.kv_heads, state.head_dim, state.head_dim_v, state_kernel=state.state_kernel
         )  # fmt: skip
     if read.type in ("gated_deltanet", "kda"):  # flash-linear-attention's keys
         heads, columns = read.size("heads", 1 << 16), read.whole(("head_dim",), 1 << 16)
         values = read.whole(("num_v_heads",), 1 << 16) or heads
-        wide = read.get("expand_v")
         if heads and columns and values and values % heads == 0:
-            expand = float(wide) if isinstance(wide, int | float) else (2.0 if read.type == "gated_deltanet" else 1.0)
+            default_expand = 2.0 if read.type == "gated_deltanet" else 1.0
+            expand = read.ratio("expand_v") or default_expand
             kernel = "gdn" if read.type == "gated_deltanet" else "kda"
             return LayerKind("linear", 1, values, heads, columns, round(columns * expand), state_kernel=kernel)
     return None
@@ -87,8 +93,8 @@ def state_numbers(read: Reading, kind: LayerKind, width: int) -> int:
 
 
 def _mamba(read: Reading, width: int) -> int | None:
-    expand = read.get(*EXPAND)
-    if isinstance(expand, bool) or not isinstance(expand, int | float):
+    expand = read.ratio(*EXPAND)
+    if expand is None:
         return None
     inner, state = round(expand * width), read.number("mamba_d_state", "state_size") or 16
     rank = read.number("mamba_dt_rank", "time_step_rank") or -(-width // 16)

@@ -52,23 +52,23 @@ class Sizes(NamedTuple):
 def number_bytes(read: Reading, layers: int) -> Sizes:
     """Bytes of a number in each part. Raises InputError: packed in a way that is not known."""
     config = read.config
-    usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0)
+    type_bytes = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0)
     packed = config.get("quantization_config") or config.get("quantization")
     if not isinstance(packed, Mapping) or not packed:
-        return Sizes(usual, usual, usual, usual)
-    found = _by_module(packed)
+        return Sizes(type_bytes, type_bytes, type_bytes, type_bytes)
+    by_module = _by_module(packed)
     base = _whole(packed)
-    if base is None and not found:
+    if base is None and not by_module:
         method = packed.get("quant_method") or packed.get("quant_algo") or "an unknown method"
         raise read.refused(f" packs its weights by {one_line(str(method), 40)}")
-    kept = set(_left_alone(packed, layers))
+    unpacked = set(_left_alone(packed, layers))
     if str(packed.get("quant_method")) == "mxfp4":  # gpt-oss's: experts alone
-        kept |= {"attention", "dense"}
-    sizes = {part: found.get(part, usual if base is None else base) for part in PARTS}
-    sizes |= {part: usual for part in kept if part not in found}
-    if config.get("expert_dtype") == "fp4" and "experts" not in found:  # DeepSeek-V4's
+        unpacked |= {"attention", "dense"}
+    sizes = {part: by_module.get(part, type_bytes if base is None else base) for part in PARTS}
+    sizes |= {part: type_bytes for part in unpacked if part not in by_module}
+    if config.get("expert_dtype") == "fp4" and "experts" not in by_module:  # DeepSeek-V4's
         sizes["experts"] = METHODS["mxfp4"]
-    return Sizes(usual, sizes["attention"], sizes["experts"], sizes["dense"])
+    return Sizes(type_bytes, sizes["attention"], sizes["experts"], sizes["dense"])
 
 
 def _part(name: str) -> str | None:
@@ -80,7 +80,7 @@ def _part(name: str) -> str | None:
 def _left_alone(packed: Mapping[str, Any], layers: int) -> Iterator[str]:
     """Parts that were left alone, in at least half of the layers."""
     named: dict[str, set[str]] = {}
-    for name in (str(one) for key in KEPT for one in _list(packed.get(key))):
+    for name in (str(module) for key in KEPT for module in _list(packed.get(key))):
         part, place = _part(name.replace("\\", "")), LAYER.search(name)
         if part is not None:
             named.setdefault(part, set()).add("all" if place is None else place[1])
@@ -98,26 +98,26 @@ def _by_module(packed: Mapping[str, Any]) -> dict[str, float]:
     pairs: list[tuple[str, float | None]] = []
     modules = packed.get("quantized_layers")
     if isinstance(modules, Mapping):
-        pairs += [(str(name), _algorithm(one)) for name, one in modules.items()]
+        pairs += [(str(name), _algorithm(entry)) for name, entry in modules.items()]
     groups = packed.get("config_groups")
     if isinstance(groups, Mapping) and len(groups) > 1:
         for group in groups.values():
             pairs += [(str(name), _group(group)) for name in _list(at(group, "targets"))]
     experts = packed.get("moe_quant_algo")
-    found: dict[str, float] = {} if experts not in ALGORITHMS else {"experts": ALGORITHMS[str(experts)]}
+    part_bytes: dict[str, float] = {} if experts not in ALGORITHMS else {"experts": ALGORITHMS[str(experts)]}
     for name, size in _known(pairs):
         part = _part(name)
         if part is not None:
-            found.setdefault(part, size)
-    return found
+            part_bytes.setdefault(part, size)
+    return part_bytes
 
 
 def _known(pairs: Iterable[tuple[str, float | None]]) -> Iterator[tuple[str, float]]:
     return ((name, size) for name, size in pairs if size is not None)
 
 
-def _algorithm(one: Any) -> float | None:
-    name = one.get("quant_algo") if isinstance(one, Mapping) else one
+def _algorithm(entry: Any) -> float | None:
+    name = entry.get("quant_algo") if isinstance(entry, Mapping) else entry
     return ALGORITHMS.get(str(name).upper())
 
 

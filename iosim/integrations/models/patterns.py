@@ -15,6 +15,8 @@ from iosim.integrations.models.reading import Reading, at, table
 
 PATTERNS = table("patterns.toml")
 WORDS: Mapping[str, list[str]] = PATTERNS["words"]
+SHOWN = 8
+"""Words that a refusal names."""
 Row = Mapping[str, Any]
 Reader = Callable[[Reading, Row, Any, int], list[str] | None]
 """From a row, the value of its key and the number of layers to a word a layer; None where the row is not for such a
@@ -37,23 +39,23 @@ def letters(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     """A string with a letter a layer."""
     if not isinstance(value, str):
         return None
-    kept = [letter for letter in value if letter not in "|, "]
-    strange = next((letter for letter in kept if letter not in row["words"]), None)
-    if strange is not None or not kept:
+    marks = [letter for letter in value if letter not in "|, "]
+    strange = next((letter for letter in marks if letter not in row["words"]), None)
+    if strange is not None or not marks:
         raise wrong(read, row, value, f"letters of {' '.join(row['words'])}")
-    return [row["words"][letter] for letter in _full(read, row, kept, layers)]
+    return [row["words"][letter] for letter in _full(read, row, marks, layers)]
 
 
 def numbers(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """A list with a number a layer."""
     if not isinstance(value, list) or not value:
         return None
-    told = [str(int(one)) if isinstance(one, bool | int) else str(one) for one in value]
-    if row["key"] == "compress_ratios" and any(isinstance(one, bool) for one in value):
-        told = ["true"]
-    if any(one not in row["words"] for one in told):
+    texts = [str(int(number)) if isinstance(number, bool | int) else str(number) for number in value]
+    if row["key"] == "compress_ratios" and any(isinstance(number, bool) for number in value):
+        texts = ["true"]
+    if any(number not in row["words"] for number in texts):
         raise read.refused(f": {row['key']} holds others; accepted: {', '.join(row['words'])}")
-    return [row["words"][one] for one in _full(read, row, told, layers)]
+    return [row["words"][number] for number in _full(read, row, texts, layers)]
 
 
 def places(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
@@ -118,35 +120,43 @@ def sources(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     ]
 
 
+def groups(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """Lists of layers, the others of which take something from the first."""
+    if not isinstance(value, list) or not all(isinstance(some, list) and some for some in value):
+        raise wrong(read, row, value, "lists of layers")
+    later = {n for some in value for n in some[1:]}
+    return [row["inside"] if n in later else row["outside"] for n in range(layers)]
+
+
 def indexed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """The first few layers, and then the last of each so many, pick tokens; all others use what those picked."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         return None
-    said = read.get("index_skip_topk_offset")
-    offset = said if isinstance(said, int) else 2
+    skipped = read.get("index_skip_topk_offset")
+    offset = skipped if isinstance(skipped, int) else 2
     return [row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)]
 
 
 def spread(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """GPT-Neo's words with how often each list of them stands there."""
     try:
-        told = [word for some, times in value for _ in range(times) for word in some]
+        spelled_out = [word for some, times in value for _ in range(times) for word in some]
     except (TypeError, ValueError):
         raise read.refused(f": {row['key']} is no list of [words, times]") from None
-    return words(read, row, told, layers)
+    return words(read, row, spelled_out, layers)
 
 
 def blocks(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """Nemotron-NAS: a table a layer, whose attention may be left out, or be a matrix."""
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(block, Mapping) for block in value):
         raise wrong(read, row, value, "a table a layer")
-    told = ["full_attention" if _attends(one.get("attention")) else "skipped" for one in value]
-    return _full(read, row, told, layers)
+    block_words = ["full_attention" if _attends(block.get("attention")) else "skipped" for block in value]
+    return _full(read, row, block_words, layers)
 
 
 def _attends(attention: Any) -> bool:
-    one = attention if isinstance(attention, Mapping) else {}
-    return not (one.get("no_op") or one.get("replace_with_linear"))
+    table_of_attention = attention if isinstance(attention, Mapping) else {}
+    return not (table_of_attention.get("no_op") or table_of_attention.get("replace_with_linear"))
 
 
 def zamba(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
@@ -181,6 +191,7 @@ READERS: Mapping[str, Reader] = {
         first,
         last,
         sources,
+        groups,
         indexed,
         spread,
         blocks,
@@ -201,13 +212,13 @@ def _full(read: Reading, row: Row, value: list[Any], layers: int) -> list[Any]:
 
 def rows(read: Reading, group: str) -> list[Row]:
     """The rows of a table whose key the config has, and that are for such models."""
-    told = []
+    matching = []
     for row in PATTERNS[group]:
         value = at(read.config, row["key"])
         fits = not ("types" in row and read.type not in row["types"]) and not ("with" in row and not _has(read, row))
         if fits and (value is not None and value != []):
-            told.append(row)
-    return told
+            matching.append(row)
+    return matching
 
 
 def _has(read: Reading, row: Row) -> bool:
@@ -217,12 +228,12 @@ def _has(read: Reading, row: Row) -> bool:
 def mixer_words(read: Reading, layers: int) -> list[str] | None:
     """What each layer mixes its tokens with, by the first key that says it; None where none does. A list of places
     that is empty says nothing."""
-    told = None
+    layer_words = None
     for row in rows(read, "mixer"):
         value = read.get(row["key"])
-        if told is None:
-            told = READERS[row["reader"]](read, row, value, layers)
-    return told
+        if layer_words is None:
+            layer_words = READERS[row["reader"]](read, row, value, layers)
+    return layer_words
 
 
 def layer_count(read: Reading) -> int | None:
@@ -230,7 +241,7 @@ def layer_count(read: Reading) -> int | None:
     for row in rows(read, "mixer"):
         value = read.get(row["key"])
         if row["reader"] in ("words", "letters", "numbers", "blocks") and not row.get("cycled"):
-            if isinstance(value, str):
+            if isinstance(value, str) and row["reader"] == "letters":
                 return sum(letter in row["words"] for letter in value)
             return len(value) if isinstance(value, list) else None
     return None
@@ -238,10 +249,10 @@ def layer_count(read: Reading) -> int | None:
 
 def meaning(read: Reading, word: str) -> list[str]:
     """The mixers that a layer with a word has. Raises InputError: a word that is not known."""
-    own = PATTERNS["families"].get(read.type, {})
-    if word in own:
-        return list(own[word])
+    family_words = PATTERNS["families"].get(read.type, {})
+    if word in family_words:
+        return list(family_words[word])
     if word not in WORDS:
-        hint = f"accepted: {', '.join(WORDS)}"
+        hint = f"accepted: {', '.join(list(WORDS)[:SHOWN])} and {len(WORDS) - SHOWN} others"
         raise read.refused(f": layer type '{one_line(word, 40)}' is not known; {hint}")
     return list(WORDS[word])

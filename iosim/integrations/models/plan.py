@@ -70,9 +70,9 @@ class Entry:
 
 def layer_number(read: Reading) -> int:
     """How many layers there are. Raises InputError: no key says it."""
-    said = any(at(read.config, name) is not None for name in SIZES["layers"])
+    is_written = any(at(read.config, name) is not None for name in SIZES["layers"])
     counted = patterns.layer_count(read)
-    if counted is not None and (not said or counted_rules(read)):
+    if counted is not None and (not is_written or counted_rules(read)):
         if not 1 <= counted <= MAX_LAYERS:
             raise read.refused(f" has {counted} layers; accepted: 1 to {MAX_LAYERS}")
         return counted
@@ -92,29 +92,29 @@ def layers_of(read: Reading, layers: int) -> list[Layer]:
     mixers = {word: tuple(patterns.meaning(read, word)) for word in dict.fromkeys(words)}
     shared = _shared(read, layers)
     tables = _tables(read, layers)
-    told = []
+    layer_list = []
     for place, word in enumerate(words):
         feed = FEEDS.get(word) or ("" if alone or (word == "skipped" and not tables[place]) else None)
-        told.append(Layer(place, word, mixers[word], feed, tables[place], shared[place]))
-    return told
+        layer_list.append(Layer(place, word, mixers[word], feed, tables[place], shared[place]))
+    return layer_list
 
 
 def words_of(read: Reading, layers: int) -> list[str]:
     """A word a layer: of the keys that say it, else of the class's defaults, else by the window alone."""
-    told = patterns.mixer_words(read, layers)
-    if told is not None:
-        return told
+    layer_words = patterns.mixer_words(read, layers)
+    if layer_words is not None:
+        return layer_words
     pattern = read.defaults.get("layer_pattern")
     if pattern:
         return [pattern[n % len(pattern)] for n in range(layers)]
     keys = {row["key"] for row in patterns.PATTERNS["mixer"]} | {"attn_layer_offset"}
-    own = {key: value for key, value in read.defaults.items() if key in keys}
-    told = patterns.mixer_words(read.with_own({**own, **read.config}), layers) if own else None
-    if told is not None:
-        return told
+    default_keys = {key: value for key, value in read.defaults.items() if key in keys}
+    layer_words = patterns.mixer_words(read.with_own({**default_keys, **read.config}), layers) if default_keys else None
+    if layer_words is not None:
+        return layer_words
     window = read.get(*SIZES["window"][:2])
     if isinstance(window, list) and len(window) >= layers:  # params.json: a window a layer
-        return ["sliding_attention" if one else "full_attention" for one in window[:layers]]
+        return ["sliding_attention" if bound else "full_attention" for bound in window[:layers]]
     if "use_sliding_window" in read.defaults or "use_sliding_window" in read.config:
         first = read.number("max_window_layers")
         if not read.flag("use_sliding_window") or not window:
@@ -130,10 +130,10 @@ def words_of(read: Reading, layers: int) -> list[str]:
 def _shared(read: Reading, layers: int) -> list[str]:
     shared = [""] * layers
     for row in patterns.rows(read, "shared"):
-        told = READERS[row["reader"]](read, row, read.get(row["key"]), layers)
+        row_words = READERS[row["reader"]](read, row, read.get(row["key"]), layers)
         mine = {row["inside"]} if "inside" in row else {*row["words"].values()}
-        left = ["" if old in mine else old for old in shared]  # a later key says it anew
-        shared = [new or old for new, old in zip(told or left, left, strict=True)]
+        remaining = ["" if old in mine else old for old in shared]  # a later key says it anew
+        shared = [new or old for new, old in zip(row_words or remaining, remaining, strict=True)]
     if not patterns.rows(read, "shared"):
         count = read.number("num_kv_shared_layers")  # a class's default
         shared = ["cache" if n >= layers - count else "" for n in range(layers)]
@@ -142,42 +142,42 @@ def _shared(read: Reading, layers: int) -> list[str]:
 
 def _tables(read: Reading, layers: int) -> list[dict[str, Any]]:
     """Keys of each layer's own: of lists with a number a layer, and of tables a layer."""
-    own: list[dict[str, Any]] = [{} for _ in range(layers)]
-    for names in (SIZES[what] for what in LISTED):
+    layer_keys: list[dict[str, Any]] = [{} for _ in range(layers)]
+    for names in (SIZES[size_name] for size_name in LISTED):
         for key in (*names, *(f"{name}_per_layer" for name in names)):
             value = read.config.get(key)
             if isinstance(value, list) and len(value) >= layers and len({*map(str, value)}) > 1:
                 read.seen.add(key)
                 for n in range(layers):
-                    own[n][names[0]] = value[n]
+                    layer_keys[n][names[0]] = value[n]
             elif key.endswith("_per_layer") and isinstance(value, list):
                 read.seen.add(key)
-    each = read.config.get("per_layer_config") or read.defaults.get("per_layer_config")
-    if isinstance(each, Mapping):
+    layer_tables = read.config.get("per_layer_config") or read.defaults.get("per_layer_config")
+    if isinstance(layer_tables, Mapping):
         read.seen.add("per_layer_config")
-        for place, keys in each.items():
+        for place, keys in layer_tables.items():
             if str(place).isdecimal() and int(place) < layers and isinstance(keys, Mapping):
-                own[int(place)].update(keys)
+                layer_keys[int(place)].update(keys)
     blocks = read.config.get("block_configs")
     if isinstance(blocks, list):
         read.seen.add("block_configs")
         for n, block in enumerate(blocks[:layers]):
-            own[n].update(_of_block(read, block))
-    return own
+            layer_keys[n].update(_of_block(read, block))
+    return layer_keys
 
 
 def _of_block(read: Reading, block: Any) -> dict[str, Any]:
     """What a layer of Nemotron-NAS says: heads a key/value head serves, and how wide its MLP is."""
     attention, feed = ((block.get(key) if isinstance(block, Mapping) else None) or {} for key in ("attention", "ffn"))
     group, heads = attention.get("n_heads_in_group"), read.size("heads")
-    own: dict[str, Any] = {"feed": not feed.get("no_op")}
+    keys: dict[str, Any] = {"feed": not feed.get("no_op")}
     if isinstance(group, int) and group > 0 and heads:
-        own["num_key_value_heads"] = max(1, heads // group)
+        keys["num_key_value_heads"] = max(1, heads // group)
     if isinstance(feed.get("intermediate_size"), int):
-        own["intermediate_size"] = feed["intermediate_size"]
+        keys["intermediate_size"] = feed["intermediate_size"]
     elif isinstance(feed.get("ffn_mult"), int | float):
         wide = round(2 * feed["ffn_mult"] * (read.size("width") or 0) / 3)
-        own["intermediate_size"] = -(-wide // 256) * 256
+        keys["intermediate_size"] = -(-wide // 256) * 256
     if feed.get("replace_with_linear"):
-        own["linear_feed"] = True
-    return own
+        keys["linear_feed"] = True
+    return keys

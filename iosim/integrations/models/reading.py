@@ -19,6 +19,8 @@ from iosim.base.schema import Whole, one_line, refuse
 HERE = Path(__file__).parent
 MAX_LAYERS = 10_000
 MAX_SIZE = 1 << 24
+MAX_RATIO = 1000
+"""Of one width to another."""
 ACCEPTED = "accepted: the config.json of a transformer"
 
 
@@ -60,11 +62,11 @@ class Reading:
         self.filled: dict[str, Any] = {}
         self.seen: set[str] = set()
 
-    def with_own(self, own: Mapping[str, Any]) -> Reading:
+    def with_own(self, layer_keys: Mapping[str, Any]) -> Reading:
         """The same keys with those of one layer in place of them; what is looked up is remembered in one place."""
-        one = Reading({**self.config, **own}, self.name)
-        one.defaults, one.filled, one.seen = self.defaults, self.filled, self.seen
-        return one
+        reading = Reading({**self.config, **layer_keys}, self.name)
+        reading.defaults, reading.filled, reading.seen = self.defaults, self.filled, self.seen
+        return reading
 
     def refused(self, why: str) -> InputError:
         """An InputError that names the model."""
@@ -87,31 +89,31 @@ class Reading:
 
     def key_of(self, names: Sequence[str]) -> str:
         """The name under which a value was found."""
-        told = (name for name in names if at(self.config, name) is not None)
-        return next(told, None) or next((name for name in names if name in self.defaults), names[0])
+        written = (name for name in names if at(self.config, name) is not None)
+        return next(written, None) or next((name for name in names if name in self.defaults), names[0])
 
     def whole(self, names: Sequence[str], high: int = MAX_SIZE, *, low: int = 1) -> int | None:
         """A whole number; None where there is none. Raises InputError: no whole number, or out of range. Lists that
         hold one number many times stand for it."""
         value = self.get(*names)
-        if isinstance(value, list) and value and all(one == value[0] for one in value):
+        if isinstance(value, list) and value and all(entry == value[0] for entry in value):
             value = value[0]
         if value is None:
             return None
         refuse(list(Whole(low, high).problems(value, self.key_of(names))), f"`model` '{self.name}'")
         return int(value)
 
-    def size(self, what: str, high: int = MAX_SIZE) -> int | None:
+    def size(self, size_name: str, high: int = MAX_SIZE) -> int | None:
         """A number by what it is called in `spellings.toml`."""
-        return self.whole(SIZES[what], high)
+        return self.whole(SIZES[size_name], high)
 
     def size_of(self, key: str) -> int | None:
         """A number by the one key that holds it."""
         return self.whole((key,), MAX_SIZE)
 
-    def needed(self, what: str, words: str, high: int = MAX_SIZE) -> int:
+    def needed(self, size_name: str, words: str, high: int = MAX_SIZE) -> int:
         """A number by what it is called. Raises InputError: it is missing, no whole number, or out of range."""
-        return self.needed_of(SIZES[what], words, high)
+        return self.needed_of(SIZES[size_name], words, high)
 
     def needed_of(self, names: Sequence[str], words: str, high: int = MAX_SIZE) -> int:
         """A whole number by some names. Raises InputError: it is missing, no whole number, or out of range."""
@@ -126,6 +128,13 @@ class Reading:
         """A whole number that may be 0, which also stands for a key that is missing or false."""
         value = self.get(*names)
         return 0 if value is None or value is False else (self.whole(names, MAX_SIZE, low=0) or 0)
+
+    def ratio(self, *names: str) -> float | None:
+        """A number that need not be whole; None where there is none, or it is no number from 0 to 1000."""
+        value = self.get(*names)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if 0 < value <= MAX_RATIO else None
 
     def flag(self, *names: str) -> bool:
         """Whether a key is there and true."""

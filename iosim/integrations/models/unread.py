@@ -16,14 +16,14 @@ MOST = 4
 
 def caveats_of(read: Reading, title: str) -> list[str]:
     """What is not known of a config, a clause each."""
-    told = []
+    clauses = []
     if read.said_type and not is_known(read):
-        told.append(f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone")
-    left = list(unread(read))
-    if left:
-        more = f" and {len(left) - MOST} more" if len(left) > MOST else ""
-        told.append(f"not read: {', '.join(one_line(key, 40) for key in left[:MOST])}{more}")
-    return told
+        clauses.append(f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone")
+    unread_keys = list(unread(read))
+    if unread_keys:
+        more = f" and {len(unread_keys) - MOST} more" if len(unread_keys) > MOST else ""
+        clauses.append(f"not read: {', '.join(one_line(key, 40) for key in unread_keys[:MOST])}{more}")
+    return clauses
 
 
 def is_known(read: Reading) -> bool:
@@ -31,17 +31,17 @@ def is_known(read: Reading) -> bool:
     known = class_defaults()
     remote = FAMILIES["remote"]
     lists = (known["types"], known["whole"], remote["decoders"], remote["encoders"], FAMILIES["without"]["types"])
-    return any(one in some for some in lists for one in (read.type, read.said_type, read.said_type.lower()))
+    return any(type_name in some for some in lists for type_name in (read.type, read.said_type, read.said_type.lower()))
 
 
 def unread(read: Reading) -> Iterator[str]:
     """Keys that name layers or a kind of attention, say something, and were not looked up."""
     naming = SPELLINGS["naming"]
-    told = {row["key"].partition(".")[0] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]}
-    told |= {row[key] for row in PATTERNS["mixer"] for key in ("offset",) if key in row}
-    told |= {name.partition(".")[0] for names in SIZES.values() for name in names}
+    looked_up = {row["key"].partition(".")[0] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]}
+    looked_up |= {row[key] for row in PATTERNS["mixer"] for key in ("offset",) if key in row}
+    looked_up |= {name.partition(".")[0] for names in SIZES.values() for name in names}
     for key, value in read.config.items():
-        if key in read.seen or key in told or key in naming["known"] or not _says(value):
+        if key in read.seen or key in looked_up or key in naming["known"] or not _says(value):
             continue
         low = key.lower()
         named = any(word in low for word in naming["words"]) and not any(word in low for word in naming["silent"])

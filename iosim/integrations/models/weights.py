@@ -15,7 +15,7 @@ from iosim.integrations.models.mixers import OTHERS, state_numbers
 from iosim.integrations.models.packed import number_bytes
 from iosim.integrations.models.patterns import READERS
 from iosim.integrations.models.plan import Entry
-from iosim.integrations.models.reading import SIZES, Reading
+from iosim.integrations.models.reading import MAX_RATIO, SIZES, Reading
 from iosim.studies.models.layers import LayerKind, Mlp, Weights
 
 SPARSE = ("sparse", "moe", "hash_moe")
@@ -23,7 +23,7 @@ PLAIN_ACTIVATIONS = ("relu2", "xielu", "gelu_new", "gelu_fast", "quick_gelu", "r
 """Activations of MLPs with two matrices, where the type is not known."""
 SWITCHES = ("is_moe", "enable_moe_block", "use_moe")
 """Keys that, where they are false, say that there are no experts."""
-TIED = ("tie_word_embeddings", "tied_embeddings")
+TIED = ("tie_word_embeddings", "tied_embeddings", "weight_tying", "share_input_output_layers")
 
 
 def weights_of(read: Reading, width: int, entries: Sequence[Entry]) -> tuple[Weights | None, str]:
@@ -95,12 +95,15 @@ class _Feeds:
         if read.type.startswith("longcat_flash"):  # experts beside the first of two dense MLPs
             dense = self._inner(read, place)
             return Mlp(dense, 3, self.experts, self.expert_width, self._active(place)) if entry.first else Mlp(dense, 3)
+        if read.flag("use_double_wide_mlp") and layer.shares == "cache":  # Gemma 4
+            return Mlp(2 * self._inner(read, place), self.matrices)
         if not sparse:
             wider = read.get("intermediate_size_mlp", "prefix_dense_intermediate_size") if self.experts else None
             return Mlp(int(wider) if wider else self._inner(read, place), self.matrices)
         wide = self.expert_width or self._inner(read, place)
-        if read.is_one_of("both_feeds"):  # experts beside a dense MLP (Gemma 4, Arctic)
-            return Mlp(self._inner(read, place), self.matrices, self.experts, wide, self._active(place))
+        if read.is_one_of("both_feeds"):  # experts beside a dense MLP (Gemma 4; Arctic's is as wide as the model)
+            inner = self.width if read.flag("parallel_attn_mlp_res") else self._inner(read, place)
+            return Mlp(inner, self.matrices, self.experts, wide, self._active(place))
         shared = self._inner(read, place) if "shared_is_dense" in read.facts else self._shared(place, wide)
         columns = self.read.number(*SIZES["latent_experts"])
         return Mlp(shared, self.matrices, self.experts, wide, self._active(place), columns)
@@ -108,7 +111,8 @@ class _Feeds:
     def _experts(self) -> tuple[int, int]:
         """(how many experts a layer has, how wide they are; 0 where the dense MLP's width says it)."""
         number, wide = self.read.get(*SIZES["experts"]), self.read.get(*SIZES["expert_width"])
-        if isinstance(number, list) and isinstance(wide, list) and len(number) == len(wide) < self.layers:
+        both = (number, wide)
+        if all(_numbers(pair) for pair in both) and len(number) == len(wide) < self.layers:
             total = sum(number)  # ERNIE 4.5 VL has experts for text and for images
             return total, round(sum(n * w for n, w in zip(number, wide, strict=True)) / max(1, total))
         number = self._at(SIZES["experts"], 0)
@@ -128,12 +132,12 @@ class _Feeds:
     def _sparse(self) -> list[bool]:
         """Which layers have experts: those of which no key says otherwise."""
         sparse = [True] * self.layers
-        told = patterns.rows(self.read, "feed")
-        if not any(isinstance(self.read.get(row["key"]), list | str) for row in told):
+        feed_rows = patterns.rows(self.read, "feed")
+        if not any(isinstance(self.read.get(row["key"]), list | str) for row in feed_rows):
             defaults = {key: value for key, value in self.read.defaults.items() if key not in self.read.config}
             self.read = self.read.with_own(defaults)
-            told = patterns.rows(self.read, "feed")
-        for row in told:
+            feed_rows = patterns.rows(self.read, "feed")
+        for row in feed_rows:
             words = READERS[row["reader"]](self.read, row, self.read.get(row["key"]), self.layers)
             if words is not None:
                 sparse = [old and word in SPARSE for old, word in zip(sparse, words, strict=True)]
@@ -146,13 +150,13 @@ class _Feeds:
         return value if isinstance(value, int) and 0 < value <= self.experts else None
 
     def _shared(self, place: int, wide: int) -> int:
-        own = self._at(SIZES["shared_width"], place)
-        return own or self._at(SIZES["shared_experts"], place) * wide
+        shared_width = self._at(SIZES["shared_width"], place)
+        return shared_width or self._at(SIZES["shared_experts"], place) * wide
 
     def _inner(self, read: Reading, place: int) -> int:
         """Columns of a dense MLP, as its class makes them of what the config says."""
         if read.get(*SIZES["inner"]) is None:
-            wide = _unsaid(read, self.width, self.matrices)
+            wide = _unsaid(read, self.width, self.matrices, place)
             if wide is None and self.experts and self.expert_width:
                 return self._shared(place, self.expert_width)  # a class whose layers all have experts
             if wide is None:
@@ -166,30 +170,37 @@ class _Feeds:
         return _made(read, value)
 
 
+def _numbers(value: object) -> bool:
+    """Whether a value is a list of whole numbers that may be sizes."""
+    return isinstance(value, list) and bool(value) and all(type(n) is int and 0 <= n <= 1 << 24 for n in value)
+
+
 def _made(read: Reading, inner: int) -> int:
     """The width that a class makes of the one in its config."""
-    if read.type in ("recurrent_gemma", "moshi", "qwen"):
+    if read.type in ("recurrent_gemma", "moshi", "qwen", "hf_olmo"):
         return inner // 2
     if read.type in ("lfm2", "lfm2_moe") and read.flag("block_auto_adjust_ff_dim"):
-        most = read.number("block_multiple_of") or 256
-        factor = read.get("block_ffn_dim_multiplier")
-        wide = int((factor if isinstance(factor, int | float) else 1) * int(2 * inner / 3))
-        return -(-wide // most) * most
+        multiple = read.number("block_multiple_of") or 256
+        wide = int((read.ratio("block_ffn_dim_multiplier") or 1) * int(2 * inner / 3))
+        return -(-wide // multiple) * multiple
     return inner
 
 
-def _unsaid(read: Reading, width: int, matrices: int) -> int | None:
+def _unsaid(read: Reading, width: int, matrices: int, place: int) -> int | None:
     """The width of an MLP that no key holds; None where the class says none."""
+    multipliers = read.get("ffn_multipliers")  # OpenELM
+    if isinstance(multipliers, list) and len(multipliers) > place:
+        factor, multiple = multipliers[place], read.number("ffn_dim_divisor") or 256
+        if isinstance(factor, int | float) and 0 < factor <= MAX_RATIO:
+            return max(multiple, int(factor * width + multiple / 2) // multiple * multiple)
     for key in ("expansion_ratio", "intermediate_multiple_size", "mlp_ratio"):
-        ratio = read.get(key)
-        if isinstance(ratio, int | float) and not isinstance(ratio, bool):
+        ratio = read.ratio(key)
+        if ratio is not None:
             return round(ratio * width)
     if read.get("multiple_of") is not None:  # Llama's params.json
-        factor = read.get("ffn_dim_multiplier")
-        wide = int(8 * width / 3)
-        wide = int(factor * wide) if isinstance(factor, int | float) else wide
-        most = read.number("multiple_of") or 256
-        return -(-wide // most) * most
+        wide = int((read.ratio("ffn_dim_multiplier") or 1) * int(8 * width / 3))
+        multiple = read.number("multiple_of") or 256
+        return -(-wide // multiple) * multiple
     return 4 * width if matrices == 2 else None
 
 
@@ -199,14 +210,14 @@ def _unsaid(read: Reading, width: int, matrices: int) -> int | None:
 def _more(read: Reading, width: int, entry: Entry, mlp: Mlp) -> int:
     """Numbers of a layer beside its attention's and its MLP's."""
     kind = entry.kind
-    own = read.number("hidden_size_per_layer_input")
-    more = 2 * width * own if own and entry.first else 0
+    input_columns = read.number("hidden_size_per_layer_input")
+    more = 2 * width * input_columns if input_columns and entry.first else 0
     more += 2 * width * read.number("laurel_rank") if entry.first else 0
     if mlp.experts and mlp.columns:
         more += 2 * width * mlp.columns
     if kind is None:
-        made = OTHERS.get(entry.mixer)
-        numbers = None if made is None else made(read, width)
+        counter = OTHERS.get(entry.mixer)
+        numbers = None if counter is None else counter(read, width)
         if entry.mixer and numbers is None and entry.mixer not in ("cross attention",):
             raise read.refused(f" says no sizes of its {entry.mixer} layers")
         return more + (numbers or _cross(read, entry, width))
@@ -243,68 +254,71 @@ def _beside_attention(read: Reading, kind: LayerKind, width: int) -> int:
 def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
     """DeepSeek-V4's layer: queries by a rank, one vector a key, outputs by groups, what compresses, and the indexer."""
     assert kind.latent is not None
-    one, columns = kind.latent, kind.heads * kind.head_dim
-    rank, out, groups = one.q_rank or width, read.number("o_lora_rank") or width, read.number("o_groups") or 1
+    latent, columns = kind.latent, kind.heads * kind.head_dim
+    rank, out, groups = latent.q_rank or width, read.number("o_lora_rank") or width, read.number("o_groups") or 1
     numbers = rank * (width + columns) + width * kind.head_dim + out * (columns + groups * width)
     copies = read.number("hc_mult")  # hyper-connections: copies of the residual stream, twice a layer
     numbers += 2 * (copies * copies + 2 * copies) * copies * width
     overlaps = 2 if kind.compress == 4 else 1
     numbers += 2 * overlaps * width * kind.head_dim if kind.compress else 0
-    index = 2 * overlaps * width * one.index_dim + one.index_heads * (rank * one.index_dim + width)
-    return numbers + (index if one.index_dim else 0)
+    index = 2 * overlaps * width * latent.index_dim + latent.index_heads * (rank * latent.index_dim + width)
+    return numbers + (index if latent.index_dim else 0)
 
 
 def _looped(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
     """The MLPs of layers that run several times, on those that have matrices."""
-    own = 2 * read.number("num_layers_per_stack")
+    with_matrices = 2 * read.number("num_layers_per_stack")
     both = zip(entries, mlps, strict=True)
-    return tuple(mlp if entry.layer.place < own else Mlp(0, mlp.matrices) for entry, mlp in both)
+    return tuple(mlp if entry.layer.place < with_matrices else Mlp(0, mlp.matrices) for entry, mlp in both)
 
 
 def _one_block(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
     """Zamba's MLPs: those of the shared blocks, on the first layers that have them."""
-    left, told = read.number("num_mem_blocks") or 1, []
+    blocks, fed = read.number("num_mem_blocks") or 1, []
     for entry, mlp in zip(entries, mlps, strict=True):
         attends = entry.kind is not None and entry.kind.state_kernel is None
-        told.append(mlp if attends and left > 0 else Mlp(0, mlp.matrices))
-        left -= attends
-    return tuple(told)
+        fed.append(mlp if attends and blocks > 0 else Mlp(0, mlp.matrices))
+        blocks -= attends
+    return tuple(fed)
 
 
 def _blocks(read: Reading, width: int, entries: Sequence[Entry], more: Sequence[int]) -> tuple[int, ...]:
     """Numbers beside, of layers that share their block: attention over twice the width, once for each block."""
     if "looped" in read.facts:  # those that run again have no matrices of their own
-        own = 2 * read.number("num_layers_per_stack")
-        again = [entry.layer.place >= own for entry in entries]
-        each = zip(entries, more, again, strict=True)
-        return tuple(-e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in each)
+        numbers_beside = 2 * read.number("num_layers_per_stack")
+        again = [entry.layer.place >= numbers_beside for entry in entries]
+        rows = zip(entries, more, again, strict=True)
+        return tuple(-e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in rows)
     if "one_block" not in read.facts:
         return tuple(more)
-    left, told = read.number("num_mem_blocks") or 1, []
-    for entry, own in zip(entries, more, strict=True):
+    blocks, beside = read.number("num_mem_blocks") or 1, []
+    for entry, numbers_beside in zip(entries, more, strict=True):
         kind = entry.kind
         if kind is None or kind.state_kernel is not None:
-            told.append(own)
+            beside.append(numbers_beside)
             continue
         wide = 2 * width * kind.heads * kind.head_dim
-        block = 3 * wide + wide // 2 if left > 0 else 0
+        block = 3 * wide + wide // 2 if blocks > 0 else 0
         adapters = read.number("adapter_rank") * (width + 2 * (read.size("inner") or 0))
-        told.append(own + block - kind.parameters(width) + width * width + adapters)
-        left -= 1
-    return tuple(told)
+        beside.append(numbers_beside + block - kind.parameters(width) + width * width + adapters)
+        blocks -= 1
+    return tuple(beside)
 
 
 def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied: bool) -> int:
     """Numbers of tables beside those of tokens and of the head, less what these have fewer of."""
     layers = 1 + max(entry.layer.place for entry in entries)
-    own = read.number("hidden_size_per_layer_input")
-    more = own * layers * ((read.size_of("vocab_size_per_layer_input") or rows) + width) if own else 0
+    input_columns = read.number("hidden_size_per_layer_input")
+    more = (
+        input_columns * layers * ((read.size_of("vocab_size_per_layer_input") or rows) + width) if input_columns else 0
+    )
     inputs = read.number("altup_num_inputs")
     more += 2 * (inputs - 1) * width * width if inputs > 1 else 0
     if "learned" in read.facts:
         more += (read.size("positions") or 0) * width
     narrow = read.number("embedding_size", "input_embedding_size")
-    if narrow and narrow != width:
+    more += read.number("ngram_vocab_size_ratio") * rows * width  # LongCat-Flash-Lite's tables of n-grams
+    if 0 < narrow < width:
         more += rows * (narrow - width) + narrow * width
         wide = read.number("output_embedding_size")
         more += rows * (wide - width) + wide * width if wide and not tied else 0

@@ -43,6 +43,8 @@ class Part:
     elements: int
 
 
+PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout))
+"""Types of arguments that hold no tensor."""
 Place = Tensor | Part | Scratch
 
 
@@ -126,10 +128,24 @@ def _packet(operator: Any) -> Any:
 def tensors_in(values: Any) -> Iterator[Tensor]:
     """All tensors in arguments, nested lists among them, each once."""
     seen: set[int] = set()
-    for leaf in torch.utils._pytree.tree_leaves(values):
-        if isinstance(leaf, Tensor) and id(leaf) not in seen:
+    for leaf in _leaves(values):
+        if id(leaf) not in seen:
             seen.add(id(leaf))
             yield leaf
+
+
+def _leaves(values: Any) -> Iterator[Tensor]:
+    """Tensors in tuples, lists and dictionaries, which nearly all arguments are; in other trees as PyTorch finds
+    them."""
+    if isinstance(values, Tensor):
+        yield values
+    elif type(values) in (tuple, list):
+        for value in values:
+            yield from _leaves(value)
+    elif type(values) is dict:
+        yield from _leaves(list(values.values()))
+    elif type(values) not in PLAIN:
+        yield from (leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, Tensor))
 
 
 def _by_rules(rules: Sequence[str], packet: Any) -> Formula:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.module_tracker import ModuleTracker
 
 from iosim.base.errors import InputError
@@ -59,7 +59,12 @@ class Recorder:
         self._operators: list[Operator] = []
         self._storages: list[Storage] = []
         self._number: dict[int, int] = {}
-        self._alive: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._alive: dict[int, int] = {}
+        """Number of each storage that lives, by its address."""
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._dead: list[tuple[int, int]] = []
+        """(address, number) of storages that have gone since the last operator: their references say so themselves, so
+        that no operator looks through all that live."""
         self._nodes: list[int] = []
         self._places: list[tuple[tuple[str, ...], bool]] = []
 
@@ -113,20 +118,23 @@ class Recorder:
     def storage(self, tensor: torch.Tensor, made: int | None) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
+        if key in self._alive and self._references[key]() is None:
+            self._forget()  # another storage lies at its address now
         if key not in self._alive:
-            self._alive[key] = (len(self._storages), StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+            number = self._alive[key] = len(self._storages)
+            self._references[key] = weakref.ref(storage, lambda _: self._dead.append((key, number)))
             self._storages.append(Storage(int(storage.nbytes()), made))
-        return self._alive[key][0]
+        return self._alive[key]
 
     def was_there(self, number: int) -> bool:
         return self._storages[number].made is None
 
     def _forget(self) -> None:
-        gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]  # type: ignore[no-untyped-call]
-        for key in gone:
-            number, _ = self._alive.pop(key)
+        for key, number in self._dead:
+            del self._alive[key], self._references[key]
             self.known.pop(number, None)
             self._storages[number] = replace(self._storages[number], freed=len(self._operators))
+        self._dead.clear()
 
     # ---- operators ----
 

@@ -185,24 +185,22 @@ def _taken(
 
 def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
     """An operator's arguments with tensors that have values; None where one of them is not known."""
-    assumed: set[str] = set()
-    unknown = False
+    known: dict[int, Known] = {}
+    for tensor in tensors_in(given):
+        if not is_real(tensor):
+            values = _known(recorder, tensor)
+            if values is None:  # of most operators: nothing more is looked at
+                return None, frozenset()
+            known[id(tensor)] = values
 
     def copied(leaf: Any) -> Any:
-        nonlocal unknown
         if isinstance(leaf, torch.device):
             return CPU
-        if not isinstance(leaf, Tensor) or is_real(leaf):
-            return leaf
-        known = _known(recorder, leaf)
-        if known is None:
-            unknown = True
-            return leaf
-        assumed.update(known.assumed)
-        return _view(known.storage, leaf)
+        values = known.get(id(leaf)) if isinstance(leaf, Tensor) else None
+        return leaf if values is None else _view(values.storage, leaf)
 
-    copies = tree_map(copied, given)
-    return (None if unknown else copies), frozenset(assumed)
+    assumed = frozenset().union(*(values.assumed for values in known.values()))
+    return tree_map(copied, given), assumed
 
 
 def _known(recorder: Recorder, tensor: Tensor) -> Known | None:

@@ -1,6 +1,28 @@
 """The replay engine from Python: an object that holds an L2 between launches.
 
 What the engine is given is looked at here and in check.h before it touches anything.
+
+One launch by hand (tests/readers/test_engine.py plays it). Three CTAs of two steps each on two SMs; CTA i runs on SM
+i modulo 2. Each loads its own Q before its loop, K0 and K1 in it, as all others do, and stores its O behind it. A step
+takes 1 us where a CTA has its SM for itself and 2 us where two share it; a miss arrives 0.5 us later. The engine takes
+the earliest event, plays what the CTA does then, and puts the CTA back at the time of its next event:
+
+    us    CTA  SM  what it does                                               next event
+    0.0   0    0   asks for Q0 and K0: both miss                              0.5: they have arrived
+    0.0   1    1   asks for Q1, which misses, and K0, which is on its way     0.5
+    0.0   2    0   asks for Q2, which misses, and K0, which is on its way     0.5
+    0.5   0    0   asks for K1, which misses; computes step 0, SM 0 is shared 2.5: later than K1, at 1.0
+    0.5   1    1   asks for K1, which is on its way; computes step 0 alone    1.5
+    0.5   2    0   asks for K1, which is on its way; computes step 0          2.5
+    1.5   1    1   computes step 1, its last                                  2.5
+    2.5   0    0   computes step 1                                            4.5
+    2.5   1    1   stores O1 and ends; there is no other work tile            -
+    2.5   2    0   computes step 1                                            4.5
+    4.5   0    0   stores O0 and ends                                         -
+    4.5   2    0   stores O2 and ends: the launch has taken 4.5 us            -
+
+Three lines of Q and two of K are read from HBM, though K was asked for six times: nobody reads again what the L2 holds
+or what another CTA has under way. With a next work tile CTA 1 would ask for K0 while the others are at K1: CTAs drift.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
     kernel where they were measured; else with an even slope, whose height is the median of the measured kernels with as
     many CTAs. The kernel's `age_share` states that height in their place. `compiled`: whether the launch is the forward
     kernel that the table has."""
+    # A CTA alone has the whole SM, whatever its age.
     if ctas < 2:
         return (1.0,)
     if kernel.age_share is not None:
@@ -38,6 +39,7 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
         rates = measured_rates(str(key[0]))
         if key in rates:
             return rates[key]
+    # Not measured: the slope of the measured kernels whose number of CTAs per SM is nearest.
     heights = usual_heights()
     return sloped(heights[min(heights, key=lambda n: abs(n - ctas))], ctas)
 
@@ -61,6 +63,8 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
         ragged = (
             problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
         )
+        # FlashAttention-2 is compiled apart for narrow heads and for ragged lengths, and each build schedules its warps
+        # in its own way; a launch over splits was recorded of whole tiles alone.
         shape = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
         return [(name, width, masked, build, ctas) for build in (shape, "") for masked in (causal, False)]
     tile = kernel.tile
@@ -115,6 +119,7 @@ def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float
     each, seconds or any other unit. `work`: what each has to do; the rates' unit follows and drops out."""
     rates: list[float] = []
     for i in range(len(ends)):
+        # What CTA i did before its own place as the oldest: at the rates of those older ages that are known by now.
         before = sum(rates[i - k] * (ends[k] - ends[k - 1]) for k in range(1, i + 1))
         rates.append((work[i] - before) / ends[0])
     middle = _mean(rates)

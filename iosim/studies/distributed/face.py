@@ -14,6 +14,7 @@ from iosim.show.axes import End, Part, alike, at_ends, bars
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.tables import Table, columns_of
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
+from iosim.studies.distributed.links import TIMED_GPUS, longer_than_predicted
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
 from iosim.studies.distributed.timing import Timeline
@@ -48,8 +49,9 @@ _WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerat
 _TIME_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(("computing", "exposed")))
 
 
-def answer(results: Sequence[Result], gpus: str) -> str:
-    """The methods of a study over `gpus`, such as "8 x h100-sxm": the fastest, what it waits for, and the others."""
+def answer(results: Sequence[Result], gpus: str, number: int) -> str:
+    """The methods of a study over `gpus`, such as "8 x h100-sxm", a `number` of them: the fastest, what it waits for,
+    and the others."""
     best = min(results, key=lambda r: r.seconds)
     first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
     parts = [f"{first} {gpus}: {seconds_text(best.seconds)}, {times_text(best.speedup)}x one GPU's speed"]
@@ -68,7 +70,11 @@ def answer(results: Sequence[Result], gpus: str) -> str:
         if len(others) > 1:
             named += f"; {others[-1].name} is slowest, {as_long[-1]}x"
         parts.append(named)
-    parts.append("Checked on two H200s alone")
+    least, most = longer_than_predicted(number)
+    if most > least:
+        parts.append(f"Timed on {TIMED_GPUS} GPUs alone; on eight, public times are up to {most:g}x as long")
+    else:
+        parts.append(f"Timed on {TIMED_GPUS} H200s")
     return sentences(parts)
 
 
@@ -114,7 +120,7 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
         "line.",), panels=(_idle(problem),), folded=True,
     )  # fmt: skip
-    said = answer(results, some(gpus, "GPU"))
+    said = answer(results, some(gpus, "GPU"), gpus)
     time = Section("time", "Time and bytes of one layer", ("Computing on the busiest GPU, and the time beyond it that "
                    "messages are waited for; bytes that all GPUs of the cluster receive.",), _TIME_LEGEND,
                    (_time(results), _links(results, gpus)), most_across=2)  # fmt: skip

@@ -22,7 +22,7 @@ from iosim.show.page import Page
 from iosim.show.shown import Part, Several
 from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.distributed import face
-from iosim.studies.distributed.links import Cluster, cluster
+from iosim.studies.distributed.links import TIMED_GPUS, Cluster, cluster, longer_than_predicted
 from iosim.studies.distributed.study import Result, study
 from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
@@ -59,6 +59,7 @@ class Ring(Several[Result]):
         return {
             "schema": 1, "problem": self.problem.to_dict(), "gpus": self.num_gpus, "profile": self.profile.name,
             "kernel": self.kernel_name, **asdict(self.links), "overlap": self.overlap,
+            "timed_gpus": TIMED_GPUS, "longer_than_predicted": list(longer_than_predicted(self.num_gpus)),
             "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if self.steps else None}
                         for r in self.results],
         }  # fmt: skip
@@ -75,7 +76,7 @@ class Ring(Several[Result]):
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}")
+        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.num_gpus)
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)

@@ -282,7 +282,9 @@ def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     if not largest or results[0].predictions[0].problem.passes != "fwd":
         return ()
     several_sizes = len({one.cache_bytes for one in results}) > 1
-    return (f"the key/value cache takes {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
+    held = "the key/value cache and the states take" if results[0].model.states else "the key/value cache takes"
+    held = held if results[0].model.kinds else "the states take"
+    return (f"{held} {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
 
 
 def answer(results: Sequence[ModelPrediction]) -> str:
@@ -300,15 +302,19 @@ def answer(results: Sequence[ModelPrediction]) -> str:
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
+    model = one.model
     sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
     if one.keys == one.queries:
         at = f"over {sequences}{some(one.keys, 'token')}"
     else:
         news = "one new token" if one.queries == 1 else some(one.queries, "new token")
         at = f"of {news} over {sequences}{one.keys:,}"
-    gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
+    gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
-    return f"Attention{passes} of {one.model.title}{gpus} {at} takes"
+    if not model.kinds:
+        return f"Updating the states of {model.title}{gpus} {at} takes"
+    mixing = f"Attention{passes} and the states" if model.states else f"Attention{passes}"
+    return f"{mixing} of {model.title}{gpus} {at} {'take' if model.states else 'takes'}"
 
 
 def _clause(one: ModelPrediction) -> str:

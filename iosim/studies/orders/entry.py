@@ -165,6 +165,8 @@ class OrderRanking(Shown):
     """What a reader of the ranking should know."""
     by_default: str = ""
     """That nobody named the kernel; empty where it was named."""
+    title: str = ""
+    """The model that is computed; empty without one."""
 
     @property
     def best(self) -> OrderEntry:
@@ -295,11 +297,12 @@ def beneath(ranking: OrderRanking) -> tuple[str, ...]:
 
 def _where(ranking: OrderRanking) -> str:
     p = ranking.problems[0]
+    of = f", for {ranking.title}," if ranking.title else ""
     if len(ranking.problems) > 1:
-        return f"On {ranking.profile.name} for {some(len(ranking.problems), 'problem')} together"
+        return f"On {ranking.profile.name}{of or ' for'} {some(len(ranking.problems), 'problem')} together"
     mask = "" if p.mask == "none" else f", {p.mask_text}"
     at = f"{some(p.seq_q, 'token')} and {heads_text(p)} of {some(p.head_dim, 'column')}"
-    return f"On {ranking.profile.name} at {at}{mask}"
+    return f"On {ranking.profile.name}{of} at {at}{mask}"
 
 
 def heads_text(p: AttentionProblem) -> str:

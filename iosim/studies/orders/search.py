@@ -87,7 +87,7 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     tiles = [Tile(*sides) for sides in asked.tile or ()]
     listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
     in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
-    return search.ranking(listed, in_clusters)
+    return replace(search.ranking(listed, in_clusters), title=asked.title)
 
 
 class _Search:

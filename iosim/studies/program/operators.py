@@ -10,6 +10,7 @@ again where a product has more columns than eight tiles of 256, and its head goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -110,8 +111,7 @@ class Operator:
         **more: Any,
     ) -> Operator:  # fmt: skip
         """One that is no attention, of numbers of one type."""
-        kernel = Kernel(name, "naive", Tile(128, 128))
-        return cls(name, module, phase, AttentionProblem(dtype=dtype), kernel, chain, views, **more)
+        return cls(name, module, phase, _problem_of(dtype), _kernel_of(name), chain, views, **more)
 
     @property
     def flops(self) -> int:
@@ -126,6 +126,17 @@ class Operator:
             needed_bytes(self.problem, tensors[name]) if name in tensors and tensors[name].picked_by else view.bytes
             for name, view in self.views.items()
         )
+
+
+@cache
+def _problem_of(dtype: str) -> AttentionProblem:
+    """What stands for the problem of an operator that is no attention."""
+    return AttentionProblem(dtype=dtype)
+
+
+@cache
+def _kernel_of(name: str) -> Kernel:
+    return Kernel(name, "naive", Tile(128, 128))
 
 
 @dataclass(frozen=True)
