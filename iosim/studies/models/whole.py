@@ -81,7 +81,7 @@ class WholeRun:
     expert_bytes: int
     """Bytes of the weights of one expert of every layer that has some."""
     price_per_hour: float | None = None
-    """Dollars of one GPU; None where nobody gave them."""
+    """Dollars per hour of one GPU; None where nobody gave them."""
 
     @property
     def dollars_per_million_tokens(self) -> float | None:
