@@ -13,7 +13,7 @@ from iosim.code.addresses_launch import CodeLaunch
 from iosim.code.loops import Flow
 from iosim.code.module import Function
 from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm
-from iosim.code.opcodes import WARP
+from iosim.code.opcodes import WARP, operation
 from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
 from iosim.code.uses import uses_of
 from iosim.hardware.profile import HardwareProfile
@@ -36,7 +36,23 @@ class LaunchWork:
     on_sm: CodeOnSm
     instructions: float
     """Instructions that all warps execute."""
+    xu_instructions: float
+    """Those of them that the unit of special functions runs."""
+    warps: int
+    """Of all CTAs."""
     notes: tuple[str, ...]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What a profiler counts of instructions and of local memory (smsp__inst_executed, l1tex__t_sectors)."""
+        local = self.on_sm.local_tile
+        return {
+            "instructions": round(self.instructions),
+            "xu_instructions": round(self.xu_instructions),
+            "local_load_sectors": round(local.loaded * self.warps),
+            "local_load_sectors_hit_l1": round(local.hits_l1 * self.warps),
+            "local_store_sectors": round(local.stored * self.warps),
+        }
 
 
 def with_work(
@@ -63,4 +79,9 @@ def with_work(
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
     made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
-    return LaunchWork(made, runs, on_sm, runs.instructions * warps * evaluated.ctas, notes)
+    every = warps * evaluated.ctas
+    xu = sum(
+        often for often, one in zip(runs.each, function.instructions, strict=True)
+        if operation(one, function.cc).unit == "xu"
+    )  # fmt: skip
+    return LaunchWork(made, runs, on_sm, runs.instructions * every, xu * every, every, notes)

@@ -80,7 +80,8 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
     shown = study.ranked or ([] if study.nearest is None else [study.nearest])
     parts: list[str | Table] = [f"{study.answer}.\n", heading(ranking)]
-    parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
+    if shown and not study.ranked:
+        parts.append("The nearest tile that fits")
     parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:
         rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)
@@ -228,7 +229,7 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     title = next((layers.title for layers, _ in of_layers if layers is not None), "")
     asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "title": title, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
-    return [search(one, progress("predicting orders")) for one in requests]
+    return [search(request, progress("predicting orders")) for request in requests]
 
 
 def _orders_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         words = [*words[1:], "--help"]
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
-    parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
+    parser = build_parser(*([words[0]] if words[0] in COMMANDS else []))
     try:
         common.DEFAULTS[:] = own_defaults(words, parser) if words[0] in COMMANDS else []
         return parser.parse_args([*words[:1], *common.DEFAULTS, *words[1:]])

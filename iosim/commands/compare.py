@@ -101,7 +101,8 @@ def _write_report(args: argparse.Namespace, problems: tuple[AttentionProblem, ..
         told = verdicts(made.points, baseline(made.points))
         common.emit("".join(f"{verdict}\n\n" for verdict in told), None)
     for path in paths:
-        print(f"{path}: {path.stat().st_size:,} bytes" + ", in place of what was there" * (path in before))
+        replaced = ", in place of what was there" if path in before else ""
+        print(f"{path}: {path.stat().st_size:,} bytes{replaced}")
     if any(path.stat().st_size > LARGE_BYTES for path in paths):
         print("large for a mail or a web page: fewer GPUs, kernels or lengths make it smaller")
     for left_out in made.omissions:

@@ -114,7 +114,9 @@ def without_defaults(table: Fields, *names: str) -> dict[str, About]:
 
 def _add_one(group: Any, field: About, several: bool) -> None:
     default, usual = field.asked, field.usual
-    text = field.text(usual) if usual is not None else default_text(field) * (field.kind is not Kind.FLAG)
+    text = "" if field.kind is Kind.FLAG else default_text(field)
+    if usual is not None:
+        text = field.text(usual)
     unsaid = [word for word in field.words if word not in field.help]
     told = field.help + (f": {', '.join(field.words)}" if unsaid else "")
     told = spelled(f"{told} (default: {text})" if text else told, _option)
@@ -230,7 +232,7 @@ class CommandParser(argparse.ArgumentParser):
         """--kernel: `args.kernel` is a name, or with `several` a list; `default` says it where `usual` does not."""
         told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
         if default:
-            own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
+            own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" if "default" in default else ""
             told = f"{told} (default: {default}{own})"
         self.add_names("--kernel", usual=usual, several=several, help=told)
 
@@ -356,7 +358,9 @@ class CommandParser(argparse.ArgumentParser):
     def _usage(self) -> str:
         positional = [a for a in self._actions if not a.option_strings and a.help != argparse.SUPPRESS]
         optional = len(self._actions) - len(positional)
-        return " ".join([self.prog, *(str(a.metavar or a.dest) for a in positional), *["[OPTIONS]"] * (optional > 0)])
+        return " ".join(
+            [self.prog, *(str(a.metavar or a.dest) for a in positional), *(["[OPTIONS]"] if optional else [])]
+        )
 
     def format_help(self) -> str:
         self.usage = self._usage().replace("%", "%%")

@@ -75,7 +75,7 @@ def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> st
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
-    own = "; kernel default: each GPU's own, as runs_as says" * (DEFAULT in kernels)
+    own = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
     return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{own}"
 
 
@@ -96,7 +96,8 @@ def _table(cells: Cells) -> Table:
     values = {name: column.tolist() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
     asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
-    asked += ["runs_as"] * (DEFAULT in values["kernel"])
+    if DEFAULT in values["kernel"]:
+        asked.append("runs_as")
     columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]

@@ -417,7 +417,10 @@ def kernels(parser: CommandParser) -> None:
         ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
         ("new", "known.new_kernel", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
     )
-    new.add_argument("--from", dest="base", metavar="NAME", required=True, help=kernel)
+    new.add_argument("--from", dest="base", metavar="NAME", help=kernel)
+    code = {**requests.CODE, "code": replace(requests.CODE["code"], option="--from-code")}
+    new.add_fields("of an attention kernel's code, in place of another kernel", code, OF_CODE)
+    new.add_gpu(USUAL_GPU)
     named = "name of the new kernel (default: my-, and the other's)"
     new.add_argument("--name", dest="named", metavar="NAME", help=named)
     new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")

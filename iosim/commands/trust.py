@@ -105,7 +105,8 @@ def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
     """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
     kernels, too. Raises InputError: one was measured on another GPU."""
     files, own = default_files(profile.name), own_file()
-    files += [own] * (args.report is not None and measured_on(own) == measured_on(files[0]))
+    if args.report is not None and measured_on(own) == measured_on(files[0]):
+        files += [own]
     if args.measurements is not None:
         files = [Path(args.measurements)]
     for file in () if args.across else files:
@@ -165,7 +166,7 @@ def number(value: float | None) -> str | None:
 
 
 def shown(row: Row) -> tuple[Cell, ...]:
-    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' if row.mistake else ''}"
     return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
 

@@ -241,11 +241,11 @@ def _excess_reason(p: Prediction) -> str:
     if kind == Role.TEMP:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
-        size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
+        size = f"{'up to ' if len(set(sizes)) > 1 else ''}{bytes_text(max(sizes))}{' each' if many else ''}"
         last = p.profile.levels[-1]
-        outgrown = f" exceed{'s' * (not many)} the {bytes_text(last.bytes)} {last.name}"
+        outgrown = f" exceed{'' if many else 's'} the {bytes_text(last.bytes)} {last.name}"
         beside = outgrown if max(sizes) > last.bytes else ""
-        lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
+        lives = f"live{'' if many else 's'} between launches{' and' if beside else ''}{beside}"
         return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back{_before_main(p)}"
     if kind == Role.OUTPUT:
         are = "are" if len(names) > 1 else "is"

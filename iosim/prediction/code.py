@@ -14,7 +14,7 @@ from iosim.base.records import dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
-from iosim.code.launch_work import with_work
+from iosim.code.launch_work import LaunchWork, with_work
 from iosim.code.module import Function, Module, read_module
 from iosim.code.ptx import Entry, entries
 from iosim.code.tools import assembled
@@ -70,6 +70,8 @@ class CodePrediction(Shown):
     conditions: Conditions
     replay: Replay | None
     notes: tuple[str, ...]
+    work: LaunchWork | None = None
+    """What its machine code says of it; None where there is none."""
 
     @property
     def profile(self) -> HardwareProfile:
@@ -166,18 +168,36 @@ def _assembled(text: str, entry: Entry, cc: int) -> Function | None:
         return None
 
 
-def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
-    """Bytes, time and accesses of a launch. Raises InputError: arguments that do not fit the kernel, or code that
-    cannot be followed."""
+@dataclass(frozen=True)
+class PlannedCode:
+    """A launch on a GPU, as a call of its own, its work by machine code, and what was assumed of that."""
+
+    launch: CodeLaunch
+    call: Call
+    work: LaunchWork | None
+    notes: tuple[str, ...]
+
+
+def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
+    """A launch on a GPU. Raises InputError: arguments that do not fit the kernel, code that cannot be followed, or a
+    CTA that fits on no SM."""
     evaluated = evaluate(code.entry, code.grid, code.arguments, code.block)
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
         raise InputError(f"`code` {code.entry.name}: {launch.occupancy.reason} ({profile.name})")
     said: tuple[str, ...] = ()
+    work = None
     if code.function is not None:
-        worked = with_work(launch, code.function, profile)
-        launch, said = worked.launch, worked.notes
-    call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
+        work = with_work(launch, code.function, profile)
+        launch, said = work.launch, work.notes
+    kernel = Kernel(code.entry.name, "flash", Tile(1, 1))
+    return PlannedCode(launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, said)
+
+
+def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
+    """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
+    planned = planned_code(code, profile)
+    launch, call, work, said = planned.launch, planned.call, planned.work, planned.notes
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
     hbm = Traffic()
@@ -189,7 +209,7 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     lacking = () if code.function is not None else (NO_REGISTERS, NO_TIME)
     return CodePrediction(
         launch, call, traffic, call.time(traffic, conditions), method, conditions, replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
+        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))), work,
     )  # fmt: skip
 
 

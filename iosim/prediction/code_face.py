@@ -89,10 +89,17 @@ def head_lines(p: CodePrediction) -> list[str]:
     registers = p.launch.launch.resources.registers
     grid, block = ("x".join(map(str, sides)) for sides in (e.grid, e.block))
     told = f"{registers} registers, " if registers else ""
+    executed = []
+    if p.work is not None:
+        c = p.work.counters
+        executed = [
+            f"  {c['instructions']:,} instructions of warps, {c['xu_instructions']:,} of them special functions"
+        ]
     return [
         f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} a CTA ({block})",
         f"  {told}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
         f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1",
+        *executed,
     ]
 
 
@@ -180,7 +187,7 @@ def as_dict(p: CodePrediction) -> dict[str, Any]:
         "traffic": [row.to_dict() for row in p.traffic],
         "counters": {"global_load_sectors": e.sectors(Mode.LOAD), "global_store_sectors": e.sectors(Mode.STORE),
                      "shared_load_wavefronts": e.wavefronts(Mode.LOAD),
-                     "shared_store_wavefronts": e.wavefronts(Mode.STORE)},
+                     "shared_store_wavefronts": e.wavefronts(Mode.STORE)} | (p.work.counters if p.work else {}),
         "sites": [_site(p, site) for site in p.sites],
         "time_s": p.time_s,
         "bound_by": p.bound_by,

@@ -120,7 +120,7 @@ class Explanation(Shown):
 
     def _line(self) -> str:
         p = self.prediction
-        regimes = ", ".join(dict.fromkeys(one.regime for one in self.launches)) or "nothing at HBM"
+        regimes = ", ".join(dict.fromkeys(launch.regime for launch in self.launches)) or "nothing at HBM"
         return f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
 
     def to_text(self) -> str:
@@ -352,7 +352,9 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
         if isinstance(part, Table):
             out.append(written(part))
         elif isinstance(part, tuple):
-            out += [f"{item}{reason}" for reason in part] + [""] * (n + 1 < len(shown))
+            out += [f"{item}{reason}" for reason in part]
+            if n + 1 < len(shown):
+                out.append("")
         else:
             below = "\n" * (n < 2 or (markdown and not part.startswith("Regime")))
             out.append(f"{head if n != 1 else ''}{part}{below}")

@@ -96,7 +96,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     yield from (scheduled("start", starts[s], start=s) for s in starts if s is not schedule.start)
     for order, heads, _ in sections([problem]):
         if heads and heads != schedule.section_heads:
-            yield scheduled("section", f"sections of {heads} head" + "s" * (heads > 1), section_heads=heads)
+            yield scheduled("section", f"sections of {some(heads, 'head')}", section_heads=heads)
         elif not heads and (order is not schedule.order or schedule.section_heads):
             yield scheduled("section", f"order {order}", order=order, section_heads=0)
     own = kernel.tile_backward if backward else kernel.tile
@@ -109,7 +109,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:
-                yield Change("splits", f"{n} split" + "s" * (n > 1), methodcaller("with_", splits=n))
+                yield Change("splits", some(n, "split"), methodcaller("with_", splits=n))
 
 
 def _check(chain: Chain, now: Prediction) -> None:

@@ -63,7 +63,7 @@ def test_no_module_compares_a_launch_with_a_name_of_the_main_one() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize(("layout", "copies"), [("bhsd", 1), ("bshd", 0)])
+@pytest.mark.parametrize(("layout", "copies"), [("bhsd", 2), ("bshd", 0)])
 def test_a_pass_of_one_layout_is_not_launched_in_another(layout: str, copies: int) -> None:
     problem = AttentionProblem(heads=4, seq_q=256, head_dim=64, passes="bwd", layout=layout)
     chain = plan(problem, resolve("fa2", problem, load_profile("a100")))

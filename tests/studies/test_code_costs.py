@@ -77,6 +77,19 @@ def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
     assert product.cycles >= max(product.units.values())
 
 
+def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
+    """A CTA of 32 x 8 threads of `column_store` walks four rows: what stands before its loop, four turns, the exit."""
+    given = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
+    request = CodeRequest(code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given)
+    counters = run(request).prediction.to_dict()["counters"]
+    assert counters["global_store_sectors"] == 512 * 512
+    assert counters["local_load_sectors"] == 0
+    (loop,) = [one for one in run(request).loops if one.name.startswith("loop")]
+    (once,) = [one for one in run(request).loops if one.name.startswith("outside")]
+    assert loop.turns == 4
+    assert counters["instructions"] == 256 * 8 * (once.instructions + 4 * loop.instructions)
+
+
 def test_what_is_assumed_is_said(cubin: Path) -> None:
     notes = costs(cubin, "rms_norm").notes
     assert any("no grid is given" in note for note in notes)

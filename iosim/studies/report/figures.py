@@ -149,7 +149,7 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         how = f"by {by}, L2 {request.l2_start} at the start. {more}"
     panels = gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated)
     legend = kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")]))
-    words = {"how": how, "hollow": HOLLOW * any(map(estimated, points))}
+    words = {"how": how, "hollow": HOLLOW if any(map(estimated, points)) else ""}
     bounds: dict[str, Any] = {} if known else {"shows": ("compulsory_bytes", "no_l2_bytes")}
     return drawn("traffic-hbm", rows, panels, legend, words=words, **bounds)
 

@@ -51,7 +51,10 @@ def overview(
         panels.append(_lines(request, *where) if lines else _rows(asked, *where))
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
-    words = {"against": " against the sequence length" * lines, "hollow": HOLLOW * any(map(estimated, shown))}
+    words = {
+        "against": " against the sequence length" if lines else "",
+        "hollow": HOLLOW if any(map(estimated, shown)) else "",
+    }
     words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
     rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
     without = () if any(p.smem for p in shown) else ("smem_bytes",)

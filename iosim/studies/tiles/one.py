@@ -165,7 +165,7 @@ def _sentence(r: TileRanking) -> str:
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
-    spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" * (best.spilled_bytes > 0)
+    spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
     few = "the one tile that fits" if len(r.candidates) == 1 else f"fastest of {len(r.candidates):,} tiles that fit"
     parts = [f"{where} {best.tile} with {_how(best.tile)} is {few}: {_time(best)}{spilled}"]
     if r.library:

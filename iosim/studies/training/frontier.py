@@ -177,7 +177,7 @@ class Frontier(Shown):
         ]
         xs, ys = [length_text(n) for n in self.seq_lens], [f"{v:,}" for v in self.values]
         cells = [
-            [f"{p / GB:.3g}" + " ✕" * (not self.fits(r, c)) for c, p in enumerate(row)]
+            [f"{p / GB:.3g}{'' if self.fits(r, c) else ' ✕'}" for c, p in enumerate(row)]
             for r, row in enumerate(self.peak_bytes)
         ]
         in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS

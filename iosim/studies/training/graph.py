@@ -289,7 +289,7 @@ class Builder:
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
             w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        gradients = [Gradient(b, out * n.compute_bytes, fitted=True)] * bool(bias)
+        gradients = [Gradient(b, out * n.compute_bytes, fitted=True)] if bias else []
         gradients += [Gradient(x, self.bytes_of(x)), Gradient(w, out * columns * n.compute_bytes, transposed=True)]
         reads = (x, w) if n.autocast else (x,)
         saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
