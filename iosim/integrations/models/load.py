@@ -134,6 +134,9 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
         word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
         for word, keys in PARTS.items()
     }
+    if parts["vision"] is None and parts["text"] is not None:  # Qwen2.5-Omni holds both in its thinker
+        below = (parts["text"][key] for key in PARTS["vision"] if isinstance(parts["text"].get(key), dict))
+        parts["vision"] = next(below, None)
     inner = parts[part or "text"]
     if part == "vision" and inner is None and not isinstance(parts["text"], dict) and is_part(config):
         inner = config  # the file is the tower's own
