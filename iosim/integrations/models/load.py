@@ -139,7 +139,7 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
         parts["vision"] = next((text[key] for key in PARTS["vision"] if isinstance(text.get(key), dict)), None)
     inner = parts[part or "text"]
     if part == "vision" and inner is None and not isinstance(parts["text"], dict) and is_part(config):
-        inner = config  # the file is the tower's own
+        inner = dict(config)  # the file is the tower's own
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
