@@ -40,8 +40,8 @@ def kinds(model: Model) -> list[tuple[str, int]]:
     (config("nemotron_h", 7, hybrid_override_pattern="MEM*-ME", **NEMOTRON), [("full", 1), ("mamba", 3)]),
     (config("nemotron_h", None, layers_block_type=["mamba", "moe", "mamba", "attention"], **NEMOTRON),
      [("full", 1), ("mamba", 2)]),
-    (config("mimo_v2_flash", 6, hybrid_layer_pattern=[0, 1, 1, 1, 1, 0], sliding_window=128, head_dim=192, **SWA),
-     [("full", 2), ("sliding", 4)]),
+    (config("mimo_v2_flash", 6, hybrid_layer_pattern=[0, 1, 0, 1, 1, 0], sliding_window=128, head_dim=192, **SWA),
+     [("full", 3), ("sliding", 3)]),
     (config("nemotron-nas", 3, block_configs=[
         {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 2.0}}, {"attention": {"no_op": True}},
         {"attention": {"n_heads_in_group": 8}, "ffn": {"no_op": True}}]),
