@@ -406,7 +406,8 @@ class Launch:
     work: Work = field(default_factory=Work)
     role: LaunchRole = LaunchRole.OTHER
     touched: Touched | None = None
-    """What its CTAs touch, where that was read from its code: then its work tiles are CTAs, and it has no accesses."""
+    """What its CTAs touch, where that was read from its code: then its work tiles are CTAs, and its accesses say no
+    more than which tensors it loads and stores."""
 
     def gathers(self, tensor: Tensor) -> bool:
         """Whether it goes over rows of a tensor that lists of picked keys name."""

@@ -342,7 +342,9 @@ def _lower_touched(
     stored = _spills(launch, Mode.STORE)
     together = stored.together if stored is not None and stored.apart else 0
     sms = -(-spill_slots // max(1, together))
-    low, high = int(place.min()), max(int(place.max()) + 1, frame + (together + 1) * sms)
+    low, high = int(place.min()), int(place.max()) + 1
+    if frame != NONE:
+        high = max(high, frame + (together + 1) * sms)
     indices = np.empty_like(touched.entries)
     for part in range(0, touched.entries.size, TILES_AT_ONCE):
         mode, number = np.divmod(touched.entries[part : part + TILES_AT_ONCE], total)
