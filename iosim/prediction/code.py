@@ -179,8 +179,8 @@ class PlannedCode:
 
 
 def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
-    """A launch on a GPU. Raises InputError: arguments that do not fit the kernel, code that cannot be followed, or a CTA
-    that fits on no SM."""
+    """A launch on a GPU. Raises InputError: arguments that do not fit the kernel, code that cannot be followed, or a
+    CTA that fits on no SM."""
     evaluated = evaluate(code.entry, code.grid, code.arguments, code.block)
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
