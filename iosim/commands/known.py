@@ -75,8 +75,9 @@ def profile(args: argparse.Namespace) -> int:
     by_group = Table.of({"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups)
     known = by_group.coloured("known", COLOURS).text()
     models = Table.of([
-        {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
-        for one in basis.bases for how, names in one.rests_on.items()
+        {"model": base.model, "rests on": how, "numbers": " ".join(names),
+         "validated by": base.validated_by or "nothing"}
+        for base in basis.bases for how, names in base.rests_on.items()
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", COLOURS).text()
     return common.tell(

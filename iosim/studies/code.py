@@ -15,26 +15,26 @@ from iosim.prediction.code import CodeCall, CodePrediction, entry_of, predict_ca
 from iosim.studies.requests import CodeRequest
 
 
-def run(asked: CodeRequest) -> CodePrediction:
+def run(request: CodeRequest) -> CodePrediction:
     """The prediction. Raises InputError: as `predict_call` does, or something that is asked for is missing."""
-    profile = load_profile(asked.gpu)
-    conditions = Conditions(**{one.name: getattr(asked, one.name) for one in fields(Conditions)})
-    return predict_call(call_of(asked, profile), profile, conditions)
+    profile = load_profile(request.gpu)
+    conditions = Conditions(**{one.name: getattr(request, one.name) for one in fields(Conditions)})
+    return predict_call(call_of(request, profile), profile, conditions)
 
 
-def call_of(asked: CodeRequest, profile: HardwareProfile) -> CodeCall:
+def call_of(request: CodeRequest, profile: HardwareProfile) -> CodeCall:
     """The launch that is asked for. Raises InputError: code that cannot be read, or something is missing."""
-    module = module_of(asked.code, profile.cc)
-    entry, function = entry_of(module, asked.entry, profile.cc)
-    if asked.grid is None:
+    module = module_of(request.code, profile.cc)
+    entry, function = entry_of(module, request.entry, profile.cc)
+    if request.grid is None:
         raise InputError("`grid` is missing: how many CTAs are launched; accepted: such as 64,32,1")
     return CodeCall(
         entry,
-        sides("grid", asked.grid),
-        arguments(asked.arg),
-        None if asked.block is None else sides("block", asked.block),
+        sides("grid", request.grid),
+        arguments(request.arg),
+        None if request.block is None else sides("block", request.block),
         function,
-        asked.shared_bytes or 0,
+        request.shared_bytes or 0,
     )
 
 

@@ -10,7 +10,7 @@ from iosim.base.schema import toml_text
 from iosim.catalog.libraries.catalog_file import FILE, KERNEL, MEANINGS, NAME, ROW, TABLES, Key, problems
 from iosim.catalog.libraries.loader import OWN_NAMES, entry, entry_names
 
-LEFT_OUT = (*OWN_NAMES, "like")
+LEFT_OUT = (*OWN_NAMES, "like", "before")
 """What is another file's own, or has been taken over already."""
 PROOF = ("source", "inferred", "assumed")
 FIRST = ("schema", "name", "title", "algorithm", "rules", "any_tile", "builds", "example", *PROOF)

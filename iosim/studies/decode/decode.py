@@ -240,7 +240,7 @@ class DecodePoint:
         whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(self, "cache_bytes weight_bytes fits")
         levels: tuple[Level, ...] = ("hbm", "l2")
         whole |= {f"{level}_{way}_bytes_per_token": self.per_token(level, way) for level in levels for way in WAYS}
-        whole |= {"method": method_of(one.method for one in self.predictions), "step_s": self.step_s}
+        whole |= {"method": method_of(prediction.method for prediction in self.predictions), "step_s": self.step_s}
         whole |= {"s_per_token": self.step_s / self.tokens} | plain(self, "tokens_per_s bound_tokens_per_s")
         whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(p, "problem notes")
         if self.picking is not None:

@@ -30,6 +30,13 @@ from iosim.studies.requests import WholeRequest
 
 PREFILL, DECODE, TRAINING = "prefill", "decode", "training"
 SUBJECTS = {PREFILL: "A prefill", DECODE: "A step of decoding", TRAINING: "A step of training"}
+HELD = {
+    "measured": "whole models were counted on that GPU",
+    "public counters": "backed by public counters",
+    "public times": "backed by public times",
+    "nothing": "backed by nothing",
+}
+"""What a GPU is backed by, in a few words."""
 USUAL = 4096
 """Tokens where nothing else is asked for."""
 TYPES = ("bf16", "fp16", "fp32")
@@ -171,7 +178,8 @@ class WholeModels(Several[WholeRun]):
                 f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
                 f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."
             )
-        return "\n".join(dict.fromkeys(said))
+        words = dict.fromkeys(HELD[run.traffic.profile.backed_by] for run in self)
+        return "\n".join([*dict.fromkeys(said), f"Counted per operator; {' and '.join(words)}."])
 
     @property
     def groups(self) -> dict[str, list[WholeRun]]:
