@@ -23,11 +23,10 @@ def int32(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
 def chain(overheads: tuple[Overhead, ...] = ()) -> Chain:
     """Each CTA loads all tiles of x, then stores its own of y: 10 objects in all."""
     moves = [[*range(TILES), (TILES + CTAS) + TILES + cta] for cta in range(CTAS)]
-    touched = Touched(
-        {"x": int32(*[1024] * TILES), "y": int32(*[512] * CTAS)},
-        int32(*range(0, CTAS * (TILES + 1), TILES + 1)), int32(*[TILES + 1] * CTAS), int32(*chain_of.from_iterable(moves)),
-        (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512)),
-    )  # fmt: skip
+    first, count = int32(*range(0, CTAS * (TILES + 1), TILES + 1)), int32(*[TILES + 1] * CTAS)
+    moved = (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512))
+    sizes = {"x": int32(*[1024] * TILES), "y": int32(*[512] * CTAS)}
+    touched = Touched(sizes, first, count, int32(*chain_of.from_iterable(moves)), moved)
     launch = Launch("code", Domain(1, 1, CTAS, 1, 1, 1), Outer.QUERY, (), overheads=overheads, touched=touched)
     held = tensors([Tensor("x", 1, 1, TILES, 256, 4, Role.INPUT), Tensor("y", 1, 1, CTAS, 128, 4, Role.OUTPUT)])
     return Chain(held, (launch,))
