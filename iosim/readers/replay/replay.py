@@ -377,6 +377,8 @@ def ctas_of(
         alone /= launch.domain.block_k
     elif launch.walks_again:
         alone /= max(access.times for access in launch.accesses)
+    elif launch.touched is not None:  # its moves, and those of its frames
+        alone *= launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64)))
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,
