@@ -17,13 +17,16 @@ from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
+    Access,
     Chain,
     Domain,
     Launch,
     Mode,
     Outer,
+    Per,
     Resources,
     Role,
+    Rows,
     Tensor,
     tensors,
 )
@@ -73,7 +76,10 @@ def code_launch(evaluated: Evaluated, profile: HardwareProfile, resources: CodeR
         name or evaluated.entry.name,
         Domain(1, 1, evaluated.ctas, 1, 1, 1),
         Outer.QUERY,
-        (),
+        tuple(
+            Access(name, mode, Rows.OWN, Per.LAUNCH)
+            for name, mode in dict.fromkeys((t, Mode(m)) for t, m, _ in touched.moved)
+        ),
         resources=Resources(evaluated.threads, resources.registers, resources.shared_memory_bytes),
         touched=touched,
     )

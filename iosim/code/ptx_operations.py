@@ -31,8 +31,6 @@ from iosim.code.ptx_values import (
 
 KIND = re.compile(r"(b|s|u|f|bf|tf|e4m3|e5m2)(\d+)(x2|x4)?")
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32")
-LINEAR = ("add", "sub", "mov", "cvta", "neg", "setp", "selp", "shl")
-"""Instructions whose result moves evenly where their operands do; `setp` and `selp` are looked at as comparisons."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ class Kind:
 
     letter: str
     bits: int
-
-    @property
-    def is_signed(self) -> bool:
-        return self.letter == "s"
 
 
 def kind_of(opcode: tuple[str, ...]) -> Kind:

@@ -42,7 +42,6 @@ LONGEST_PERIOD = 8
 """Trips after which a loop may do the same again: the buffers of a pipeline take turns."""
 ALL = np.ones((1, 1), dtype=bool)
 ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
-TENSOR_AT = re.compile(r"\[\s*([%\w$.]+)\s*,\s*\{([^}]*)\}\s*(?:,[^\]]*)?\]")
 OPAQUE = (
     "ex2", "rcp", "lg2", "sqrt", "rsqrt", "sin", "cos", "tanh", "fma", "copysign", "testp", "mma", "wmma", "tcgen05",
     "dp4a", "dp2a", "clock", "tex", "tld4", "suld", "nanosleep", "redux", "match", "vote", "istypep", "isspacep",
@@ -129,8 +128,8 @@ class Run:
                     break
             if time.monotonic() > self._until:
                 raise InputError(
-                    f"kernel {self.entry.name} was not evaluated within {self.settings.seconds:g} s: the loop at "
-                    f"{self._where()} does not repeat evenly"
+                    f"kernel {self.entry.name} was not evaluated within {self.settings.seconds:g} s, "
+                    f"{self.trace.executed:,} instructions: the loop at {self._where()} does not repeat evenly"
                 )
         self._close_loops(-1)
         return self.trace
@@ -512,12 +511,7 @@ class Run:
 
     def _bulk(self, at: int, one: Instruction, mask: Array) -> None:
         if "tensor" in one.opcode:
-            place = next((o for o in one.operands if TENSOR_AT.fullmatch(str(o))), None)
-            if place is None:
-                return
-            match = TENSOR_AT.fullmatch(str(place))
-            assert match is not None
-            self._box(at, match[1], [c.strip() for c in match[2].split(",")], mask)
+            self._note("copies by tensor maps (TMA) are not counted: their tensors are described outside the code")
             return
         if "global" not in one.opcode or "prefetch" in one.opcode or len(one.operands) < 3:
             return
@@ -528,27 +522,6 @@ class Run:
             self._note("a bulk copy of a size that was loaded")
             return
         self.touch(at, self._address(place), mask, int(whole(size).max()))
-
-    def _box(self, at: int, map_: str, coordinates: list[str], mask: Array) -> None:
-        """A box of a tensor by its map: rows that lie inside the tensor, as an access of a lane a row."""
-        base = self._get(map_)
-        shape = self.settings_map(base)
-        if shape is None:
-            self._note("a copy by a tensor map of which no tensor is given")
-            return
-        places = [self._get(c) for c in coordinates]
-        if any(p is None for p in places):
-            self._note(LOADED_ADDRESS)
-            return
-        self.touch_box(at, shape, [whole(p) for p in places if p is not None], mask)
-
-    def settings_map(self, base: Value) -> Any:
-        """The tensor behind a map's address; None where there is none."""
-        del base
-        return None
-
-    def touch_box(self, at: int, shape: Any, places: list[Array], mask: Array) -> None:
-        raise NotImplementedError
 
     def touch(self, at: int, address: Value, mask: Array, width: int, half: int = 0) -> None:
         """Add an access to the trace. `half`: the shared side of a copy that has a global one, too."""

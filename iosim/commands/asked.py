@@ -55,6 +55,9 @@ VALIDATE = table_of(
         "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
     ),
     every=ask.count("with --times: every N-th row of each table", default_text="1"),
+    published=ask.flag(
+        "instead: tables that others published, by GPU; with --measurements FILE one of them, as its author wrote it"
+    ),
     split=ask.flag("odd-numbered and even-numbered calls apart, too"),
     report=ask.name(
         "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",

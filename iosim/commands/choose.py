@@ -229,7 +229,7 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     title = next((layers.title for layers, _ in of_layers if layers is not None), "")
     asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "title": title, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
-    return [search(one, progress("predicting orders")) for one in requests]
+    return [search(request, progress("predicting orders")) for request in requests]
 
 
 def _orders_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:

@@ -45,14 +45,14 @@ def plays(gpu: str) -> bool:
     return len(load_profile(gpu).levels) == 1
 
 
-def check(asked: ExploreRequest) -> None:
-    for gpu in asked.gpu:
+def check(request: ExploreRequest) -> None:
+    for gpu in request.gpu:
         if not plays(gpu):
             accepted = "GPUs with one L2; for this one iosim predict, orders and trace"
             raise InputError(f"`gpu` {gpu}: an L2 a chiplet, where a page plays but one; accepted: {accepted}")
-    for kernel in asked.kernel:
+    for kernel in request.kernel:
         is_choice(kernel) or entry(kernel)
-    for size in (asked.lengths, asked.dims, asked.head_counts):
+    for size in (request.lengths, request.dims, request.head_counts):
         assert size
 
 

@@ -21,6 +21,7 @@ from iosim.commands import common
 from iosim.hardware import trust
 from iosim.hardware.profile import added_profiles, cc_text, check_profile_file, list_profiles, load_profile
 from iosim.show.tables import Cell, Table, columns_of
+from iosim.studies.requests import CodeRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
@@ -74,8 +75,9 @@ def profile(args: argparse.Namespace) -> int:
     by_group = Table.of({"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups)
     known = by_group.coloured("known", COLOURS).text()
     models = Table.of([
-        {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
-        for one in basis.bases for how, names in one.rests_on.items()
+        {"model": base.model, "rests on": how, "numbers": " ".join(names),
+         "validated by": base.validated_by or "nothing"}
+        for base in basis.bases for how, names in base.rests_on.items()
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", COLOURS).text()
     return common.tell(
@@ -133,6 +135,13 @@ def kernel(args: argparse.Namespace) -> int:
 
 
 def new_kernel(args: argparse.Namespace) -> int:
+    if args.code is not None:
+        from iosim.studies.kernel_from_code import kernel_file
+
+        common.emit(kernel_file(common.request(args, CodeRequest), args.named), args.out, code=True)
+        return 0
+    if args.base is None:
+        raise InputError("--from is missing; accepted: a kernel's name, or --from-code FILE")
     _refuse_choice(args.base, "--from")
     common.emit(new_file(args.base, args.named), args.out, code=True)
     return 0
@@ -261,7 +270,11 @@ def model(args: argparse.Namespace) -> int:
     held = "fp8" if any(k.compress is not None for k in m.kinds) else kind
     keeps = f"keeps {bytes_text(token)} per token in its key/value cache in {held}" if m.causal else "keeps no cache"
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
-    told = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
+    layers = f"{some(m.layers, 'layer')} of attention ({kinds})"
+    if m.states:
+        layers = f"{some(m.layers, 'layer')} of attention or with a state ({kinds})"
+        keeps += f" and {bytes_text(sum(k.count * k.state_bytes for k in m.states))} of states per sequence"
+    told = f"{m.title}: {layers}, {keeps}."
     table = Table(KINDS, tuple(
         (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
         for k in m.all_kinds

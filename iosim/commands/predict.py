@@ -17,7 +17,7 @@ from iosim.studies.requests import AgainstRequest, CodeRequest
 
 def flat(p: Prediction) -> dict[str, Any]:
     d = p.to_dict(ranged=False)
-    row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
+    row = {"gpu": d["profile"], **{"kernel" if k == "name" else k: v for k, v in d["kernel"].items()}}
     row |= d["problem"]
     row |= {"l2_start": p.l2_start, "method": p.method}
     for level in ("hbm", "l2"):
@@ -65,15 +65,15 @@ def _tell_code(args: argparse.Namespace) -> int:
     )
 
 
-def _tell_differences(args: argparse.Namespace, asked: AgainstRequest) -> int:
+def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
     """What changed since; the JSON holds today's predictions, too, so that others can be held against it."""
     from iosim.studies.against import run
 
-    found = run(asked, progress("predicting"))
+    found = run(request, progress("predicting"))
     results: Any = found.results
 
     def whole() -> dict[str, Any]:
-        made = {"predictions": [p.to_dict() for p in results]} if asked.model is None else models.as_json(results)
+        made = {"predictions": [p.to_dict() for p in results]} if request.model is None else models.as_json(results)
         return made | {"against": found.to_dict()}
 
     common.tell(args, found.answer, json=whole, rows=found.records, text=lambda _: found.body())
@@ -84,9 +84,9 @@ def _tell_models(args: argparse.Namespace, found: Any) -> int:
     return common.tell(
         args, models.answer(found), json=lambda: models.as_json(found), table=lambda: models.several(found),
         rows=lambda: (
-            {"model": result.model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
-             "kv_cache_bytes": one.cache_bytes}
+            {"model": result.model.name, "layer": layer.kind.name, "count": layer.count, **flat(layer.prediction),
+             "kv_cache_bytes": layer.cache_bytes}
             for result in found
-            for one in result.layers
+            for layer in result.layers
         ),
     )  # fmt: skip

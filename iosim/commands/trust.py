@@ -25,6 +25,8 @@ from iosim.evidence import reproduce as published
 from iosim.evidence.claims.check import as_text
 from iosim.evidence.claims.check import run as check
 from iosim.evidence.cuda.ncu import profiled_of
+from iosim.evidence.published.judge import judge
+from iosim.evidence.published.tables import is_published, shipped
 from iosim.evidence.reproduce import Row
 from iosim.evidence.times.groups import TimeGate, times_report
 from iosim.evidence.validate import Comparison, Gate, compare, read, summarise
@@ -41,7 +43,13 @@ from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
 TABLE_WORST = 6
+PUBLISHED = (
+    "Errors are |predicted - measured| / measured, of hits in the L2 their difference; plain: chains that write the "
+    "scores to memory. Rows on which a constant was fitted are left out of the sums. --format json has every row, and "
+    "those that are left out with the reason."
+)
 FORMATS_OF_TIMES = ("table", "json", "csv")
+NOT_WITH_PUBLISHED = ("ncu", "report", "split", "across", "with_spills", "times", "fail_above", "html")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
 
 
@@ -55,6 +63,8 @@ def validate(args: argparse.Namespace) -> int:
     _check_used(args)
     if args.every is not None and args.every < 1:
         raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
+    if args.published or (args.measurements is not None and not args.times and is_published(args.measurements)):
+        return _run_published(args)
     return _run_times(args) if args.times else _run_bytes(args)
 
 
@@ -154,6 +164,25 @@ def _run_times(args: argparse.Namespace) -> int:
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])
+
+
+def _run_published(args: argparse.Namespace) -> int:
+    """Tables that others published beside predictions, a row a GPU."""
+    for name in NOT_WITH_PUBLISHED:
+        if getattr(args, name):
+            what = "--published" if args.published else f"--measurements {args.measurements}, a table of others"
+            raise InputError(f"--{name.replace('_', '-')} contradicts {what}; accepted: one of both")
+    if args.format not in FORMATS_OF_TIMES:
+        raise InputError(f"--format {args.format} contradicts it; accepted: {', '.join(FORMATS_OF_TIMES)}")
+    files = shipped() if args.measurements is None else [Path(args.measurements)]
+    verdict = judge(files, progress("predicting"), args.ecc)
+    if not verdict.judged:
+        reasons = Counter(one.reason for one in verdict.left_out).most_common(1)
+        told = [f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons] or ["there are no rows"]
+        raise InputError(f"nothing was checked; {told[0]}")
+    rows = (one.to_dict() for one in verdict.judged)
+    below = f"{verdict.table().text()}\n{PUBLISHED}\n"
+    return common.tell(args, verdict.answer, json=verdict.to_dict, rows=lambda: rows, text=lambda _: below)
 
 
 COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")

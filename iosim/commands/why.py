@@ -68,11 +68,11 @@ def _tell_code(args: argparse.Namespace) -> int:
     )
 
 
-def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
-    predictions = list(predict_many(requests_of(asked), progress=progress("predicting")))
+def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
+    predictions = list(predict_many(requests_of(request), progress=progress("predicting")))
     answers = (f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions)
 
-    terms = [terms_of(p) for p in predictions] if asked.terms else []
+    terms = [terms_of(p) for p in predictions] if request.terms else []
 
     def text(markdown: bool) -> str:
         written = Table.markdown if markdown else Table.text
@@ -126,6 +126,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         + drift_table(traces).text(),
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
         + reuse_table(traces).text(),
+        basis_text(t.prediction for t in traces),
     ]
     return "\n".join([*out, basis_text([t.prediction for t in traces])])
 

@@ -7,6 +7,7 @@ such wavefronts: they are counted in bytes, and no counter here holds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
@@ -19,6 +20,8 @@ from iosim.kernel.tensor_kinds import LSE_PARTIAL, OUTPUT_SUMS, QUERY_SUMS
 from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
+BANKS = 32
+"""Banks of shared memory, a word of 4 bytes wide each."""
 WAVEFRONT_BYTES = 128
 INSTRUCTIONS = "instructions"
 """What wavefronts stand under that hold no operand: shuffles, a warp's start, words that threads hand each other, and
@@ -38,11 +41,11 @@ MOST_WHOLE_COLUMNS = 128
 DEPTH, DEPTH_GROUP = 32, 8
 """Columns, or keys, that a turn of CUTLASS's product takes, and those whose fragments are fetched at once."""
 ATOMIC_WAVEFRONTS = 8
-"""Of an atomic of a warp to eight words, four lanes each: two for each lane of a word. Taken from the counter."""
+"""Wavefronts of a warp's atomic to eight words, four lanes each: two per lane of a word. Taken from the counter."""
 START_WAVEFRONTS = 16
 """Shuffles with which a warp of CUTLASS's forward begins."""
 BACKWARD_LOADED_SHARE = 0.4
-"""Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
+"""Fraction of the operand columns of the backward's five products that a step loads anew: Q and dO, 2 of 5."""
 
 
 class Through(StrEnum):
@@ -148,7 +151,7 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
 
 
 def shuffles(block_q: int, warps: int) -> int:
-    """Of a warp in a step where warps own whole rows: its rows' maxima and sums."""
+    """Shuffles of a warp in a step where warps own whole rows: its rows' maxima and sums."""
     return SHUFFLES_PER_ROW_TILE * (block_q // warps) // MMA_ROWS
 
 
@@ -259,7 +262,8 @@ class TwoWays:
 
     tile: CtaTile
     keeps_output: bool
-    """Whether O stays in registers; else it is staged in every step, as many columns at a time as a block has keys."""
+    """True where O stays in registers; else it is staged in every step, as many columns at a time as a block has
+    keys."""
     depth_keys: float
     """Turns of the second product's loop."""
     missing_k: float
@@ -472,6 +476,24 @@ def _one_warp(tile: CtaTile) -> Iterator[Staged]:
         yield Staged(name, "write", d * 32 * WAVEFRONT_BYTES / 2 / steps_a_key_block)
 
 
+def _thread_rows(tile: CtaTile) -> Iterator[Staged]:
+    """flash-attention-minimal, a thread a row, in wavefronts: a word of each thread's own row of Q or S is as many as
+    rows share a bank, one that all threads share is one. Counted so to the last one on an H200 and an H100."""
+    d, side = tile.columns, tile.block_k
+    of_q, of_s = (math.gcd(columns, BANKS) for columns in (d, side))
+    for tensor, way, wavefronts in (
+        ("Q", "write", d * of_q),
+        ("Q", "read", side * d * of_q),
+        ("K", "read", side * d),
+        ("S", "write", 2 * side * of_s),
+        ("S", "read", (side + side * d) * of_s),
+        ("V", "read", side * d),
+    ):
+        yield Staged(tensor, way, wavefronts * WAVEFRONT_BYTES)  # type: ignore[arg-type]
+    for name in ("K", "V"):
+        yield Staged(name, "write", d * of_q * WAVEFRONT_BYTES / tile.launch.domain.query_blocks)
+
+
 def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
     """kernels/naive.cu's products: of 16 products of every thread a warp makes 8 loads, a wavefront each, and a tile of
     64 x 64 x 32 products is stored in 128 wavefronts before."""
@@ -501,6 +523,7 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,
     Layout.ONE_WARP: _one_warp,
+    Layout.THREAD_ROWS: _thread_rows,
     Layout.MULTIPLY_ADDS: _multiply_adds,
     Layout.ROWS_OF_SCORES: _rows_of_scores,
 }

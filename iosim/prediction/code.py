@@ -168,9 +168,19 @@ def _assembled(text: str, entry: Entry, cc: int) -> Function | None:
         return None
 
 
-def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
-    """Bytes, time and accesses of a launch. Raises InputError: arguments that do not fit the kernel, or code that
-    cannot be followed."""
+@dataclass(frozen=True)
+class PlannedCode:
+    """A launch on a GPU, as a call of its own, its work by machine code, and what was assumed of that."""
+
+    launch: CodeLaunch
+    call: Call
+    work: LaunchWork | None
+    notes: tuple[str, ...]
+
+
+def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
+    """A launch on a GPU. Raises InputError: arguments that do not fit the kernel, code that cannot be followed, or a
+    CTA that fits on no SM."""
     evaluated = evaluate(code.entry, code.grid, code.arguments, code.block)
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
@@ -180,7 +190,14 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     if code.function is not None:
         work = with_work(launch, code.function, profile)
         launch, said = work.launch, work.notes
-    call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
+    kernel = Kernel(code.entry.name, "flash", Tile(1, 1))
+    return PlannedCode(launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, said)
+
+
+def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
+    """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
+    planned = planned_code(code, profile)
+    launch, call, work, said = planned.launch, planned.call, planned.work, planned.notes
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
     hbm = Traffic()

@@ -297,15 +297,17 @@ class Differences(Shown):
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
 
 
-def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
-    file, before = _read(asked.against)
+def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
+    file, before = _read(request.against)
     limits: dict[str, float] = {}
-    for text in asked.fail_above or ():
+    for text in request.fail_above or ():
         level, _, limit = parse_limit(text, "level", tuple(TITLES), (), "", "hbm=5% or time=10%")
         limits[level] = min(limit, limits.get(level, limit))
-    results = predictions_of(asked, progress)
-    found = [layer for one in results for layer in ([one] if isinstance(one, Prediction) else one.layers)]
-    predictions = [p for one in results for p in ([one] if isinstance(one, Prediction) else one.predictions)]
+    results = predictions_of(request, progress)
+    found = [layer for result in results for layer in ([result] if isinstance(result, Prediction) else result.layers)]
+    predictions = [
+        p for result in results for p in ([result] if isinstance(result, Prediction) else result.predictions)
+    ]
     entries = [_entry(one) for one in found]
     differences = tuple(
         Difference(_earlier_of(entry, before, entries, file), entry, prediction, limits)

@@ -9,29 +9,33 @@ from iosim.base.errors import InputError
 from iosim.base.records import fields
 from iosim.code.arguments import TensorArgument, dtype_named, read_argument
 from iosim.code.module import Module, read_module
-from iosim.hardware.profile import load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.prediction.code import CodeCall, CodePrediction, entry_of, predict_call
 from iosim.studies.requests import CodeRequest
 
 
-def run(asked: CodeRequest) -> CodePrediction:
+def run(request: CodeRequest) -> CodePrediction:
     """The prediction. Raises InputError: as `predict_call` does, or something that is asked for is missing."""
-    profile = load_profile(asked.gpu)
-    module = module_of(asked.code, profile.cc)
-    entry, function = entry_of(module, asked.entry, profile.cc)
-    if asked.grid is None:
+    profile = load_profile(request.gpu)
+    conditions = Conditions(**{one.name: getattr(request, one.name) for one in fields(Conditions)})
+    return predict_call(call_of(request, profile), profile, conditions)
+
+
+def call_of(request: CodeRequest, profile: HardwareProfile) -> CodeCall:
+    """The launch that is asked for. Raises InputError: code that cannot be read, or something is missing."""
+    module = module_of(request.code, profile.cc)
+    entry, function = entry_of(module, request.entry, profile.cc)
+    if request.grid is None:
         raise InputError("`grid` is missing: how many CTAs are launched; accepted: such as 64,32,1")
-    conditions = Conditions(**{one.name: getattr(asked, one.name) for one in fields(Conditions)})
-    call = CodeCall(
+    return CodeCall(
         entry,
-        sides("grid", asked.grid),
-        arguments(asked.arg),
-        None if asked.block is None else sides("block", asked.block),
+        sides("grid", request.grid),
+        arguments(request.arg),
+        None if request.block is None else sides("block", request.block),
         function,
-        asked.shared_bytes or 0,
+        request.shared_bytes or 0,
     )
-    return predict_call(call, profile, conditions)
 
 
 def module_of(source: Any, cc: int) -> Module:

@@ -41,7 +41,6 @@ TWICE = 1.5
 GLOBAL_GROUPS = ("global-load", "global-store", "global-copy", "global-atomic")
 SHARED_GROUPS = ("shared-load", "shared-store", "shared-atomic")
 LOCAL_GROUPS = ("local-load", "local-store")
-Line = tuple[str, int] | None
 
 
 @dataclass(frozen=True)
@@ -89,37 +88,37 @@ class CodeCosts:
     notes: tuple[str, ...]
 
 
-def run(asked: CodeRequest) -> CodeCosts:
+def run(request: CodeRequest) -> CodeCosts:
     """The costs of a kernel on a GPU. Raises InputError: no such kernel, or no machine code of it."""
-    profile = load_profile(asked.gpu)
-    module = module_of(asked.code, profile.cc)
-    entry, function = entry_of(module, asked.entry, profile.cc)
+    profile = load_profile(request.gpu)
+    module = module_of(request.code, profile.cc)
+    entry, function = entry_of(module, request.entry, profile.cc)
     if function is None:
         raise InputError(f"`code` {module.source} holds no machine code; accepted: a cubin compiled with -lineinfo")
-    call, notes = _call(asked, entry, function)
+    call, notes = _call(request, entry, function)
     # of a launch that is only assumed, bytes at HBM would tell nothing
-    conditions = ALONE if asked.grid is not None else replace(ALONE, method="bounds")
+    conditions = ALONE if request.grid is not None else replace(ALONE, method="bounds")
     prediction = predict_call(call, profile, conditions)
     work = with_work(prediction.launch, function, profile)
     loops = tuple(_loops(prediction, function, work))
     return CodeCosts(prediction, function, loops, tuple(_costs(prediction, function)), (*notes, *prediction.notes))
 
 
-def _call(asked: CodeRequest, entry: Entry, function: Function) -> tuple[CodeCall, tuple[str, ...]]:
+def _call(request: CodeRequest, entry: Entry, function: Function) -> tuple[CodeCall, tuple[str, ...]]:
     """The launch that is asked for, with what had to be assumed of it."""
     notes: list[str] = []
-    grid = ASSUMED_GRID if asked.grid is None else sides("grid", asked.grid)
-    if asked.grid is None:
+    grid = ASSUMED_GRID if request.grid is None else sides("grid", request.grid)
+    if request.grid is None:
         notes.append(f"no grid is given: {'x'.join(map(str, grid))} CTAs are taken")
-    block = None if asked.block is None else sides("block", asked.block)
+    block = None if request.block is None else sides("block", request.block)
     if block is None and not entry.threads:
         block = ASSUMED_BLOCK
         notes.append(f"no block is given, and the code states none: {block[0]} threads are taken")
-    given = arguments(asked.arg)
+    given = arguments(request.arg)
     if not given:
         given = dict(_assumed(entry))
         notes.append("no arguments are given: arrays of 4,096 x 4,096 fp32 values and numbers of 4,096 are taken")
-    return CodeCall(entry, grid, given, block, function, asked.shared_bytes or 0), tuple(notes)
+    return CodeCall(entry, grid, given, block, function, request.shared_bytes or 0), tuple(notes)
 
 
 def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:

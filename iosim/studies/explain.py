@@ -120,7 +120,7 @@ class Explanation(Shown):
 
     def _line(self) -> str:
         p = self.prediction
-        regimes = ", ".join(dict.fromkeys(one.regime for one in self.launches)) or "nothing at HBM"
+        regimes = ", ".join(dict.fromkeys(launch.regime for launch in self.launches)) or "nothing at HBM"
         return f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
 
     def to_text(self) -> str:

@@ -17,6 +17,7 @@ import pytest
 from scripts import ROOT
 
 import iosim
+from iosim.evidence.published.tables import shipped
 
 IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 
@@ -75,6 +76,7 @@ def test_of_what_was_recorded_it_carries_what_commands_read(names: set[str]) -> 
             continue
         texts = [n.value for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Constant)]
         read |= {t.removeprefix("measurements/") for t in texts if isinstance(t, str)} & recorded
+    read |= {path.name for path in shipped()}
     carried = {n.split("/")[-1] for n in names if n.startswith("iosim/_data") and n.endswith((".csv", ".npz"))}
     assert carried == read
     assert len(recorded) > 2 * len(carried)

@@ -75,7 +75,7 @@ def test_the_answer_says_how_much_is_check_bits(capsys: pytest.CaptureFixture[st
     shape = ["--batch", "128", "--heads", "3", "--seq-len", "64", "--head-dim", "64", "--dtype", "fp32"]
     assert main(["predict", "--gpu", "l4", "--kernel", "naive", *shape]) == 0
     text = capsys.readouterr().out
-    assert "2.36 MB of it check bits, the compulsory bytes" in text
+    assert "(the compulsory bytes; 2.36 MB check bits)" in text
     assert re.search(r"of it check bits +2.36 MB", text)
     assert main(["predict", "--gpu", "l4", "--kernel", "naive", *shape, "--ecc", "off"]) == 0
     assert "check bits" not in capsys.readouterr().out

@@ -10,7 +10,7 @@ from iosim.base.schema import toml_text
 from iosim.catalog.libraries.catalog_file import FILE, KERNEL, MEANINGS, NAME, ROW, TABLES, Key, problems
 from iosim.catalog.libraries.loader import OWN_NAMES, entry, entry_names
 
-LEFT_OUT = (*OWN_NAMES, "like")
+LEFT_OUT = (*OWN_NAMES, "like", "before")
 """What is another file's own, or has been taken over already."""
 PROOF = ("source", "inferred", "assumed")
 FIRST = ("schema", "name", "title", "algorithm", "rules", "any_tile", "builds", "example", *PROOF)
@@ -22,13 +22,19 @@ def new_file(base: str, name: str | None = None) -> str:
     InputError: no such kernel, or a name that is none or the catalog's."""
     data = {key: value for key, value in entry(base).items() if key not in LEFT_OUT}
     data["name"] = name if name is not None else f"my-{data['name']}"
+    return file_text(data, f"Made of {base}. Change what differs;")
+
+
+def file_text(data: Mapping[str, Any], made: str) -> str:
+    """The text of a kernel file that says `data`, and first how it was `made`. Raises InputError: a name that is none
+    or the catalog's."""
     if data["name"] in entry_names():
         raise InputError(f"`name` '{data['name']}' is the catalog's; a kernel of your own needs another")
     wrong = problems(data)
     if wrong:
         raise InputError(f"`name` '{data['name']}' {wrong[0].reason}; accepted: small letters, digits and -, as {NAME}")
     told = [
-        f"# Made of {base}. Change what differs; `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
+        f"# {made} `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
         "# takes it wherever a kernel is taken. Lines that begin with # and a key say what could be stated, too.",
     ]
     lines = [*told, *_pairs({key: data[key] for key in FIRST if key in data}, FILE)]

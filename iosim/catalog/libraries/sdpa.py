@@ -26,6 +26,7 @@ TRAINED_HEAD_DIM = 192
 TRAINED_AGAIN_ABOVE = 224
 
 
+TURING_CC = 75
 BACKENDS = {"cudnn": "cudnn", "flash": "fa2", "efficient": "cutlass", "math": "math"}
 """PyTorch's names of the backends -> the catalog's kernels."""
 TITLES = {"cudnn": "cuDNN", "flash": "flash", "efficient": "memory-efficient", "math": "the math path"}
@@ -76,6 +77,8 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
     if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""
         why = f"which takes fp16 and bf16 from cc 8.0 on{hopper}"
+    if profile.cc == TURING_CC and backend == "efficient" and problem.dtype == "fp16":
+        why += "; flash-attention-turing, which PyTorch does not have, takes half its time: kernel fa-turing"
     return BACKENDS[backend], f"sdpa ({VERSION}): {TITLES[backend]}, {why}"
 
 

@@ -126,7 +126,7 @@ class Check(Shown):
         for."""
         title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
         computed = "nothing" if row.computed is None else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
-        return f"{claim} is published ({title}), of another problem: there iosim computes {computed}"
+        return f"{claim} is published ({title}): of its own problem iosim computes {computed}"
 
     def _source(self, row: Row) -> list[str]:
         """Where a paper's number stands, and what is wrong with it."""

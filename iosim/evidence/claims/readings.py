@@ -308,7 +308,7 @@ FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10*
 SPEEDS = {f"{unit}/s": factor for unit, factor in FLOPS.items()}
 BANDWIDTHS = {f"{unit}/s": factor for unit, factor in BYTES.items()}
 SHARES = {"%": 0.01, "": 1.0}
-TIMES = {"x": 1.0, "": 1.0}
+TIMES = {"x": 1.0}
 UNITS: dict[str, Mapping[str, float]] = {
     "hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS,
     "ratio": TIMES, "tflops": SPEEDS, "mfu": SHARES, "bandwidth": BANDWIDTHS,
@@ -360,7 +360,8 @@ def parse(quantity: str, text: str) -> Amount:
     if not value > 0:
         raise InputError(f"`{quantity}` '{text}' is out of range; accepted: more than 0")
     decimals = len(digits.partition(".")[2])
-    return Amount(quantity, text.strip(), value, unit, 0.5 * 10.0**-decimals * scale / value, of)
+    shown = text.strip() if match[3] else f"{text.strip()}{unit}"
+    return Amount(quantity, shown, value, unit, 0.5 * 10.0**-decimals * scale / value, of)
 
 
 def _unit(quantity: str, typed: str) -> str | None:
@@ -369,6 +370,8 @@ def _unit(quantity: str, typed: str) -> str | None:
         known |= {f"{name.lower()}s": name for name in FLOPS}
     if quantity == "tflops":
         known |= {f"{name.lower()}s{end}": f"{name}/s" for name in FLOPS for end in ("", "/s")} | {"": "TFLOP/s"}
+    if quantity == "ratio":
+        known[""] = "x"
     if quantity not in ("time", *RATES):
         known |= {name[0].lower(): name for name in UNITS[quantity] if name[:1] in "kMGTP" and not name.endswith("iB")}
     return known.get(typed.lower())

@@ -231,8 +231,8 @@ WORDS = {
     Verdict.AGREES: "within 1 % of the published number",
     Verdict.NEAR: "within 20 %",
     Verdict.OFF: "further off",
-    Verdict.MISTAKE: "a mistake of the source, computed as it makes it",
-    Verdict.OPEN: "without a number on one of the sides",
+    Verdict.MISTAKE: "a mistake of the source",
+    Verdict.OPEN: "without a number on one side",
 }
 
 
@@ -241,7 +241,5 @@ def answer(rows: Sequence[Row]) -> str:
     counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
     verdicts = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
     sections = sorted({r.section for r in rows})
-    where = f"section{'s' if len(sections) > 1 else ''} {', '.join(sections)}"
-    wrong = [r for r in rows if r.verdict is Verdict.MISTAKE]
-    first = f"; the first mistake: {wrong[0].claim}: {wrong[0].mistake}" if wrong else ""
-    return f"Of {len(rows)} rows of {where} {verdicts}{first}."
+    where = f"of section {sections[0]}" if len(sections) == 1 else f"of {len(sections)} sections"
+    return f"Of {len(rows)} rows {where} {verdicts}."

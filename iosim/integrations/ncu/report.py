@@ -67,7 +67,7 @@ def main() -> int:
         print("it is no report, or one of a later version", file=sys.stderr)
         return 1
     ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
-    print(json.dumps([facts_of(one.action_by_idx(n)) for one in ranges for n in range(one.num_actions())]))
+    print(json.dumps([facts_of(range_.action_by_idx(n)) for range_ in ranges for n in range(range_.num_actions())]))
     return 0
 
 

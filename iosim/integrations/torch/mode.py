@@ -20,6 +20,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.torch import attention, formulas, values
 from iosim.integrations.torch.formulas import REGISTRY, Pass
 from iosim.integrations.torch.recorder import Recorder, is_real
+from iosim.integrations.torch.triton_kernels import triton_recorded
 from iosim.prediction.result import Moved
 from iosim.show.tables import Table
 from iosim.studies.program.result import ProgramTraffic, traffic_of
@@ -80,6 +81,7 @@ class TrafficMode:
                 module = sys.modules["transformers.utils.import_utils"]
                 stack.enter_context(_replaced(module, is_fake_tensor=lambda _: False))
             stack.enter_context(_attention_recorded(self._recorder, self.cudnn))
+            stack.enter_context(triton_recorded(self._recorder))
             stack.enter_context(_Functions(self._recorder, self.cudnn))
             stack.enter_context(_Operators(self._recorder))
             self._stack = stack.pop_all()
@@ -195,12 +197,16 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = function(*args, **kwargs)
             self._record(function, args, kwargs, out, higher=True)
             return out
+        launched = self.recorder.launched
+        if function.namespace != "aten":  # its kernels may be Triton's, which are recorded as they come
+            self.recorder.seen(formulas.tensors_in((args, kwargs)), ())
         function, args = self._without_masks(function, args)
         if values.asks(function, args, kwargs):
             out = values.answer(self.recorder, function, args, kwargs)
         else:
             out = formulas.with_cudnns_layout(function, args, function(*args, **kwargs))
-        self._record(function, args, kwargs, out, higher=False)
+        if self.recorder.launched == launched:
+            self._record(function, args, kwargs, out, higher=False)
         values.follow(self.recorder, function, args, kwargs, out)
         return out
 

@@ -19,6 +19,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Role
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.program.operators import Operator, Program, Scratch, Storage, View, product, streaming
 
@@ -54,6 +55,8 @@ class Recorder:
         self.decomposes_attention = False
         """Whether attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
+        self.launched = 0
+        """Launches of kernels that are known by their code."""
         self.known: dict[int, Known] = {}
         """By number of a storage, as long as that lives."""
         self._operators: list[Operator] = []
@@ -205,6 +208,20 @@ class Recorder:
         self._operators.append(
             Operator(name, self.module(), self.phase(), problem, kernel, replace(chain, tensors=unbound), views,
                      is_kernel=True, is_attention=True, notes=notes)
+        )  # fmt: skip
+
+    def code(self, name: str, call: Call, bound: Mapping[str, torch.Tensor], notes: tuple[str, ...]) -> None:
+        """A launch of a kernel that is known by its code, its tensors bound to PyTorch's."""
+        if self.ended:
+            return
+        self.launched += 1
+        self._forget()
+        for tensor in bound.values():  # what was not seen before was made for the kernel
+            self.storage(tensor, made=len(self._operators))
+        views = {n: self.view(t) for n, t in bound.items() if n in call.chain.tensors}
+        self._operators.append(
+            Operator(name, self.module(), self.phase(), call.problem, call.kernel, call.chain, views, is_kernel=True,
+                     notes=notes)
         )  # fmt: skip
 
 

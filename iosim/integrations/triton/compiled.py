@@ -217,7 +217,7 @@ def compile_for(
         raise InputError("`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name")
     profile = load_profile(gpu)
     triton = _triton()
-    constants = {n: args[n] for n, p in zip(fn.arg_names, fn.params, strict=True) if p.is_constexpr and n in args}
+    constants = {p.name: args[p.name] for p in fn.params if p.name in args and _is_constant(p, args[p.name])}
     signature, attributes = {}, {}
     for number, name in enumerate(fn.arg_names):
         signature[name] = "constexpr" if name in constants else _type(name, args)
@@ -228,6 +228,16 @@ def compile_for(
     source = triton.compiler.ASTSource(fn, signature, constexprs=constants, attrs=attributes)
     target = triton.backends.compiler.GPUTarget("cuda", profile.cc, 32)
     return triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+
+
+def _is_constant(parameter: Any, value: Any) -> bool:
+    """Whether Triton's launcher makes a value part of the code: what is declared so, what is missing, and a 1 that
+    neither its type's annotation nor `do_not_specialize` keeps a number."""
+    if parameter.is_constexpr or value is None:
+        return True
+    if not isinstance(value, int) or isinstance(value, bool) or value != 1:
+        return False
+    return not (parameter.annotation_type or parameter.do_not_specialize)
 
 
 def compiled_configs(

@@ -181,7 +181,7 @@ def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[st
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
     bytes_of: dict[tuple[str, Way], int] = _touched(launch.touched, modes) if launch.touched is not None else {}
-    for access in launch.accesses:
+    for access in launch.accesses if launch.touched is None else ():
         if access.mode not in modes:
             continue
         key = (access.tensor, access.mode.direction)

@@ -265,30 +265,30 @@ class Choice(Shown):
 Candidate = tuple[Gpu, Work, tuple[str, ...]]
 
 
-def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
+def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     """The GPUs of a request, ranked for each of its lengths."""
-    Conditions(method=asked.method, l2_start=asked.l2_start)
-    if asked.method == "bounds":
+    Conditions(method=request.method, l2_start=request.l2_start)
+    if request.method == "bounds":
         raise InputError("`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay")
-    gpus, model, quantity = gpus_of(tuple(asked.gpu)), asked_model(asked), RANKED_BY[asked.per]
-    for name in asked.kernel or ():
+    gpus, model, quantity = gpus_of(tuple(request.gpu)), asked_model(request), RANKED_BY[request.per]
+    for name in request.kernel or ():
         entry_name(name) if not is_choice(name) else None
-    prices, missing = _prices(asked, gpus), dict[tuple[str, Work, str], InputError]()
+    prices, missing = _prices(request, gpus), dict[tuple[str, Work, str], InputError]()
     candidates: list[Candidate] = []
-    for work, gpu in product(_works(asked, model), gpus):
+    for work, gpu in product(_works(request, model), gpus):
         problems = [problem for _, problem in work.parts]
         own = [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
-        each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in asked.kernel or own)
+        each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in request.kernel or own)
         candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
-    estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
+    estimates = _options(candidates, replace(request, method="capacity"), prices, missing, silent)
     finalists = [(o.gpu, o.work, o.asked) for o in _best(estimates, quantity, FINALISTS)]
-    options = _best(_options(finalists, asked, prices, missing, progress), quantity, 1)
+    options = _best(_options(finalists, request, prices, missing, progress), quantity, 1)
     if not options:
         raise InputError(f"no kernel can run: {next(iter(missing.values())).marked}")
     if all(option.a_token(quantity) is None for option in options):
         unknown = ", ".join(gpu.label for gpu in gpus)
         hint = "a GPU whose constants were measured, such as h100 or h200, or `per` token or dollar"
-        raise InputError(f"`per` {asked.per}: energy is not known on {unknown}; accepted: {hint}")
+        raise InputError(f"`per` {request.per}: energy is not known on {unknown}; accepted: {hint}")
     lengths = list(dict.fromkeys(option.work.length for option in options))
     ranked = []
     for option in sorted(options, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity))):
@@ -298,10 +298,10 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     cannot = dict.fromkeys(
         f"{names} on {gpu}: {why}"
         for (gpu, work, names), why in missing.items()
-        if asked.kernel or (gpu, work) not in able
+        if request.kernel or (gpu, work) not in able
     )
-    kernels = tuple(asked.kernel or (DEFAULT, *LIBRARIES))
-    return Choice(asked.per, model, tuple(ranked), kernels, tuple(cannot))
+    kernels = tuple(request.kernel or (DEFAULT, *LIBRARIES))
+    return Choice(request.per, model, tuple(ranked), kernels, tuple(cannot))
 
 
 def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
@@ -318,24 +318,24 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
 
 def _options(
     candidates: Sequence[Candidate],
-    asked: ChoiceRequest,
+    request: ChoiceRequest,
     prices: Mapping[str, float],
     missing: dict[tuple[str, Work, str], InputError],
     progress: Progress,
 ) -> list[Option]:
     requests = [
-        Request(work.on(problem, name), name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
+        Request(work.on(problem, name), name, gpu.profile, l2_start=request.l2_start, method=request.method)
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]
     outcomes, found = iter(try_all(requests, progress=progress)), []
     for gpu, work, names in candidates:
         parts = [next(outcomes) for _ in names]
-        predictions = tuple(one for one in parts if not isinstance(one, InputError))
+        predictions = tuple(part for part in parts if not isinstance(part, InputError))
         if len(predictions) == len(parts):
             found.append(Option(gpu, work, predictions, prices.get(gpu.label), asked=names))
             continue
-        why = next(one for one in parts if isinstance(one, InputError))
+        why = next(part for part in parts if isinstance(part, InputError))
         missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), why)
     return found
 
@@ -360,10 +360,10 @@ def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) ->
     return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values())
 
 
-def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
+def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
     """Dollars an hour by a GPU's label."""
     prices: dict[str, float] = {}
-    for text in asked.price or ():
+    for text in request.price or ():
         name, _, number = text.rpartition("=")
         try:
             dollars = float(number if name.strip() else "")
@@ -376,7 +376,7 @@ def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
             raise InputError(f"`price` {label} is given twice, as {prices[label]:g} and {dollars:g}; give one of them")
         prices[label] = dollars
     unpriced = [gpu.label for gpu in gpus if gpu.label not in prices]
-    if asked.per == "dollar" and unpriced:
+    if request.per == "dollar" and unpriced:
         example = ",".join(f"{gpu}=2.5" for gpu in unpriced)
         raise InputError(f"`per` dollar needs a price of {', '.join(unpriced)}; accepted: `price` {example}")
     return prices

@@ -88,7 +88,7 @@ def answer(choice: Choice) -> str:
         ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
         parts[0] += _lead(choice, best, second)
         if ends[0][1] >= ends[1][0]:
-            parts.append("The ranges overlap: which of the two is better is not certain")
+            parts.append("The ranges overlap: not certain")
     firsts = {length: rows[0] for length in choice.lengths if (rows := choice.able(length))}
     others = grouped(firsts.items(), lambda one: one[1].gpu.label)
     parts += [

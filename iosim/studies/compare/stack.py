@@ -67,7 +67,7 @@ class ModelComparison:
         sure = sentences([confidence(asked)])
         if len(clauses) == 1:
             return f"{of}, {clauses[0]}. {sure}"
-        return "\n".join([f"{of}:", *(f"{one}." for one in clauses), sure])
+        return "\n".join([f"{of}:", *(f"{clause}." for clause in clauses), sure])
 
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": group.kind.name, "count": group.kind.count, **one.to_dict()} for group, one in self.parts]
@@ -124,6 +124,6 @@ def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, 
             "cannot_run": cannot}  # fmt: skip
 
 
-def run_model(asked: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
-    parts = ((group, run(replace(asked, problems=group.problems), progress)) for group in groups_of(model, values))
+def run_model(request: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
+    parts = ((group, run(replace(request, problems=group.problems), progress)) for group in groups_of(model, values))
     return ModelComparison(model, tuple(parts))

@@ -106,7 +106,7 @@ class Decoding(Several[DecodePoint]):
         if first.model is not None:
             gpus = f" on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
             of = f" {first.model.title}{gpus}:"
-        sure = confidence([one for p in here for one in p.predictions])
+        sure = confidence([prediction for p in here for prediction in p.predictions])
         if len(here) == 1:
             return sentences([f"{_where(first)}{of} {_step(first)}", sure])
         lines = [f"{_where(first)}{of.rstrip(':')}:", *(f"{_step(p)}." for p in here), f"{sure}."]
@@ -118,7 +118,7 @@ class Decoding(Several[DecodePoint]):
         longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         read = (part for p in here for part in _reads(p))
-        return (*read, *(f"basis: {one}" for one in basis([one for p in here for one in p.predictions])))
+        return (*read, *(f"basis: {one}" for one in basis([prediction for p in here for prediction in p.predictions])))
 
     def as_page(self, command: str = "iosim decode") -> Page:
         points = self.points
@@ -232,7 +232,11 @@ def headline(points: Sequence[DecodePoint]) -> int:
 def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
-    rows = (plain(p, "gpu=prediction.profile.name kernel=kernel_name") | one for p in batches for one in p.sequences)
+    rows = (
+        plain(p, "gpu=prediction.profile.name kernel=kernel_name") | sequence
+        for p in batches
+        for sequence in p.sequences
+    )
     return Table.of(rows, WORK_COLUMNS) if batches else None
 
 
@@ -310,8 +314,8 @@ def table(points: Sequence[DecodePoint]) -> Table:
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
-    told = legend(one for p in points for one in p.predictions)
-    of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
+    told = legend(prediction for p in points for prediction in p.predictions)
+    of_kernels = dict.fromkeys(n for p in points for prediction in p.predictions for n in prediction.kernel.notes)
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
     fits = FITS[any(p.weight_bytes for p in points)]
     beyond = {p.model.title: most for p in points if p.model and p.context > (most := p.model.most_tokens or p.context)}
@@ -319,7 +323,14 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
         f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
         for title, most in beyond.items()
     ]
-    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, NOTE, fits)
+    longest = {p.prediction.profile.name: n for p in points if (n := p.longest_context) is not None}
+    up_to = [
+        f"longest context that fits on {gpu} at batch {points[0].batch}: {count_text(n)} tokens"
+        if n
+        else f"no context fits on {gpu} at batch {points[0].batch}"
+        for gpu, n in longest.items()
+    ]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, *up_to, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
@@ -412,7 +423,7 @@ def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, t
         name: [(p.context, v) for p in members if (v := value(p)) is not None]
         for name, members in grouped(points, _name).items()
     }
-    values = [v for shown in lines.values() for _, v in shown]
+    values = [v for line in lines.values() for _, v in line]
     together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
     for n, names in enumerate(together):
         contexts, ys = zip(*lines[names[0]], strict=True)

@@ -72,18 +72,21 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
         parts.append(named)
     least, most = longer_than_predicted(number)
     if most > least:
-        parts.append(f"Timed on {TIMED_GPUS} GPUs alone; on eight, public times are up to {most:g}x as long")
+        parts.append(f"Timed on {TIMED_GPUS} GPUs; eight may take {most:g}x")
     else:
         parts.append(f"Timed on {TIMED_GPUS} H200s")
     return sentences(parts)
 
 
-def beneath(results: Sequence[Result], by_default: str = "") -> str:
-    """What stands under the table: the longest sequence that fits, and the kernel that nobody asked for."""
+def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str:
+    """What stands under the table: the longest sequence that fits, how much longer a `number` of GPUs may take, and the
+    kernel that nobody asked for."""
     best = min(results, key=lambda r: r.seconds)
     longest = best.longest_sequence
     fits = "" if longest is None else f"With {best.name} up to {some(longest, 'token')} fit"
-    return sentences([fits, by_default])
+    least, most = longer_than_predicted(number)
+    eight = f"Public times of eight GPUs are up to {most:g}x as long as predicted" if most > least else ""
+    return sentences([fits, eight, by_default])
 
 
 def table(results: Sequence[Result], columns: str = COLUMNS, gpus: int = 1) -> Table:
@@ -132,7 +135,7 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         said.split(". ")[0] + ".",
         f"The {some(gpus, 'GPU')} receive {bytes_text(gpus * float(best.received_bytes))} in all.",
     )
-    return Page(title, f"{subject}.", sections, command=command, answer=(said, beneath(results)), verdict=verdict)
+    return Page(title, f"{subject}.", sections, command=command, answer=(said, beneath(results, gpus)), verdict=verdict)
 
 
 def _time(results: Sequence[Result]) -> Panel:

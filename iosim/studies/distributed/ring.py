@@ -83,7 +83,7 @@ class Ring(Several[Result]):
         marks = "" if legend is None else f"  times with {legend}\n"
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
         table = face.table(self.results, face.ON_TERMINAL).text()
-        under = face.beneath(self.results, self.by_default)
+        under = face.beneath(self.results, self.num_gpus, self.by_default)
         return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}\n{under}\n"
 
     def as_page(self, command: str = "iosim ring") -> Page:

@@ -39,11 +39,11 @@ def engine() -> bytes:
     return build.WASM.read_bytes()
 
 
-def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
-    grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
+def page(request: ExploreRequest, progress: Progress | None = silent) -> str:
+    grid, data = (None, b"") if progress is None else packed_grid(request, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
-        "lists": lists(asked),
+        "lists": lists(request),
         "layouts": layouts(),
         "grid": grid,
         "version": __version__,
@@ -61,26 +61,26 @@ def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
     return text
 
 
-def place_of(asked: ExploreRequest) -> Path:
+def place_of(request: ExploreRequest) -> Path:
     """The file that the page is written to."""
-    folder = Path(asked.out)
+    folder = Path(request.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
         accepted = "a folder, or a new one in a folder that exists"
-        raise InputError(f"`path` '{asked.out}' is no folder, nor can it be one; accepted: {accepted}")
+        raise InputError(f"`path` '{request.out}' is no folder, nor can it be one; accepted: {accepted}")
     place = folder / "index.html"
-    if not asked.force and not is_made_by(place, "iosim explore"):
+    if not request.force and not is_made_by(place, "iosim explore"):
         other = "another folder, or `force`"
-        raise InputError(f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: {other}")
+        raise InputError(f"`path` '{request.out}' has an index.html that is no explorer's; accepted: {other}")
     return place
 
 
-def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
-    place = place_of(asked)
-    text = page(asked, progress)
+def write(request: ExploreRequest, progress: Progress = silent) -> Path:
+    place = place_of(request)
+    text = page(request, progress)
     try:
         place.parent.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"`path` '{asked.out}' cannot be made: {error.strerror}; accepted: a folder") from None
+        raise InputError(f"`path` '{request.out}' cannot be made: {error.strerror}; accepted: a folder") from None
     write_whole(place, text)
     return place
 
@@ -144,19 +144,19 @@ Choice = tuple[str, str]
 """A value of a list: how the page shows it, and the words of a command line that it stands for."""
 
 
-def lists(asked: ExploreRequest) -> list[dict[str, Any]]:
+def lists(request: ExploreRequest) -> list[dict[str, Any]]:
     """What the page offers: each list's name and title, its choices, the number of the usual one, and the kernel `only`
     for which it is there. Raises InputError: heads that are no numbers."""
-    lengths = [(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
-    heads = [(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts]
+    lengths = [(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in request.lengths]
+    heads = [(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in request.head_counts]
     tiles = [(tile, "" if tile == OWN else f"--tile {tile}") for tile in TILES]
     orders = [(text, " ".join(f"--{name} {value}" for name, value in of.items())) for text, of in ORDERS.items()]
     return [
-        _list("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
-        _list("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
+        _list("gpu", "GPU", _named("--gpu", request.gpu), _place(request.gpu, "h100", "h100-sxm")),
+        _list("kernel", "Kernel", _named("--kernel", request.kernel), _place(request.kernel, "fa2")),
         _list("seq", "Tokens", lengths, min(3, len(lengths) - 1)),
         _list("heads", "Heads / key-value", heads),
-        _list("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
+        _list("dim", "Head dimension", _named("--head-dim", request.dims), _place(request.dims, 128)),
         _list("mask", "Mask", [("none", ""), ("causal", "--causal")], 1),
         _list("tile", "Tile", tiles, only=TILED),
         _list("order", "Order", orders, only=TILED),
@@ -182,21 +182,25 @@ MASKS = ("none", "causal")
 NAIVE = "naive"
 
 
-def chunks(asked: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
+def chunks(request: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
     """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
-    pairs = list(product(asked.gpu, (*asked.kernel, NAIVE)))
-    work = in_processes(_chunk, ((asked, *pair) for pair in pairs), -1, return_as="generator")
+    pairs = list(product(request.gpu, (*request.kernel, NAIVE)))
+    work = in_processes(_chunk, ((request, *pair) for pair in pairs), -1, return_as="generator")
     yield from zip(map(" ".join, pairs), progress(work), strict=True)
 
 
-def _chunk(asked: ExploreRequest, gpu: str, kernel: str) -> Chunk:
+def _chunk(request: ExploreRequest, gpu: str, kernel: str) -> Chunk:
     made: Chunk = {}
-    counts = [len(asked.lengths), len(asked.head_counts), len(asked.dims), len(MASKS)]
+    counts = [len(request.lengths), len(request.head_counts), len(request.dims), len(MASKS)]
     counts += [len(TILES), len(ORDERS)] if kernel == TILED else [1, 1]
     for key in product(*map(range, counts)):
-        heads, kv_heads = asked.head_counts[key[1]]
+        heads, kv_heads = request.head_counts[key[1]]
         problem = AttentionProblem(
-            heads=heads, kv_heads=kv_heads, seq_q=asked.lengths[key[0]], head_dim=asked.dims[key[2]], mask=MASKS[key[3]]
+            heads=heads,
+            kv_heads=kv_heads,
+            seq_q=request.lengths[key[0]],
+            head_dim=request.dims[key[2]],
+            mask=MASKS[key[3]],
         )
         name = ".".join(map(str, key))
         made[name] = (naive(problem, gpu), ()) if kernel == NAIVE else _record(problem, kernel, gpu, key[4], key[5])
@@ -212,13 +216,13 @@ def _record(problem: AttentionProblem, kernel: str, gpu: str, tile: int, order: 
         return str(error), ()
 
 
-def packed_grid(asked: ExploreRequest, progress: Progress = silent) -> tuple[dict[str, Any], bytes]:
+def packed_grid(request: ExploreRequest, progress: Progress = silent) -> tuple[dict[str, Any], bytes]:
     """Where each call of the grid lies, and the bytes: of every GPU and kernel a chunk of records, JSON in raw deflate,
     and each stream of launches once. Raises InputError: no call of the grid can run."""
     parts: list[bytes] = []
     known: dict[bytes, int] = {}
     found: dict[str, int] = {}
-    for name, made in chunks(asked, progress):
+    for name, made in chunks(request, progress):
         records: dict[str, Any] = {}
         for key, (facts, streams) in made.items():
             for stream in streams:
@@ -231,5 +235,5 @@ def packed_grid(asked: ExploreRequest, progress: Progress = silent) -> tuple[dic
         parts.append(squeezed(json.dumps(records, separators=(",", ":"), allow_nan=False).encode()))
     if not known:
         why = "none runs any of these problems on these GPUs; accepted: kernels that do"
-        raise InputError(f"`kernel` {', '.join(asked.kernel)}: {why}")
+        raise InputError(f"`kernel` {', '.join(request.kernel)}: {why}")
     return {"chunks": found, "lengths": list(map(len, parts))}, b"".join(parts)

@@ -364,9 +364,9 @@ class KernelBounds:
     @property
     def table(self) -> Table:
         return Table(BOUND_COLUMNS, tuple(
-            (LEVELS[one.level], one.fast_elements, one.moved_bytes, round(one.bound_bytes), one.times_above,
-             one.term_text if one.decided_by == "term" else "inputs and outputs, once")
-            for one in self.levels
+            (LEVELS[level.level], level.fast_elements, level.moved_bytes, round(level.bound_bytes), level.times_above,
+             level.term_text if level.decided_by == "term" else "inputs and outputs, once")
+            for level in self.levels
         ))  # fmt: skip
 
     @property
@@ -383,10 +383,10 @@ class KernelBounds:
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"
         below = [
-            f"{LEVELS[one.level]}: {one.term_text} ({one.source}) = {bytes_text(round(one.term_bytes))}, inputs and "
-            f"outputs once {bytes_text(one.compulsory_bytes)}; M is {one.fast_memory}, together "
-            f"{bytes_text(one.fast_bytes)}"
-            for one in self.levels
+            f"{LEVELS[level.level]}: {level.term_text} ({level.source}) = {bytes_text(round(level.term_bytes))}, "
+            f"inputs and outputs once {bytes_text(level.compulsory_bytes)}; M is {level.fast_memory}, together "
+            f"{bytes_text(level.fast_bytes)}"
+            for level in self.levels
         ]
         why = explanation(self.levels, self.profile)
         return "\n".join([title, "", self.table.text().rstrip("\n"), "", *below, "", *why]) + "\n"

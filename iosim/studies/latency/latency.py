@@ -238,7 +238,7 @@ def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
     """One sentence of one clause, else a line for each."""
     if len(clauses) == 1:
         return sentences([f"{start} {clauses[0]}", sure])
-    return "\n".join([f"{start}:", *(f"{one}." for one in clauses), f"{sure}."])
+    return "\n".join([f"{start}:", *(f"{clause}." for clause in clauses), f"{sure}."])
 
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")

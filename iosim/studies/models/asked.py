@@ -106,7 +106,9 @@ def changed(
         gpus = whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
         on_several = any(kind.latent is None and kind.kv_heads < gpus for kind in model.kinds)
         kinds = tuple(kind.split(gpus) for kind in model.kinds)
-        model = replace(model, kinds=kinds, states=tuple(one.split(gpus) for one in model.states), tensor_parallel=gpus)
+        model = replace(
+            model, kinds=kinds, states=tuple(state.split(gpus) for state in model.states), tensor_parallel=gpus
+        )
         if gpus > 1:
             more = "; key/value heads fewer than GPUs are on several" if on_several else ""
             note = f"each of {some(gpus, 'GPU')}: its share of the heads{more}; what GPUs exchange is not counted"

@@ -116,7 +116,7 @@ class Writer:
             x = tape.add(x, tape.embedding(tape.weight(work.keys, width), work.queries))
         branch = None
         layers = list(zip(self.model.order, weights.mlps, strict=False))
-        kinds = {one.name: one for one in self.model.kinds}
+        kinds = {kind.name: kind for kind in self.model.kinds}
         for (name, mlp), count in Counter(layers).items():
             start, done = tape.given_bytes, 0
             while done < count:

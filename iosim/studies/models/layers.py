@@ -168,7 +168,7 @@ class LayerKind:
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
         sees later ones."""
-        if not self.causal or self.shares or self.state_kernel is not None:
+        if not self.causal or self.state_kernel is not None:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
@@ -420,7 +420,7 @@ class Model:
         """Numbers in the matrices of all layers' attention, biases left out; None where the width is not known, or
         some layers keep a state."""
         width = None if self.states else self.width
-        return None if width is None else sum(one.count * one.parameters(width) for one in self.kinds)
+        return None if width is None else sum(kind.count * kind.parameters(width) for kind in self.kinds)
 
     @property
     def weight_bytes(self) -> int | None:
@@ -428,7 +428,7 @@ class Model:
         width, weights = self.width, self.weights
         if width is None or weights is None:
             return None
-        numbers = sum(one.count * one.parameters(width) for one in self.kinds)
+        numbers = sum(kind.count * kind.parameters(width) for kind in self.kinds)
         more = sum(weights.more[: len(self.order)]) * weights.attention_number
         beside = weights.embeddings + sum(weights.layers[: len(self.order)]) + more
         return round(beside / self.tensor_parallel + numbers * weights.attention_number)
@@ -441,7 +441,7 @@ class Model:
     @property
     def line(self) -> str:
         """The model in one line: its layers by kind."""
-        kinds = "; ".join(_kind_line(one) for one in self.all_kinds)
+        kinds = "; ".join(_kind_line(kind) for kind in self.all_kinds)
         gpus = f", a {self.tensor_parallel}th of the heads each" if self.tensor_parallel > 3 else ""
         gpus = {2: ", half of the heads", 3: ", a third of the heads"}.get(self.tensor_parallel, gpus)
         return f"{self.title}: {kinds}{gpus}"

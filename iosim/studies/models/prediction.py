@@ -79,7 +79,7 @@ class ModelPrediction(Shown):
     @property
     def predictions(self) -> tuple[Prediction, ...]:
         """A prediction of one layer for each kind."""
-        return tuple(one.prediction for one in self.layers)
+        return tuple(layer.prediction for layer in self.layers)
 
     @property
     def profile(self) -> HardwareProfile:
@@ -114,7 +114,7 @@ class ModelPrediction(Shown):
     def total(self, level: Level, direction: Way | None = None) -> int:
         """Bytes of all layers at "l2" or "hbm", read, written or both. Raises InputError: another level or direction,
         or "hbm" of predictions that know their bounds alone."""
-        return sum(one.count * one.prediction.total(level, direction) for one in self.layers)
+        return sum(layer.count * layer.prediction.total(level, direction) for layer in self.layers)
 
     @property
     def hbm(self) -> Moved:
@@ -129,22 +129,22 @@ class ModelPrediction(Shown):
     @property
     def compulsory(self) -> Moved:
         """The least bytes at HBM, of all layers."""
-        bounds = [(one.count, one.prediction.hbm_bounds) for one in self.layers]
+        bounds = [(layer.count, layer.prediction.hbm_bounds) for layer in self.layers]
         return Moved(sum(n * b.compulsory_read for n, b in bounds), sum(n * b.compulsory_write for n, b in bounds))
 
     @property
     def time_s(self) -> float:
-        return math.fsum(one.count * one.prediction.time_s for one in self.layers)
+        return math.fsum(layer.count * layer.prediction.time_s for layer in self.layers)
 
     @property
     def flops(self) -> int:
         """Operations of all layers' matrix products."""
-        return sum(one.count * one.prediction.flops for one in self.layers)
+        return sum(layer.count * layer.prediction.flops for layer in self.layers)
 
     @property
     def energy_j(self) -> float | None:
         """Joules of all layers; None where the GPU's constants are not known."""
-        parts = [(one.count, one.prediction.energy_j) for one in self.layers]
+        parts = [(layer.count, layer.prediction.energy_j) for layer in self.layers]
         return (
             None
             if any(e is None for _, e in parts)
@@ -154,7 +154,7 @@ class ModelPrediction(Shown):
     @property
     def cache_bytes(self) -> int:
         """Bytes of all layers' key/value cache after the call, which windows and chunks bound."""
-        return sum(one.cache_bytes for one in self.layers)
+        return sum(layer.cache_bytes for layer in self.layers)
 
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
@@ -170,14 +170,14 @@ class ModelPrediction(Shown):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """A row a kind of layer: what one layer moves, and how many there are."""
-        for one in self.layers:
-            p = one.prediction
+        for layer in self.layers:
+            p = layer.prediction
             known = p.hbm_known
-            row = {"model": self.model.name, "layer": one.kind.name, "count": one.count}
+            row = {"model": self.model.name, "layer": layer.kind.name, "count": layer.count}
             row |= plain(p, "gpu=profile.name kernel=kernel.name") | {"seq_q": self.queries, "seq_k": self.keys}
             row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
             row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
-            yield row | plain(p, "time_s bound_by") | {"kv_cache_bytes": one.cache_bytes // one.count}
+            yield row | plain(p, "time_s bound_by") | {"kv_cache_bytes": layer.cache_bytes // layer.count}
 
     def to_text(self) -> str:
         return several([self])
@@ -198,52 +198,52 @@ class ModelPrediction(Shown):
                 continue
             title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
             both = {
-                told: [one.count * one.prediction.total(level, way) for one in self.layers]
+                told: [layer.count * layer.prediction.total(level, way) for layer in self.layers]
                 for way, told in zip(WAYS, ("read", "written"), strict=True)
             }
-            names = [one.kind.name for one in self.layers]
+            names = [layer.kind.name for layer in self.layers]
             shown.append(stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers "))
         return tuple(shown)
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
-    predictions = [layer.to_dict() for one in results for layer in one.layers]
-    models = [one.totals() for one in results]
+    predictions = [layer.to_dict() for result in results for layer in result.layers]
+    models = [result.totals() for result in results]
     return {"schema": 1, "model": results[0].model.to_dict(), "models": models, "predictions": predictions}
 
 
-def requests_of(asked: PredictRequest) -> list[Request]:
+def requests_of(request: PredictRequest) -> list[Request]:
     """A call for every GPU, problem and kernel of a request without a model."""
-    problems = [problem for _, problem in asked_problems(asked)]
-    how = {name: getattr(asked, name) for name in CONDITIONS}
-    each = product(asked.gpu, problems, asked.kernel)
-    return [Request(problem, kernel, gpu, asked.overrides, **how) for gpu, problem, kernel in each]
+    problems = [problem for _, problem in asked_problems(request)]
+    how = {name: getattr(request, name) for name in CONDITIONS}
+    each = product(request.gpu, problems, request.kernel)
+    return [Request(problem, kernel, gpu, request.overrides, **how) for gpu, problem, kernel in each]
 
 
-def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] | list[ModelPrediction]:
+def run(request: PredictRequest, progress: Progress = silent) -> list[Prediction] | list[ModelPrediction]:
     """The predictions of a request, of a model one for every GPU, length and kernel."""
-    model = asked_model(asked)
+    model = asked_model(request)
     if model is None:
-        return list(predict_many(requests_of(asked), progress=progress))
-    how = {name: getattr(asked, name) for name in CONDITIONS}
+        return list(predict_many(requests_of(request), progress=progress))
+    how = {name: getattr(request, name) for name in CONDITIONS}
     jobs = [
         job
-        for values in combinations(asked.values)
-        for job in product(asked.gpu, calls_of(model, values, states=True), asked.kernel)
+        for values in combinations(request.values)
+        for job in product(request.gpu, calls_of(model, values, states=True), request.kernel)
     ]
-    requests = [one.request(kernel, gpu, asked.overrides, **how) for gpu, calls, kernel in jobs for one in calls]
+    requests = [call.request(kernel, gpu, request.overrides, **how) for gpu, calls, kernel in jobs for call in calls]
     found = iter(predict_many(requests, progress=progress))
-    return [ModelPrediction(model, tuple(LayerPrediction(one, next(found)) for one in calls)) for _, calls, _ in jobs]
+    return [ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls)) for _, calls, _ in jobs]
 
 
 def several(results: Sequence[ModelPrediction]) -> str:
     """The answer; of each result the table by kind of layer; what one layer of each kind does."""
     parts = [answer(results), results[0].model.line + "."]
-    for one in results:
-        parts.append(f"{heading(one)}\n{table(one).text().rstrip()}")
+    for result in results:
+        parts.append(f"{heading(result)}\n{table(result).text().rstrip()}")
     parts.append("\n".join(f"note: {note}" for note in notes(results)))
-    for one in results:
-        for layer in one.layers:
+    for result in results:
+        for layer in result.layers:
             parts.append(f"{layer.kind.title}. {body(layer.prediction)}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -256,12 +256,13 @@ def heading(result: ModelPrediction) -> str:
 def table(result: ModelPrediction) -> Table:
     """A row a kind of layer, all its layers together, and one of all."""
     rows: list[tuple[Cell, ...]] = []
-    for one in result.layers:
-        p = one.prediction
-        hbm = one.count * p.total("hbm") if p.hbm_known else None
-        seconds = one.count * p.time_s
-        rows.append((one.kind.name, one.count, one.kind.sees, p.kernel.name, one.count * p.l2.total, marked(hbm, p),
-                     seconds, f"{seconds / result.time_s:.0%}", p.bound_by, one.cache_bytes))  # fmt: skip
+    for layer in result.layers:
+        p = layer.prediction
+        hbm = layer.count * p.total("hbm") if p.hbm_known else None
+        seconds = layer.count * p.time_s
+        rows.append((layer.kind.name, layer.count, layer.kind.sees, p.kernel.name, layer.count * p.l2.total,
+                     marked(hbm, p), seconds, f"{seconds / result.time_s:.0%}", p.bound_by,
+                     layer.cache_bytes))  # fmt: skip
     if len(rows) > 1:
         hbm = result.total("hbm") if result.hbm_known else None
         rows.append(("all", result.model.layers, "", "", result.l2.total, marked(hbm, *result.predictions),
@@ -271,17 +272,17 @@ def table(result: ModelPrediction) -> Table:
 
 def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What was read of the model, and what marks mean."""
-    told = legend(p for one in results for p in one.predictions)
-    bases = basis(p for one in results for p in one.predictions)
+    told = legend(p for result in results for p in result.predictions)
+    bases = basis(p for result in results for p in result.predictions)
     return (*([] if told is None else [told]), *_caches(results), *results[0].model.all_notes, *bases)
 
 
 def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What a model's key/value cache takes, where it keeps one."""
-    largest = max(one.cache_bytes for one in results)
+    largest = max(result.cache_bytes for result in results)
     if not largest or results[0].predictions[0].problem.passes != "fwd":
         return ()
-    several_sizes = len({one.cache_bytes for one in results}) > 1
+    several_sizes = len({result.cache_bytes for result in results}) > 1
     held = "the key/value cache and the states take" if results[0].model.states else "the key/value cache takes"
     held = held if results[0].model.kinds else "the states take"
     return (f"{held} {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
@@ -289,8 +290,8 @@ def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
 
 def answer(results: Sequence[ModelPrediction]) -> str:
     """A model, on each GPU and with each kernel, at the longest length."""
-    longest = max((one.keys, one.queries) for one in results)
-    taken = [one for one in results if (one.keys, one.queries) == longest]
+    longest = max((result.keys, result.queries) for result in results)
+    taken = [result for result in results if (result.keys, result.queries) == longest]
     first = taken[0]
     batches = len({one.batch for one in taken}) > 1
     clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]

@@ -69,25 +69,27 @@ def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], prof
     return [first, *(resolve(name, one, profile) for one in problems[1:])]
 
 
-def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
+def run(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     """Every order of a kernel, ranked; of several problems the one order that suits them all."""
-    problems, gpu = tuple(asked.problems), load_profile(asked.gpu)
-    weights = check_weights(asked.counts if asked.weights is None else asked.weights, problems)
-    for one in problems:
-        if one.passes not in PASSES:
+    problems, gpu = tuple(request.problems), load_profile(request.gpu)
+    weights = check_weights(request.counts if request.weights is None else request.weights, problems)
+    for problem in problems:
+        if problem.passes not in PASSES:
             accepted = f"{', '.join(PASSES)}"
-            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: {accepted}")
-    pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
-    kernels = resolve_all(asked.kernel, problems, gpu)
+            raise InputError(
+                f"`passes` {problem.passes}: orders are searched for one pass at a time; accepted: {accepted}"
+            )
+    pinned = pinned_fields({name: getattr(request, name) for name in PINNED})
+    kernels = resolve_all(request.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
         hint = "accepted: kernels such as fa2, fa3 or flash"
         raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; {hint}")
     check_cluster(pinned.get("cluster", 1), gpu)
-    search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
-    tiles = [Tile(*sides) for sides in asked.tile or ()]
+    search = _Search(problems, weights, kernels, gpu, request.l2_start, progress)
+    tiles = [Tile(*sides) for sides in request.tile or ()]
     listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
     in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
-    return replace(search.ranking(listed, in_clusters), title=asked.title)
+    return replace(search.ranking(listed, in_clusters), title=request.title)
 
 
 class _Search:
@@ -191,7 +193,7 @@ class _Search:
 
     def _play(self, candidates: Sequence[_Candidate], accesses: int | None = None) -> None:
         """Replay orders, all steps or coarse ones of about so many accesses; those that cannot be are left out."""
-        requests = [request for one in candidates for request in one.requests]
+        requests = [request for candidate in candidates for request in candidate.requests]
         if accesses is not None:
             requests = [replace(request, method="sampled", accesses=accesses) for request in requests]
         outcomes = iter(try_all(requests, progress=self.progress))

@@ -178,7 +178,7 @@ def streaming(
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
     its row of what it reads, where that is more than once."""
     named: dict[View | Scratch, Tensor] = {}
-    for place, role in (*((one, Role.INPUT) for one in reads), *((one, Role.OUTPUT) for one in writes)):
+    for place, role in (*((read, Role.INPUT) for read in reads), *((write, Role.OUTPUT) for write in writes)):
         if place.bytes and place not in named:
             own, size = (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
             named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)

@@ -150,7 +150,7 @@ def subject(request: ReportRequest) -> str:
     keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
-    terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
+    terms = "".join(f", {other.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for other in others)
     by = "replay" if request.method is None else f"the method '{request.method}'"
     return (
         f"Attention, {p.passes}: batch {p.batch}, {some(p.heads, 'head')}{kv}, head_dim {width}, {p.dtype}, "

@@ -298,29 +298,31 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
         path.unlink(missing_ok=True)
 
 
-def run(asked: SweepRequest) -> pandas.DataFrame:
-    made = asked_cases(asked)
-    how, where = checked(made, asked.method, asked.l2_start), Where(asked.jobs, asked.dask)
+def run(request: SweepRequest) -> pandas.DataFrame:
+    made = asked_cases(request)
+    how, where = checked(made, request.method, request.l2_start), Where(request.jobs, request.dask)
     kinds = columns(made.names, how)
-    if asked.out is None:
+    if request.out is None:
         return frame_of(in_memory(made, how, where)[0], kinds)
-    into_file(made, how, where, Path(asked.out), fresh=asked.fresh)
-    return read_frame(asked.out, kinds)
+    into_file(made, how, where, Path(request.out), fresh=request.fresh)
+    return read_frame(request.out, kinds)
 
 
-def asked_cases(asked: SweepRequest) -> Cases:
+def asked_cases(request: SweepRequest) -> Cases:
     """The rows before anything is predicted: of a model, which gives them their sizes, one for each kind of its layers
     at every combination of the other values."""
-    grid = grid_of(asked.values)
+    grid = grid_of(request.values)
     of_problems = {
         name: several(name, value)
-        for name, value in ((word if word in BESIDES else name_of(word), value) for word, value in asked.values.items())
+        for name, value in (
+            (word if word in BESIDES else name_of(word), value) for word, value in request.values.items()
+        )
         if value is not None and (name in FIELDS or name in BESIDES)
     }
-    model = chosen(asked.model, of_problems, asked.layers, asked.tensor_parallel)
+    model = chosen(request.model, of_problems, request.layers, request.tensor_parallel)
     if model is None:
-        return cases(grid, None if asked.problems is None else problems_of(asked.problems))
-    if asked.problems is not None:
+        return cases(grid, None if request.problems is None else problems_of(request.problems))
+    if request.problems is not None:
         raise InputError("`problems` contradicts `model`, which gives the rows their sizes; give one of them")
     combinations = (dict(zip(of_problems, one, strict=True)) for one in product(*of_problems.values()))
     return cases_of_model(model, combinations, grid)

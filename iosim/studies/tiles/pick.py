@@ -147,13 +147,13 @@ def pick_tiles(
 
 
 def run(
-    asked: TilesRequest,
+    request: TilesRequest,
     reports: Mapping[Tile, BuildReport] | None = None,
     progress: Progress = silent,
     replayed: int = REPLAYED,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
-    problem, profile, matrix_unit = asked.problem, asked.gpu, asked.matrix_unit
+    problem, profile, matrix_unit = request.problem, request.gpu, request.matrix_unit
     gpu = load_profile(profile)
     if problem.passes not in MAIN_LAUNCH:
         raise InputError(f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
@@ -175,11 +175,11 @@ def run(
             rejected.append(RejectedTile(tile, tried))
         else:
             candidates.append(tried)
-    of_library = library_tiles(problem, gpu) if asked.library else []
+    of_library = library_tiles(problem, gpu) if request.library else []
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
     first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
-    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), asked.kind, dict(reports or {}))
+    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), request.kind, dict(reports or {}))
 
 
 @dataclass(frozen=True, eq=False)

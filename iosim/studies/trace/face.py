@@ -25,8 +25,7 @@ from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_r
 def answer(traces: Sequence[TraceResult]) -> str:
     """A line for each trace, and one word of confidence."""
     sure = confidence([t.prediction for t in traces])
-    lines = [_asked(t) for t in traces]
-    return sentences([*lines, sure]) if len(lines) == 1 else "\n".join(sentences([one]) for one in [*lines, sure])
+    return "\n".join(sentences([one]) for one in [*map(_asked, traces), sure])
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
@@ -120,10 +119,10 @@ def reuse_table(traces: Sequence[TraceResult]) -> Table:
     columns = columns_of("kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent")
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
-        for one in t.launches:
-            total = max(1, one.reuse.total)
-            rows += [(t.prediction.kernel.name, one.name, r["kind"], r["from_bytes"], r["to_bytes"], r["bytes"],
-                      r["bytes"] / total) for r in reuse_rows(one, t.partition_bytes)]  # fmt: skip
+        for launch in t.launches:
+            total = max(1, launch.reuse.total)
+            rows += [(t.prediction.kernel.name, launch.name, r["kind"], r["from_bytes"], r["to_bytes"], r["bytes"],
+                      r["bytes"] / total) for r in reuse_rows(launch, t.partition_bytes)]  # fmt: skip
     return Table(columns, tuple(rows))
 
 
@@ -135,13 +134,13 @@ def drift_table(traces: Sequence[TraceResult]) -> Table:
     )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
-        for one in t.launches:
-            took = one.ctas.end_ps - one.ctas.start_ps
-            drifts = one.peak_in_use_bytes is not None
+        for launch in t.launches:
+            took = launch.ctas.end_ps - launch.ctas.start_ps
+            drifts = launch.peak_in_use_bytes is not None
             rows.append((
-                t.prediction.kernel.name, one.name, one.ctas.tiles, one.slots, int(took.min()) / PS,
-                int(took.max()) / PS, one.median_in_use_bytes, one.peak_in_use_bytes, t.partition_bytes,
-                one.share_above(t.partition_bytes) if drifts else None,
+                t.prediction.kernel.name, launch.name, launch.ctas.tiles, launch.slots, int(took.min()) / PS,
+                int(took.max()) / PS, launch.median_in_use_bytes, launch.peak_in_use_bytes, t.partition_bytes,
+                launch.share_above(t.partition_bytes) if drifts else None,
             ))  # fmt: skip
     return Table(columns, tuple(rows))
 
@@ -233,7 +232,7 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
 
 
 def _drawable(t: TraceResult) -> list[LaunchTrace]:
-    return [one for one in t.launches if one.peak_in_use_bytes is not None]
+    return [launch for launch in t.launches if launch.peak_in_use_bytes is not None]
 
 
 def _in_use(t: TraceResult, panel: str) -> list[Panel]:

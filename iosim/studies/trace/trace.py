@@ -119,11 +119,11 @@ def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
 
 
 def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
-    for one in t.launches:
-        columns = _cta_columns(one)
+    for launch in t.launches:
+        columns = _cta_columns(launch)
         ends = {f"{end}_us": [ps / PS_PER_US for ps in columns.pop(f"{end}_ps")] for end in ("start", "end")}
         for n, row in enumerate(zip(*columns.values(), *ends.values(), strict=True)):
-            head = {"kernel": t.prediction.kernel.name, "launch": one.name, "work_tile": n}
+            head = {"kernel": t.prediction.kernel.name, "launch": launch.name, "work_tile": n}
             yield head | dict(zip((*columns, *ends), row, strict=True))
 
 
@@ -149,7 +149,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
             "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in asked},
             "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
         },
-        "launches": [_launch_dict(one) for one in t.launches],
+        "launches": [_launch_dict(launch) for launch in t.launches],
     }  # fmt: skip
 
 
@@ -167,9 +167,9 @@ def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
 def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
     """A trace in Chrome's JSON format: a row a place on an SM, a complete event a work tile, counters by time bin."""
     p = t.prediction
-    tiles = sum(one.ctas.tiles for one in t.launches)
+    tiles = sum(launch.ctas.tiles for launch in t.launches)
     every = max(1, -(-tiles // max_events))
-    places = 1 + max((int(one.ctas.slot.max(initial=0)) for one in t.launches), default=0)
+    places = 1 + max((int(launch.ctas.slot.max(initial=0)) for launch in t.launches), default=0)
     rows: set[int] = set()
     events = [
         timeline.process(SMS, f"SMs ({p.kernel.name} on {p.profile.name})"),
@@ -207,7 +207,7 @@ def _counters(t: TraceResult) -> Iterator[timeline.Event]:
                 percent = round(100 * float(rate[b, n]), 3)
                 yield timeline.counter(f"hit rate of {t.tensors[n]}", MEMORY, at, {"%": percent})
         yield timeline.counter("HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in asked})
-        for one in t.launches:
-            if one.in_use_bytes.size and np.isfinite(one.in_use_bytes[b]):
-                used = {"bytes": int(one.in_use_bytes[b])}
-                yield timeline.counter(f"{one.name}: bytes in use at once", MEMORY, at, used)
+        for launch in t.launches:
+            if launch.in_use_bytes.size and np.isfinite(launch.in_use_bytes[b]):
+                used = {"bytes": int(launch.in_use_bytes[b])}
+                yield timeline.counter(f"{launch.name}: bytes in use at once", MEMORY, at, used)

@@ -1,0 +1,203 @@
+"""Predicts what others measured, and says by GPU how far off that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, replace
+from iosim.base.units import some
+from iosim.base.words import Method, sentences
+from iosim.catalog.algorithms import algorithm_of
+from iosim.evidence.published.tables import BYTES, LeftOut, Sample, read
+from iosim.prediction.many import try_all
+from iosim.prediction.predictor import Request, planned
+from iosim.prediction.result import Prediction
+from iosim.show.tables import Table, columns_of, grouped
+
+SMALL_BYTES = 20_000
+"""Fewer are mostly what a launch reads beside its tensors: no error is formed."""
+KINDS = {"bytes": "bytes", "times": "times", "plain": "times of plain attention"}
+"""Kind -> in words: bytes, times of fused kernels, and of chains that write the scores to memory."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A sample beside its prediction. `error` is (predicted - measured) / measured, of hits their difference; `inside`:
+    whether the measured value lies in the prediction's range, None where it has none."""
+
+    sample: Sample
+    predicted: float
+    inside: bool | None
+    plain: bool = False
+    """True where the kernel is a chain that writes the scores to memory."""
+
+    @property
+    def error(self) -> float:
+        away = self.predicted - self.sample.measured
+        return away if self.sample.quantity == "l2_hits" else away / self.sample.measured
+
+    @property
+    def kind(self) -> str:
+        if self.sample.quantity in BYTES:
+            return "bytes"
+        return "plain" if self.plain else "times"
+
+    def to_dict(self) -> dict[str, Any]:
+        s = self.sample
+        return {"source": s.source, "row": s.row, "gpu": s.profile.name, "kernel": s.kernel, "launch": s.launch or None,
+                "quantity": s.quantity, "measured": s.measured, "predicted": self.predicted, "error": self.error,
+                "inside": self.inside, "fitted": s.fitted}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OfGpu:
+    """Errors of one GPU on rows that nothing was fitted on. A kind without rows has none."""
+
+    gpu: str
+    backed_by: str
+    rows: dict[str, int]
+    median_error: dict[str, float | None]
+    inside: float | None
+    left_out: int
+
+    @property
+    def line(self) -> str:
+        """What README says of a GPU."""
+        said = [
+            f"{KINDS[kind]}: {some(self.rows[kind], 'row')} within {100 * error:.1f} %"
+            for kind, error in self.median_error.items()
+            if error is not None
+        ]
+        shares = f", {100 * self.inside:.0f} % inside the range" if self.inside is not None else ""
+        return f"{self.gpu}, medians: {'; '.join(said) or 'no row compared'}{shares}"
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"gpu": self.gpu, "backed_by": self.backed_by, "inside": self.inside,
+                                 "left_out": self.left_out, "line": self.line}  # fmt: skip
+        for kind in KINDS:
+            found |= {f"{kind}_rows": self.rows[kind], f"{kind}_median": self.median_error[kind]}
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All rows of tables that others published."""
+
+    judged: tuple[Judged, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def gpus(self) -> tuple[OfGpu, ...]:
+        of_gpu = grouped(self.judged, lambda one: one.sample.profile.name)
+        return tuple(_of_gpu(gpu, rows, self.left_out) for gpu, rows in sorted(of_gpu.items()))
+
+    @property
+    def answer(self) -> str:
+        return sentences(one.line for one in self.gpus) or "No row was compared."
+
+    def table(self) -> Table:
+        columns = (
+            "gpu=GPU | backed_by=backed by | bytes_rows:count=bytes, rows | bytes_median:error=median | "
+            "times_rows:count=times, rows | times_median:error=median | plain_rows:count=plain, rows | "
+            "plain_median:error=median | inside:error=inside the range | left_out:count=left out"
+        )
+        rows = (
+            (
+                g.gpu,
+                g.backed_by,
+                *(cell for kind in KINDS for cell in (g.rows[kind], g.median_error[kind])),
+                g.inside,
+                g.left_out,
+            )
+            for g in self.gpus
+        )
+        return Table(columns_of(columns), tuple(rows))
+
+    def to_dict(self) -> dict[str, Any]:
+        left = [{"source": one.source, "row": one.row, "gpu": one.gpu, "reason": one.reason} for one in self.left_out]
+        return {"gpus": [g.to_dict() for g in self.gpus], "rows": [j.to_dict() for j in self.judged], "skipped": left}
+
+
+def _of_gpu(gpu: str, rows: Sequence[Judged], left_out: Iterable[LeftOut]) -> OfGpu:
+    kept = [one for one in rows if not one.sample.fitted]
+    errors = {kind: [abs(one.error) for one in kept if one.kind == kind] for kind in KINDS}
+    ranged = [one.inside for one in kept if one.inside is not None]
+    profile = rows[0].sample.profile
+    of_files = {one.sample.source for one in rows}
+    return OfGpu(
+        gpu,
+        profile.backed_by,
+        {kind: len(some) for kind, some in errors.items()},
+        {kind: median(some) if some else None for kind, some in errors.items()},
+        sum(ranged) / len(ranged) if ranged else None,
+        sum(one.source in of_files for one in left_out),
+    )
+
+
+def judge(files: Iterable[str | Path], progress: Progress = silent, ecc: str = "delivered") -> Verdict:
+    """Every row of the files beside its prediction. Raises InputError: a file cannot be read, or has no known form."""
+    samples: list[Sample] = []
+    left_out: list[LeftOut] = []
+    for file in files:
+        of_file, refused = read(file)
+        left_out += refused
+        for one in of_file:
+            if one.quantity in BYTES and one.quantity != "l2_hits" and one.measured < SMALL_BYTES:
+                left_out.append(_left(one, f"{one.measured:,.0f} bytes are too few to compare"))
+            else:
+                samples.append(one)
+    requests: list[Request] = []
+    asked: list[Sample] = []
+    for one in samples:
+        try:
+            requests.append(_request(one, ecc))
+            asked.append(one)
+        except InputError as reason:
+            left_out.append(_left(one, str(reason)))
+    judged = []
+    for one, outcome in zip(asked, try_all(requests, progress=progress), strict=True):
+        if isinstance(outcome, InputError):
+            left_out.append(_left(one, str(outcome)))
+        else:
+            judged.append(_judged(one, outcome))
+    return Verdict(tuple(judged), tuple(left_out))
+
+
+def _left(one: Sample, reason: str) -> LeftOut:
+    return LeftOut(one.source, one.row, one.profile.name, reason)
+
+
+def _request(one: Sample, ecc: str) -> Request:
+    """What is asked of a sample; times take the quick rule for bytes. Raises InputError: the kernel cannot run it."""
+    method: Method | None = "capacity" if one.quantity == "time" else None
+    chain = None
+    if one.launch:
+        whole = planned(one.problem, one.kernel, one.profile).chain
+        launches = tuple(launch for launch in whole.launches if launch.name == one.launch)
+        if not launches:
+            raise InputError(f"kernel {one.kernel} has no launch {one.launch} here")
+        chain = replace(whole, launches=launches)
+    return Request(
+        one.problem, one.kernel, one.profile, chain=chain, method=method, l2_start=one.l2_start, clocks=one.clocks,
+        ecc=ecc if one.profile.ecc else "delivered",
+    )  # fmt: skip
+
+
+def _judged(one: Sample, p: Prediction) -> Judged:
+    if one.quantity == "time":
+        times = p.time_range
+        inside = None if times is None else times.seconds[0] <= one.measured <= times.seconds[1]
+        return Judged(one, p.time_s, inside, algorithm_of(p.kernel.algorithm).standard)
+    if one.quantity == "l2_hits":
+        return Judged(one, p.l2_hit_rate or 0.0, None)
+    predicted = {"hbm": p.hbm.total, "hbm_read": p.hbm.read, "hbm_write": p.hbm.write}[one.quantity]
+    span = p.hbm_range
+    if span is None:
+        return Judged(one, predicted, None)
+    least, most = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[one.quantity]
+    return Judged(one, predicted, least <= one.measured <= most)

@@ -1,0 +1,175 @@
+"""Rows of tables that others published, as what to predict and what was measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.base.records import dataclass
+from iosim.base.schema import read_toml
+from iosim.evidence.validate.rows import OPTION, text_of_file
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.problem.attention import AttentionProblem
+
+NOT_DESCRIBED = "-"
+FOLDER = "published"
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+SIZES = ("batch", "heads", "kv_heads", "head_dim", "head_dim_v", "window")
+BYTES = ("hbm", "hbm_read", "hbm_write", "l2_hits")
+"""Quantities that an L2 decides; the other is the time."""
+
+
+class Unread(Exception):
+    """A row is not compared; the text says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured quantity of one row: `measured` in bytes, seconds, or as a share. `launch`: of the chain the one
+    that was measured, empty for a whole call. `fitted`: constants were fitted on it."""
+
+    source: str
+    row: int
+    profile: HardwareProfile
+    kernel: str
+    launch: str
+    problem: AttentionProblem
+    l2_start: str
+    clocks: str
+    quantity: str
+    measured: float
+    fitted: bool
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A row that is not compared, and why."""
+
+    source: str
+    row: int
+    gpu: str
+    reason: str
+
+
+@cache
+def _known() -> Mapping[str, Any]:
+    return read_toml(Path(__file__).with_name("forms.toml"), "table of forms")
+
+
+def shipped() -> list[Path]:
+    """The tables of others that iosim ships."""
+    return sorted((data_dir("kernels") / "measurements" / FOLDER).glob("*.csv"))
+
+
+def form_of(header: Sequence[str]) -> Mapping[str, Any] | None:
+    """The form of a table with that header; None where it is none of others' tables."""
+    forms: Sequence[Mapping[str, Any]] = _known()["form"]
+    return next((form for form in forms if set(form["columns"]) <= set(header)), None)
+
+
+def is_published(path: str | Path) -> bool:
+    """True where a file is a table of one of the known forms. Raises InputError: it cannot be read."""
+    lines = text_of_file(path, f"{OPTION} '{path}'").splitlines()
+    return bool(lines) and form_of(next(csv.reader(lines[:1]))) is not None
+
+
+def read(path: str | Path) -> tuple[list[Sample], list[LeftOut]]:
+    """The samples of a table in the file's order, and the rows that are not compared. Raises InputError: the file
+    cannot be read, or has none of the known forms."""
+    where = f"{OPTION} '{path}'"
+    reader = csv.DictReader(io.StringIO(text_of_file(path, where), newline=""))
+    form = form_of(reader.fieldnames or ())
+    if form is None:
+        known = "; ".join(one["title"] for one in _known()["form"])
+        raise InputError(f"{where} has the columns of no published table; accepted: {known}")
+    samples: list[Sample] = []
+    left_out: list[LeftOut] = []
+    for number, cells in enumerate(reader, 2):
+        row = {name: (text or "").strip() for name, text in cells.items() if name is not None}
+        gpu = form.get("gpu", row.get("gpu", ""))
+        try:
+            samples += _samples(form, row, Path(path).name, number, gpu)
+        except (Unread, InputError) as reason:
+            left_out.append(LeftOut(Path(path).name, number, gpu, str(reason)))
+    return samples, left_out
+
+
+def _samples(form: Mapping[str, Any], row: Mapping[str, str], source: str, number: int, gpu: str) -> Iterator[Sample]:
+    for name, pattern in form.get("rows", {}).items():
+        if not re.search(pattern, row.get(name, "")):
+            raise Unread(f"{name} '{row.get(name, '')}'")
+    said = row[form["kernel"]]
+    kernel, launch = _kernel(form, said)
+    profile, problem = _profile(gpu), _problem(form, row)
+    fitted = bool(form.get("fitted") and re.search(form["fitted"], said))
+    start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
+    for quantity, measured in _measured(form, row):
+        yield Sample(source, number, profile, kernel, launch, problem, start, form.get("clocks", "boost"), quantity,
+                     measured, fitted)  # fmt: skip
+
+
+def _kernel(form: Mapping[str, Any], said: str) -> tuple[str, str]:
+    for pattern, name in form["kernels"].items():
+        found = re.search(pattern, said)
+        if found:
+            if name == NOT_DESCRIBED:
+                break
+            kernel, _, launch = name.format(found[0]).partition(":")
+            return kernel, launch
+    raise Unread(f"no kernel of the catalog is '{said[:60]}'")
+
+
+def _profile(gpu: str) -> HardwareProfile:
+    name = next((name for text, name in _known()["gpus"].items() if gpu.startswith(text)), gpu)
+    return load_profile(name)
+
+
+def _problem(form: Mapping[str, Any], row: Mapping[str, str]) -> AttentionProblem:
+    columns = {**{name: name for name in SIZES}, **form.get("names", {})}
+    values: dict[str, Any] = dict(form.get("values", {}))
+    for field, column in columns.items():
+        text = row.get(column, "")
+        text = text.removesuffix(".0")
+        if text and not text.isdigit():
+            raise Unread(f"{column} '{text}' is no number")
+        if text:
+            values[field] = int(text)
+    needed = [name for name in ("batch", "heads", "seq_q", "head_dim") if name not in values]
+    if needed:
+        raise Unread(f"{', '.join(needed)} not stated")
+    if row.get("dtype"):
+        values["dtype"] = DTYPES.get(row["dtype"], row["dtype"])
+    values["passes"] = row.get("pass") or "fwd"
+    values["mask"] = _mask(form, row, values)
+    if row.get("kv_mode") == "shared":
+        values["shared_prefix"] = values["seq_k"]
+    return AttentionProblem(**values)
+
+
+def _mask(form: Mapping[str, Any], row: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    if "window" in values:
+        return "window"
+    if form.get("prefill") and row.get("phase") == "prefill":
+        return str(form["prefill"])
+    said = row.get("mask", "")
+    causal = said.startswith("causal") or row.get("causal") == "1"
+    return "causal" if causal and values["seq_q"] > 1 else "none"
+
+
+def _measured(form: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    if "quantities" in form:
+        quantity = form["quantities"].get(row["quantity"])
+        if quantity is None:
+            raise Unread(f"quantity '{row['quantity']}' is not compared")
+        yield quantity, float(row["value"]) * _known()["units"][row["unit"]]
+        return
+    for column, (quantity, one) in form["measured"].items():
+        if row.get(column):
+            yield quantity, float(row[column]) * one

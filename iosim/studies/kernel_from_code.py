@@ -1,0 +1,120 @@
+"""A kernel file of an attention kernel that is known by its code: tile, order and edges from its addresses, registers,
+spills and the unit of its products from its machine code.
+
+Which tensor is Q, K, V and O is told by the names of the arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.catalog.libraries.new_file import file_text
+from iosim.code.addresses import Evaluated, Site, evaluate
+from iosim.code.arguments import TensorArgument
+from iosim.code.attention_tiles import NAMES, attention_tiles
+from iosim.code.kernel_facts import KernelFacts, kernel_facts
+from iosim.hardware.profile import load_profile
+from iosim.kernel.launch import Edge, Mode
+from iosim.kernel.unit import MatrixUnit
+from iosim.prediction.code import CodeCall
+from iosim.studies.code import call_of
+from iosim.studies.requests import CodeRequest
+
+UNITS = (("tcgen05", MatrixUnit.TCGEN05), ("wgmma", MatrixUnit.WGMMA), ("mma", MatrixUnit.MMA_SYNC))
+"""First part of an instruction of PTX, and what computes it."""
+SOURCE = "counted in the code of {}: addresses of its PTX evaluated, its machine code read"
+
+
+def kernel_file(asked: CodeRequest, name: str | None = None) -> str:
+    """The text of the file. Raises InputError: code or arguments that cannot be read, or no attention."""
+    profile = load_profile(asked.gpu)
+    call = call_of(asked, profile)
+    evaluated = evaluate(call.entry, call.grid, call.arguments, call.block)
+    q, k = (_argument(evaluated, role) for role in ("Q", "K"))
+    batch, heads = _heads(q)
+    tiles = attention_tiles(evaluated, heads, batch)
+    width, warps = q.shape[-1], max(1, evaluated.threads // profile.warp_size)
+    stages = _stages(evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes)
+    source = SOURCE.format(call.entry.name)
+    kernel: dict[str, Any] = {
+        "order": tiles.order, "start": "heavy-first" if tiles.heavy_first else "light-first",
+        "direction": "descending" if tiles.descending else "ascending", "writes_lse": _writes_more(evaluated),
+        "edge_q": _edge(evaluated, "Q"), "edge_k": _edge(evaluated, "K"), "matrix_unit": str(_unit(call)),
+        "shared_memory_bytes": call.resources.shared_memory_bytes,
+    }  # fmt: skip
+    if tiles.reads_q_again:
+        kernel["rereads_q"] = True
+    if call.resources.registers:
+        kernel["registers"] = call.resources.registers
+    data: dict[str, Any] = {
+        "schema": 1, "name": name or _plain(call.entry.name), "title": call.entry.name, "algorithm": "flash",
+        "source": source,
+        "requires": {"dropout": False, "min_cc": profile.cc, "dtypes": [q.dtype], "head_dims": [width]},
+        "kernel": kernel,
+        "tile": [{"head_dim": width, "block_q": tiles.block_q, "block_k": tiles.block_k, "warps": warps,
+                  "stages": stages}],
+    }  # fmt: skip
+    if call.function is not None:
+        facts = kernel_facts(call.function, profile, evaluated.threads, call.resources.shared_memory_bytes)
+        data |= _spill(facts, width, source)
+    return file_text(data, f"Read from the code of {call.entry.name}.")
+
+
+def _argument(evaluated: Evaluated, role: str) -> TensorArgument:
+    """The tensor of that name. Raises InputError: there is none."""
+    for tensor in evaluated.bound.tensors:
+        if tensor.name.lower().removesuffix("_ptr").strip("_") in NAMES[role]:
+            return tensor
+    known = ", ".join(t.name for t in evaluated.bound.tensors)
+    raise InputError(f"`arg` names no tensor {role} of attention; given: {known}")
+
+
+def _heads(q: TensorArgument) -> tuple[int, int]:
+    """(sequences, heads) of [batch, heads, tokens, head_dim], or of [heads, tokens, head_dim]."""
+    outer = q.shape[:-2]
+    return (outer[0], math.prod(outer[1:])) if len(outer) > 1 else (1, math.prod(outer))
+
+
+def _stages(evaluated: Evaluated, step_bytes: int, shared_bytes: int) -> int:
+    """Buffers of keys and values: as many as fit in shared memory where copies are asynchronous, else 1."""
+    ahead = any(site.asynchronous for site in evaluated.sites)
+    return max(1, min(16, shared_bytes // max(1, step_bytes))) if ahead else 1
+
+
+def _sites_of(evaluated: Evaluated, role: str, mode: Mode) -> list[Site]:
+    name = _argument(evaluated, role).name
+    return [site for site in evaluated.sites if site.tensor == name and site.mode is mode]
+
+
+def _edge(evaluated: Evaluated, role: str) -> str:
+    past = any(site.past_end > 0 for site in _sites_of(evaluated, role, Mode.LOAD))
+    return str(Edge.WHOLE if past else Edge.EXACT)
+
+
+def _writes_more(evaluated: Evaluated) -> bool:
+    """Whether it stores something beside O: the log-sum-exp of its rows."""
+    output = _argument(evaluated, "O").name
+    return any(site.mode is Mode.STORE and site.tensor not in ("", output) for site in evaluated.sites)
+
+
+def _unit(call: CodeCall) -> MatrixUnit:
+    parts = {one.name for one in call.entry.instructions}
+    return next((unit for word, unit in UNITS if word in parts), MatrixUnit.FP32)
+
+
+def _spill(facts: KernelFacts, width: int, source: str) -> dict[str, Any]:
+    """The row of spilled registers; empty where there are none."""
+    spill = facts.spill
+    if spill is None:
+        return {}
+    numbers = ("write_per_tile", "write_per_pair", "read_per_tile", "read_per_pair", "accesses_per_pair", "frame")
+    row = {name: round(float(getattr(spill, name)), 1) for name in numbers}
+    return {"spill": [{"head_dim": width, **row, "frame": int(row["frame"]), "source": source}]}
+
+
+def _plain(name: str) -> str:
+    """A kernel's name in small letters and digits, parted by -."""
+    letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in name.lower())
+    return "-".join(part for part in letters.split("-") if part) or "my-kernel"
