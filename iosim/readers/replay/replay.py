@@ -434,7 +434,7 @@ def _stand_for(
 
 
 def _joined(launches: Sequence[Launch]) -> bool:
-    """Whether the second of these launches joins the first one's grid."""
+    """True where the second of these launches joins the first one's grid."""
     return len(launches) > 1 and launches[1].joins
 
 
