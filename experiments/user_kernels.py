@@ -261,8 +261,8 @@ def loop_row(function: Function) -> dict[str, Any]:
     made: Counts = count(turn, function.cc)
     beside = count([one for n, one in enumerate(flow.instructions) if n not in inside], function.cc)
     special = dict(made.special)
-    text = {name: " ".join(f"{k}:{v:g}" for k, v in getattr(made, name).items()) for name in
-            ("products", "shared_loads", "shared_stores")}  # fmt: skip
+    tables = {"products": made.products, "shared_loads": made.shared_loads, "shared_stores": made.shared_stores}
+    text = {name: " ".join(f"{k}:{v:g}" for k, v in counted.items()) for name, counted in tables.items()}
     return {
         "cc": function.cc, "kernel": function.name, "registers": function.registers, "frame": function.frame_bytes,
         "shared": function.shared_memory_bytes, "instructions": len(flow.instructions),

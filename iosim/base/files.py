@@ -20,8 +20,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 
 def is_made_by(path: str | Path, command: str) -> bool:
-    """Whether a page may be written over what is at `path`: nothing, an empty file, or a page of the same command such
-    as "iosim report", as its head says, or in Markdown the command line that makes it again."""
+    """True where a page may be written over what is at `path`: nothing, an empty file, or a page of the same command
+    such as "iosim report", as its head says, or in Markdown the command line that makes it again."""
     place = Path(path)
     if not place.is_file() or not place.stat().st_size:
         return True

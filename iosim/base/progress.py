@@ -53,7 +53,7 @@ _quiet = threading.Event()
 
 
 def hush(quiet: bool) -> None:
-    """Whether nothing is shown of how far work is, nor what is announced: errors alone."""
+    """True where nothing is shown of how far work is, nor what is announced: errors alone."""
     if quiet:
         _quiet.set()
     else:

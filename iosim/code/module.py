@@ -23,7 +23,7 @@ from iosim.code.listing import Instruction, control_words, functions_of, read_li
 from iosim.code.tools import disassembled, embedded, embedded_ptx
 
 WARP = 32
-CACHE_SUFFIX, PTX_SUFFIX, LISTING_SUFFIX, FACTS_SUFFIX = ".cubin", ".ptx", ".sass", ".json"
+CACHE_SUFFIX, PTX_SUFFIX, FACTS_SUFFIX = ".cubin", ".ptx", ".json"
 FATBIN_MAGIC = b"\x50\xed\x55\xba"
 ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 HEAD_FIELDS = ("cc", "registers", "frame", "shared", "threads")

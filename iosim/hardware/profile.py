@@ -89,7 +89,7 @@ class HardwareProfile(Quantities):
 
     @property
     def is_amd(self) -> bool:
-        """Whether it is AMD's: its SMs are compute units, their warps waves of 64, its tensor cores matrix cores."""
+        """True where it is AMD's: its SMs are compute units, their warps waves of 64, its tensor cores matrix cores."""
         return self.cc >= FIRST_GFX
 
     @property
@@ -157,8 +157,8 @@ class HardwareProfile(Quantities):
         return self.tensor_flops_achieved_per_s.get(kind) or PRODUCT_SHARE * self.tensor_flops(kind)
 
     def computes_in_fp32(self, dtype: str) -> bool:
-        """Whether products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take it:
-        bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
+        """True where products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take
+        it: bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
         return dtype in ON_FP32_UNITS and dtype not in self.tensor_flops_per_s and self.fp32_flops_per_s is not None
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:

@@ -65,7 +65,7 @@ class Conditions:
 
     @property
     def warm(self) -> bool:
-        """Whether the first loads find their data in the L2."""
+        """True where the first loads find their data in the L2."""
         return self.l2_start == "warm"
 
 

@@ -116,18 +116,18 @@ class RowPass:
 
     @property
     def sums_heads(self) -> bool:
-        """Whether it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one to
-        which all of them add."""
+        """True where it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one
+        to which all of them add."""
         return any(TensorKind.PER_HEAD.is_kind_of(name) or name in KEY_SUMS for name in (*self.reads, *self.writes))
 
     @property
     def reorders(self) -> bool:
-        """Whether it copies a tensor alone, to have its heads lie after its rows: one head, or one row, does."""
+        """True where it copies a tensor alone, to have its heads lie after its rows: one head, or one row, does."""
         return self.writes == tuple(TensorKind.COPY.of(name) for name in self.reads)
 
     @property
     def follows(self) -> bool:
-        """Whether it comes after the main launch, whose sums it reads."""
+        """True where it comes after the main launch, whose sums it reads."""
         return any(TensorKind.PER_HEAD.is_kind_of(name) or TensorKind.SUMS.is_kind_of(name) for name in self.reads)
 
 
@@ -175,7 +175,7 @@ class Kernel:
     splits: int = 1
     """Number of parts that the keys of a head are split into."""
     writes_lse: bool = True
-    """Whether it writes the log-sum-exp of every row."""
+    """True where it writes the log-sum-exp of every row."""
     edge_q: Edge = Edge.EXACT
     """What it fetches of the last, ragged block of queries."""
     edge_k: Edge = Edge.EXACT
@@ -183,9 +183,9 @@ class Kernel:
     fetch: Fetch = Fetch.BYTES
     """How its main launches ask for the rows of Q, K, V and dO."""
     rereads_q: bool = False
-    """Whether it loads Q again at every key block."""
+    """True where it loads Q again at every key block."""
     packs_group: bool = False
-    """Whether the query heads of a group share the rows of a tile."""
+    """True where the query heads of a group share the rows of a tile."""
     compiled_head_dim: int | None = None
     """Columns that it computes with, where they are more than the problem's."""
     warp_size: int = 32
@@ -201,11 +201,11 @@ class Kernel:
     overheads: tuple[Overhead, ...] = ()
     """Bytes that it moves beside the tensors."""
     clears_queue: bool = False
-    """Whether a memset clears the counter of its queue before each launch."""
+    """True where a memset clears the counter of its queue before each launch."""
     backward: PassSettings = field(default_factory=PassSettings)
     """What differs in the backward pass; the fields above are the forward's."""
     followed_by: Kernel | None = None
-    """Of a call of both passes, what runs the backward where more than `backward` differs; None for this kernel."""
+    """What runs the backward of a call of both passes, where more than `backward` differs; None for this kernel."""
     spill: Spill | None = None
     """Bytes of registers that it spills."""
     matrix_unit: MatrixUnit | None = None

@@ -150,8 +150,8 @@ class Tensor:
     format: str = ""
     """Name of the number format that the problem gives its elements, as long as they are as wide."""
     copies: int = 1
-    """Of a tensor whose rows an access moves as a whole (`Rows.OWN`), one a block: of keys where the access is made for
-    a key block or a pair, else of queries. Of others, one a split."""
+    """Copies of the tensor: one per block where an access moves its rows as a whole (`Rows.OWN`), of keys where the
+    access is made for a key block or a pair, else of queries; one per split for others."""
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0
@@ -166,9 +166,9 @@ class Tensor:
     """Row r of a launch's axis lies at r modulo the tensor's rows: a workspace in whole tiles, whose rows CTAs use
     again for their next key blocks."""
     keys_per_row: int = 0
-    """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
-    blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
-    lists of what is picked, a column an entry, which is one key or a block of so many."""
+    """Keys that one row of a block table stands for: those of a page; 0 for other tensors. Its entries are read as the
+    rows of key blocks are, each sector once by every work tile. Where its rows are queries it holds their lists of what
+    is picked, a column per entry, which is one key or a block of so many."""
     view_of: str = ""
     """The tensor whose memory it is, cut otherwise by other launches. NB: a replay fetches both."""
     picked_by: str = ""
@@ -226,7 +226,7 @@ class Tensor:
 
     @property
     def is_list(self) -> bool:
-        """Whether it holds lists of picked keys, each its query's own."""
+        """True where it holds lists of picked keys, each its query's own."""
         return self.keys_per_row > 0 and self.along is Rows.QUERY
 
 
@@ -251,8 +251,8 @@ class Access:
     """How many times in a row the same tile is moved (a softmax that reads its row again); how many walks over its keys
     a work tile makes, where the launch `walks_again`."""
     skip: int = 0
-    """Of the visits of the block whose rows it moves, how many go without this access (0 or 1; per PAIR only): running
-    sums of a query block, or a key block, that are not read at the first visit, or not written at the last."""
+    """Visits of the block whose rows it moves that go without this access (0 or 1; per PAIR only): running sums of a
+    query block, or a key block, that are not read at the first visit, or not written at the last."""
     packet_rows: int = 0
     """Rows of a vector that one store instruction covers, where that is less than a sector's worth."""
     fetch: Fetch = Fetch.BYTES
@@ -409,7 +409,7 @@ class Launch:
     more than which tensors it loads and stores."""
 
     def gathers(self, tensor: Tensor) -> bool:
-        """Whether it goes over rows of a tensor that lists of picked keys name."""
+        """True where it goes over rows of a tensor that lists of picked keys name."""
         return any(access.tensor == tensor.picked_by for access in self.accesses)
 
     @property
@@ -452,13 +452,13 @@ class Launch:
 
     @property
     def streams_queries(self) -> bool:
-        """Whether no tile begins with queries alone: its products fetch their operands anew, queries as well, or a tile
-        asks for queries and keys at once."""
+        """True where no tile begins with queries alone: its products fetch their operands anew, queries as well, or a
+        tile asks for queries and keys at once."""
         return self.rereads_q or self.work.pipelines is not None or self.work.asks_at_once
 
     @property
     def rereads_q(self) -> bool:
-        """Whether it is a forward that fetches Q again for every key block."""
+        """True where it is a forward that fetches Q again for every key block."""
         return not self.is_backward and any(
             a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in self.accesses
         )

@@ -22,7 +22,7 @@ class MemoryUse:
     lines: float
     """Lines of 128 bytes, each of which L1 looks up by itself."""
     wavefronts: float
-    """Of shared memory: cycles that its banks take."""
+    """Cycles that the banks of shared memory take."""
     hits_l1: float = 0.0
     """Part of its sectors that L1 serves."""
 
@@ -44,14 +44,15 @@ class Slot:
     """As in `Control`."""
     use: MemoryUse | None = None
     flops: float = 0.0
-    """Of a matrix product, those of its warp."""
+    """Operations of a matrix product, over its warp."""
     dtype: str = ""
     runs_beside: bool = False
-    """Whether the product runs while its warp goes on (wgmma)."""
+    """True where the product runs while its warp goes on (wgmma)."""
     leaves: int | None = None
-    """Of an instruction that waits for copies or products begun before it: how many groups may stay behind."""
+    """Groups that may stay behind where an instruction waits for copies or products begun before it; None for
+    others."""
     closes: bool = False
-    """Whether it ends a group of copies or products, which are waited for together."""
+    """True where it ends a group of copies or products, which are waited for together."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Region:
     turns: float = 1.0
     """How often it runs, in a step of the key loop or in a work tile."""
     repeats: bool = False
-    """Whether it is a loop's, whose turns follow one another."""
+    """True where it is a loop's, whose turns follow one another."""
     at: int | None = None
     """The address of the loop's first instruction; None outside of loops."""
 

@@ -59,9 +59,9 @@ class Schedule:
     direction: Direction = Direction.ASCENDING
     scheduler: Scheduler = Scheduler.STATIC
     claims_ahead: bool = False
-    """Of a dynamic scheduler: a CTA claims its next tile as it begins one, not as it ends one."""
+    """A CTA of a dynamic scheduler claims its next tile as it begins one, not as it ends one."""
     overlaps_tiles: bool = False
-    """Of a persistent grid, or a dynamic one: the next tile's first loads and products run while a tile's output is
+    """A CTA of a persistent or dynamic grid runs the next tile's first loads and products while a tile's output is
     written, so that a tile takes its steps and nothing besides."""
     chiplets: int = 1
     """L2s among which the heads are shared out, where CTAs go to L2s in turn: each works through heads of its own, in

@@ -21,7 +21,7 @@ from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitMod
 from iosim.kernel.work import Fragments, Layout
 
 BANKS = 32
-"""Of shared memory, a word of 4 bytes wide each."""
+"""Banks of shared memory, a word of 4 bytes wide each."""
 WAVEFRONT_BYTES = 128
 INSTRUCTIONS = "instructions"
 """What wavefronts stand under that hold no operand: shuffles, a warp's start, words that threads hand each other, and
@@ -41,11 +41,11 @@ MOST_WHOLE_COLUMNS = 128
 DEPTH, DEPTH_GROUP = 32, 8
 """Columns, or keys, that a turn of CUTLASS's product takes, and those whose fragments are fetched at once."""
 ATOMIC_WAVEFRONTS = 8
-"""Of an atomic of a warp to eight words, four lanes each: two for each lane of a word. Taken from the counter."""
+"""Wavefronts of a warp's atomic to eight words, four lanes each: two per lane of a word. Taken from the counter."""
 START_WAVEFRONTS = 16
 """Shuffles with which a warp of CUTLASS's forward begins."""
 BACKWARD_LOADED_SHARE = 0.4
-"""Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
+"""Fraction of the operand columns of the backward's five products that a step loads anew: Q and dO, 2 of 5."""
 
 
 class Through(StrEnum):
@@ -151,7 +151,7 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
 
 
 def shuffles(block_q: int, warps: int) -> int:
-    """Of a warp in a step where warps own whole rows: its rows' maxima and sums."""
+    """Shuffles of a warp in a step where warps own whole rows: its rows' maxima and sums."""
     return SHUFFLES_PER_ROW_TILE * (block_q // warps) // MMA_ROWS
 
 
@@ -262,7 +262,8 @@ class TwoWays:
 
     tile: CtaTile
     keeps_output: bool
-    """Whether O stays in registers; else it is staged in every step, as many columns at a time as a block has keys."""
+    """True where O stays in registers; else it is staged in every step, as many columns at a time as a block has
+    keys."""
     depth_keys: float
     """Turns of the second product's loop."""
     missing_k: float

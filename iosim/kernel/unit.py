@@ -95,38 +95,38 @@ class UnitModel:
     min_cc: int = 0
     """Compute capability from which GPUs have it."""
     nvidia: bool = True
-    """Whether NVIDIA's GPUs have it."""
+    """True where NVIDIA's GPUs have it."""
     amd: bool = False
-    """Whether AMD's GPUs have it."""
+    """True where AMD's GPUs have it."""
     operand_share: float = 1 / WGMMA_ROWS
     """Columns of operands that a backward's product fetches for each of its results."""
     loads_apart: bool = False
-    """Whether warps of their own load, so that no step waits for what it asked for itself."""
+    """True where warps of their own load, so that no step waits for what it asked for itself."""
     helper_groups: float = 0.0
     """Warpgroups that take no part in a step, where a kernel does not say how many warps load."""
     issued_by_warps: bool = False
-    """Whether every warp issues its products among its other instructions."""
+    """True where every warp issues its products among its other instructions."""
     warps_may_meet: bool = False
-    """Whether warps that divide a tile both ways are held up by one another (`Loop.warps_meet`)."""
+    """True where warps that divide a tile both ways are held up by one another (`Loop.warps_meet`)."""
     holds_buffers: bool = False
-    """Whether a buffer of keys is free only when its product is done, where the warps that compute load."""
+    """True where a buffer of keys is free only when its product is done, where the warps that compute load."""
     softmax_side_by_side: bool = False
-    """Whether exponentials and fp32 work of a step run side by side."""
+    """True where exponentials and fp32 work of a step run side by side."""
     counts_loads: bool = True
-    """Whether what loads write into shared memory takes its time beside the products' fetches."""
+    """True where what loads write into shared memory takes its time beside the products' fetches."""
     transposes_fp8: bool = False
-    """Whether V in fp8 is fetched once more and written transposed."""
+    """True where V in fp8 is fetched once more and written transposed."""
     rate_share: str = ""
     """The profile's share of the specified rate that it reaches; empty: all of it."""
     tile_cycles: str = "tile_cycles"
     """The profile's cycles of a work tile beside its steps."""
     tensor_cores: bool = True
-    """Whether tensor cores compute."""
+    """True where tensor cores compute."""
     takes_turns: bool = False
-    """Whether two warpgroups take turns at a forward's softmax: they begin a tile together, and the first operands of
-    all tiles but a CTA's first are there."""
+    """True where two warpgroups take turns at a forward's softmax: they begin a tile together, and the first operands
+    of all tiles but a CTA's first are there."""
     hides_l2: bool = False
-    """Whether a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
+    """True where a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
     splits_to: str = ""
     """The type that fp32 operands are split to, in two parts each."""
     products: int = 1
@@ -139,7 +139,7 @@ class UnitModel:
     """What computes the backward of a kernel with this forward; None: the same."""
 
     def is_on(self, cc: int, amd: bool) -> bool:
-        """Whether GPUs of this compute capability have it."""
+        """True where GPUs of this compute capability have it."""
         return (self.amd if amd else self.nvidia) and cc >= self.min_cc
 
     def rows_at_once(self, warps: int) -> int:

@@ -22,11 +22,11 @@ class Loop:
     """Warps among which a tile's keys are divided, each of which has all of its own rows; 1 where each warp sees all
     keys."""
     q_in_registers: bool = False
-    """Whether Q is held in registers, and takes no shared memory; else products fetch it from there."""
+    """True where Q is held in registers, and takes no shared memory; else products fetch it from there."""
     p_in_shared: bool = False
-    """Whether P goes through shared memory between the products; else it stays in registers."""
+    """True where P goes through shared memory between the products; else it stays in registers."""
     loads_ahead: bool | None = None
-    """Whether a step's keys and values are fetched during the step before; None where it follows from the unit and
+    """True where a step's keys and values are fetched during the step before; None where it follows from the unit and
     the number of buffers."""
     copy_waits: int = 0
     """Places of a step at which all warps of a CTA wait together for what they copied, as Triton compiles loops: one
@@ -46,8 +46,8 @@ class Loop:
     software_exps: float = 0.0
     """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
-    """Whether the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet between
-    its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
+    """True where the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet
+    between its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MaskOperations:
 
     every_step: float = 0.0
     edge_steps: float = 0.0
-    """Of those steps of a tile alone that meet an end of what its rows may see."""
+    """Lane cycles in those steps of a tile alone that meet an end of what its rows may see."""
     edge_keys: int = 0
     """Keys of these steps; 0: as many as the tile has rows."""
     edge_rows: int = 0
@@ -84,8 +84,8 @@ class Pipelines:
     exposed_loads: int = 0
     """Loads of a step that all of its warps wait for, beside those of its products."""
     locked_flops: int = 0
-    """Of a product whose sums only one CTA of a head at a time may add to, by the lock of its block of queries; 0: no
-    lock."""
+    """Operations of a product whose sums only one CTA of a head at a time may add to, by the lock of its block of
+    queries; 0: no lock."""
     over_keys: int = 0
     """How many of the products go over the keys of a step, and are as deep as it has keys."""
 
@@ -102,7 +102,8 @@ class Dependent:
     rows: int = 0
     """Rows of a triangular system, each of which waits for those before it."""
     instructions: float = 0.0
-    """Of a CTA's warps in a step, while which others wait; 0: each further CTA adds what the busiest unit takes."""
+    """Instructions of a CTA's warps in a step, while which others wait; 0: each further CTA adds what the busiest unit
+    takes."""
 
 
 class Layout(StrEnum):
@@ -147,13 +148,13 @@ class Fragments:
     step: float = 0
     tile: float = 0
     skips_masked: bool = False
-    """Whether a warp leaves out steps whose pairs the mask takes from all of its rows."""
+    """True where a warp leaves out steps whose pairs the mask takes from all of its rows."""
     stages_output: bool = True
-    """Whether results leave through shared memory."""
+    """True where results leave through shared memory."""
     warps_along: tuple[int, ...] = ()
-    """Of a backward: warps along the first side of the products for scores, for dK and dV, and for dQ."""
+    """Warps along the first side of a backward's products for scores, for dK and dV, and for dQ."""
     holds_v: bool = False
-    """Of a backward: whether fragments of V stay in registers."""
+    """Fragments of V stay in registers in a backward."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class Work:
     unit: str = ""
     """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True
-    """Whether tensor cores compute the products, where there are any."""
+    """True where tensor cores compute the products, where there are any."""
     product_ctas: int = 1
     """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
     shared_bytes_per_pair: int = 0
@@ -205,7 +206,7 @@ class Work:
     """Its machine code, where that was read: its warps then play it, and no number above that only time follows from is
     used."""
     asks_at_once: bool = False
-    """Whether a work tile asks for its queries and its first keys at once, and waits for both together."""
+    """True where a work tile asks for its queries and its first keys at once, and waits for both together."""
     thread_loads: float = 0.0
     """Loads that a thread of a pass waits for, one behind the other, beside its first."""
     operations_per_value: int = 0

@@ -32,9 +32,9 @@ from iosim.readers.replay.sampling import CoarseSteps, Windows
 
 FILE = "replays.sqlite3"
 MOST_BYTES = 256 << 20
-"""Of results that are kept: some hundred thousand."""
+"""Bytes of results that are kept: some hundred thousand results."""
 KEPT_SHARE = 0.9
-"""Of `MOST_BYTES`, what is left once results had to go."""
+"""Fraction of `MOST_BYTES` that is left once results had to go."""
 BUSY_S = 2.0
 """What is waited for another process to end its writing."""
 USED_AGAIN_S = 86_400.0

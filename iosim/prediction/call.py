@@ -62,7 +62,7 @@ class Call:
 
     @property
     def spilling(self) -> tuple[str, ...]:
-        """Of each launch that the compiler would have spill registers at a cost that is not known, a sentence."""
+        """A sentence per launch that the compiler would have spill registers at a cost that is not known."""
         return tuple(
             f"launch {launch.name} {fit.spilling}: the compiler would spill the others; what these spills move, and "
             "their time, is in no number here"

@@ -143,7 +143,7 @@ def site_table(p: CodePrediction) -> Table:
 
 
 def _moves(g: Site) -> str:
-    """Whether an access goes on with its loop."""
+    """True where an access goes on with its loop."""
     if not g.loop:
         return "once"
     if not g.moves_with_loop:

@@ -135,7 +135,7 @@ def planned(
 
 
 def repeats(launch: Launch) -> bool:
-    """Whether a launch's work tiles loop long enough to be played in part."""
+    """True where a launch's work tiles loop long enough to be played in part."""
     if launch.touched is not None:
         return int(launch.touched.entries.size) >= SAMPLED_STEPS * launch.work_tiles
     loops = launch.outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT)

@@ -124,7 +124,7 @@ class Prediction(Shown):
         return max(0.0, 1 - missed / requested) if requested else None
 
     def smem_known(self, launch: str | None = None) -> bool:
-        """Whether the fragments of a launch, or of all, are known."""
+        """True where the fragments of a launch, or of all, are known."""
         return all(n.work.fragments for n in self.chain.launches if launch in (None, n.name))
 
     @property
@@ -228,7 +228,7 @@ class Prediction(Shown):
 
     @property
     def hbm_known(self) -> bool:
-        """Whether bytes at HBM were found, rather than their bounds alone."""
+        """True where bytes at HBM were found, rather than their bounds alone."""
         return self.method != "bounds"
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:

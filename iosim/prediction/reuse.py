@@ -46,7 +46,7 @@ class Reuse:
 
     @property
     def in_progress_bytes(self) -> int:
-        """Of the heads at once, all that is shared."""
+        """Bytes of all that is shared, of the heads at once."""
         return self.heads_at_once * self.one_head_bytes
 
     @property

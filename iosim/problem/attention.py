@@ -206,7 +206,7 @@ class AttentionProblem(ProblemFields):
 
     @property
     def widens(self) -> bool:
-        """Whether K and V have fewer bits a value than Q; a latent cache in fp8 has several types."""
+        """True where K and V have fewer bits a value than Q; a latent cache in fp8 has several types."""
         return self.cache_dtype is not None and not self.latent_kv
 
     @property
@@ -229,7 +229,8 @@ class AttentionProblem(ProblemFields):
 
     @property
     def shares_rows(self) -> bool:
-        """Whether a tile may hold the rows of several heads: not where each head, or token, has a bias or mask row."""
+        """True where a tile may hold the rows of several heads: not where each head, or token, has a bias or mask
+        row."""
         return self.bias == "none" and self.mask_storage == "implicit"
 
     @property
@@ -245,12 +246,12 @@ class AttentionProblem(ProblemFields):
 
     @property
     def forward(self) -> bool:
-        """Whether the forward pass is asked for."""
+        """True where the forward pass is asked for."""
         return self.passes in ("fwd", "fwd+bwd")
 
     @property
     def backward(self) -> bool:
-        """Whether the backward pass is asked for."""
+        """True where the backward pass is asked for."""
         return self.passes in ("bwd", "fwd+bwd")
 
     def with_(self, **changes: Any) -> AttentionProblem:
@@ -266,7 +267,7 @@ class AttentionProblem(ProblemFields):
 
     @property
     def gathers(self) -> bool:
-        """Whether queries find keys by lists."""
+        """True where queries find keys by lists."""
         return self.top_k is not None or self.compress_ratio is not None
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iosim.problem.masks.blocks import BlockMask
 
 NO_BOUND = -1
-"""Of `window_right`: no bound on that side, as FlashAttention writes it."""
+"""No bound on the side of `window_right`, as FlashAttention writes it."""
 INTERVAL_MASKS = ("none", "causal", "window")
 FIRST_TOKENS_MASKS = ("window+global", "window+first")
 LIST_MASKS = ("butterfly", "strided", *FIRST_TOKENS_MASKS, "blocks")

@@ -53,7 +53,7 @@ def estimate(
 
 
 def _is_looped(access: Access) -> bool:
-    """Whether it loads rows that CTAs share at each step of their loops."""
+    """True where it loads rows that CTAs share at each step of their loops."""
     return access.per is Per.PAIR and access.mode is Mode.LOAD and access.rows is not Rows.PAIR
 
 
@@ -158,7 +158,7 @@ class CapacityRule:
         return sum(self._bytes(self.chain.tensors[name]) for name in touched)
 
     def _stays(self, tensor: str, launch: int) -> Any:
-        """Whether a temporary tensor's last reader gets it from L2: as it is dead afterwards, it is not written
+        """True where a temporary tensor's last reader gets it from L2: as it is dead afterwards, it is not written
         back."""
         later = [n for n in self.chain.users(tensor) if n > launch]
         between = self._between(tensor, later[0]) if later else None

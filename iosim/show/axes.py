@@ -267,7 +267,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Beside:
-    """Of all panels that are to be compared: the longest bar, and the most bars."""
+    """The longest bar and the most bars of all panels that are to be compared."""
 
     longest: float
     most: int

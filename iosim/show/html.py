@@ -68,7 +68,7 @@ def group_columns(table: Table) -> int:
 
 
 def is_cards(table: Table) -> bool:
-    """Whether its rows are cards in a narrow window."""
+    """True where its rows are cards in a narrow window."""
     return len(table.columns) - group_columns(table) > MOST_IN_A_ROW and len(table.rows) <= MOST_CARDS
 
 

@@ -21,7 +21,7 @@ _for_a_person: ContextVar[bool] = ContextVar("for_a_person", default=True)
 
 @contextmanager
 def output(*, for_a_person: bool) -> Iterator[None]:
-    """Whether what is written in here is for someone who reads it in this terminal."""
+    """True where what is written in here is for someone who reads it in this terminal."""
     token = _for_a_person.set(for_a_person)
     try:
         yield
@@ -44,8 +44,8 @@ def columns() -> int | None:
 
 
 def in_colour(stream: TextIO | None = None) -> bool:
-    """Whether a stream, standard output if none is given, is a terminal that shows colours, and nobody asked for none
-    (no-color.org)."""
+    """True where a stream, standard output if none is given, is a terminal that shows colours, and nobody asked for
+    none (no-color.org)."""
     stream = stream or (sys.stdout if _for_a_person.get() else None)
     if stream is None or not stream.isatty():
         return False

@@ -41,7 +41,6 @@ TWICE = 1.5
 GLOBAL_GROUPS = ("global-load", "global-store", "global-copy", "global-atomic")
 SHARED_GROUPS = ("shared-load", "shared-store", "shared-atomic")
 LOCAL_GROUPS = ("local-load", "local-store")
-Line = tuple[str, int] | None
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from iosim.code.counts import count, key_loop, turn_of
+from iosim.code.kernel_facts import kernel_facts
 from iosim.code.local import frame_offset, local_traffic
 from iosim.code.loops import Flow
 from iosim.code.module import Function, read_module
 from iosim.code.opcodes import lane_bytes, least_wavefronts, operation, product, table
 from iosim.code.runs import runs_of_lines, runs_of_trips
+from iosim.hardware.profile import load_profile
+from iosim.readers.timing.warps import SmPace, placed_warps, regions_turn
 
+PACE = SmPace(l2_latency=300, tensor_flops=1024, l2_bytes=64, stored_bytes=32)
 HEAD = "// function f cc=90 registers=32 frame=16 shared=0 threads=128\n"
 NESTED = """
 /*0000*/ MOV R1, RZ ;
@@ -167,6 +172,14 @@ def test_products_stand_in_the_opcode(tmp_path: Path, text: str, shape: tuple[in
     assert (made.rows, made.columns, made.depth, made.dtype) == shape
 
 
+def test_shared_memory_is_counted_by_width(tmp_path: Path) -> None:
+    lines = ("LDS.128 R4, [R2]", "LDS.128 R8, [R2+0x10]", "LDSM.16.M88.4 R4, [R2]", "STS [R2], R4", "STS.64 [R2], R4")
+    text = "".join(f"/*{16 * n:04x}*/ {line} ;\n" for n, line in enumerate(lines))
+    counts = count(function(text, tmp_path).instructions, 90)
+    assert counts.shared_loads == {16: 3}
+    assert counts.shared_stores == {4: 1, 8: 1}
+
+
 class TestLocalMemory:
     def turn(self, words: int, folder: Path) -> Function:
         """Stores so many words of the frame, then loads them."""
@@ -191,3 +204,15 @@ class TestLocalMemory:
         one = function("/*0000*/ LDL R4, [R2+UR5] ;\n", tmp_path).instructions
         assert frame_offset(one[0]) is None
         assert local_traffic(one, 90, warps=4, l1_bytes=100_000).unknown == 1
+
+
+def test_a_kernel_of_5000_instructions_is_read_in_time(tmp_path: Path) -> None:
+    """Listing, loops, runs, local memory and its play by eight warps: 5 s at most, a second on one core."""
+    kinds = ("FFMA R4, R5, R6, R4", "STL [R1+0x{:x}], R4", "LDL R5, [R1+0x{:x}]", "MUFU.EX2 R6, R4")
+    body = "".join(f"/*{16 * n:04x}*/ {kinds[n % 4].format(4 * (n % 150))} ;\n" for n in range(5000))
+    text = f".L_x_0:\n{body}/*{16 * 5000:04x}*/ @P0 BRA `(.L_x_0) ;\n/*{16 * 5001:04x}*/ EXIT ;\n"
+    begin = time.process_time()
+    facts = kernel_facts(function(text, tmp_path), load_profile("h100"), threads=128)
+    regions_turn(facts.machine.step + facts.machine.tile, placed_warps(128, 2), PACE)
+    assert time.process_time() - begin < 5
+    assert facts.counts.instructions == 5001

@@ -58,7 +58,7 @@ PARTS, MERGES = 3, 6
 """Parts of a chunk below the first, whose products with those before stand one behind the other in KDA's kernel; and
 products, one behind the other, that merge the inverses of all parts."""
 COLUMN_OPERATIONS = 8
-"""Of the fp32 units, for a column of a key: its decay and both products, summed."""
+"""Operations of the fp32 units for a column of a key: its decay and both products, summed."""
 SIDE = 64
 """Columns of K, or of V, that a product takes at once: two halves of 128, one after the other."""
 OUTPUT_DEPTH = 128

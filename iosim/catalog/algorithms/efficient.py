@@ -58,7 +58,8 @@ from iosim.kernel.work import Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 
 HEADER_BYTES = 16
-"""Of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and padding."""
+"""Bytes of the header of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and
+padding."""
 SOURCE = "experiments/measurements/h100_library_builds.csv"
 LOCK_READ, LOCK_WRITE, LOCK_WRITE_PER_WARP = 140, -204, 111
 """Bytes that locks, counters and fences move for a tile of dQ's sums at a pair: fitted on what is counted beside
@@ -67,8 +68,8 @@ UNROLLED_COLUMNS = 128
 """Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
 for each column in place of one for each fragment."""
 IDLE_WARPS_SPILL = 0.36
-"""Of what a warp spills at a pair in builds with buffers for dK and dV, the part that it does not where none of its 32
-rows of queries are there: fitted on h100_random.csv and its later draws."""
+"""Fraction of what a warp spills at a pair, in builds with buffers for dK and dV, that it does not spill where none of
+its 32 rows of queries are there: fitted on h100_random.csv and its later draws."""
 WARP_ROWS = 32
 FRAGMENT_BYTES = 16
 """What a thread loads at once of O, and of dO."""
@@ -226,15 +227,15 @@ def _running(tensor: str, rows: Rows, edge: Edge, read_first: bool = False) -> l
 
 
 def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int, int]:
-    """Of a pair's products: (those for dV and dK, one a tile of columns; those for dQ; the sum of all depths). QK^T and
-    dO V^T are as deep as the head has columns, in whole k-steps, the others as a block has rows."""
+    """The products of a pair: (those for dV and dK, one a tile of columns; those for dQ; the sum of all depths). QK^T
+    and dO V^T are as deep as the head has columns, in whole k-steps, the others as a block has rows."""
     d, d_v, of_query, of_key = problem.head_dim, problem.head_dim_v, tile.block_q, tile.block_k
     dk_dv, dq = -(-d_v // of_query) - (-d // of_query), -(-d // of_key)
     return dk_dv, dq, sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
 
 
 def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
-    """Of the loop for D of a block of queries: (pairs of fragments that a thread loads one behind the other, turns in
+    """The loop for D of a block of queries: (pairs of fragments that a thread loads one behind the other, turns in
     which it keeps them in local memory). The first fragment of a pair is waited for, the next one is under way."""
     columns = max(1, 32 * tile.warps // tile.block_q) * (FRAGMENT_BYTES // problem.input_type.bytes)
     fragments = -(-problem.head_dim_v // columns)

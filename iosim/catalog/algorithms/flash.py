@@ -69,8 +69,8 @@ SUMS_PER_LINE = 32
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
 LOADS_BETWEEN_LOOPS = 3
-"""Of a list's length, of its first block's number and of that block's keys, where one loop over a list follows another:
-each waits for the one before."""
+"""Loads that wait for one another where one loop over a list follows another: of the list's length, of its first
+block's number and of that block's keys."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
 LISTS = "block_count", "block_list"
@@ -78,7 +78,7 @@ STATISTICS_ROWS = 128
 """Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
-"""Of the packets more that rows of O, or of dK and dV, take which begin inside a sector, those that do not merge on
+"""Fraction of the further packets, of rows of O, or of dK and dV, that begin inside a sector, which do not merge on
 their way: fitted on the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95
 and 0.71 to 0.98."""
 
@@ -96,14 +96,14 @@ class SplitOptions(cache.CacheOptions):
     combine_waits: int = number(3, 0, 100)
     combine_loads_at_once: int = number(4, 1, 1024)
     partial_bytes: int = number(4, 2, 4)
-    """Of a value of a split's partial O: fp32, or 16 bits."""
+    """Bytes of a value of a split's partial O: fp32, or 16 bits."""
     combines_one: bool = False
     """With one split, too, the partial result goes through memory."""
     empty_splits: bool = False
     """There may be more splits than key blocks: the others read their queries, too, and write zeros."""
     combine_launches: int = number(1, 1, 3)
-    """Of splits that leave a max and a sum: one launch; or the statistics of rows before it; or the weights of splits,
-    their sum over each row, and then the output."""
+    """Launches that combine splits which leave a max and a sum: one; or the statistics of rows before it; or the
+    weights of splits, their sum over each row, and then the output."""
 
 
 class Workspace(StrEnum):
@@ -250,7 +250,7 @@ def _stored(kernel: Kernel) -> Fetch:
 
 
 def _by_chunk(kernel: Kernel) -> bool:
-    """Whether it is FlashAttention-2's code, as compiled."""
+    """True where it is FlashAttention-2's code, as compiled."""
     return kernel.fragments is not None and kernel.fragments.layout is Layout.CHUNKS
 
 

@@ -64,8 +64,8 @@ SELECT_KEYS = 1024
 WALKS = 2
 """Times that it goes over a query's logits."""
 SELECT_WAITS, SELECT_AHEAD = 7, 3
-"""Of a CTA of the top-k: loads, or as long, that wait for one another whatever the keys, and steps over the keys that
-one more load is waited for. Fitted (benchmarks/sparse.py)."""
+"""Loads, or as long, of a CTA of the top-k that wait for one another whatever the keys, and steps over the keys per one
+more load that is waited for. Fitted (benchmarks/sparse.py)."""
 SHORT_WAITS = 2
 """Loads that wait for one another where a query sees no more keys than are picked."""
 TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_transform_decode_kernel"
@@ -186,7 +186,7 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
 
 
 def _mean_waits(problem: AttentionProblem, options: IndexerOptions) -> int:
-    """Of a CTA of the top-k, in the mean over the queries."""
+    """Loads that a CTA of the top-k waits for, in the mean over the queries."""
     p, picks, ratio = problem, problem.top_k or 0, problem.compress_ratio or 1
     longer = p.seq_q if p.mask == "none" else min(p.seq_q, p.seq_k - picks * ratio)
     fewest = p.seq_k if p.mask == "none" else max(picks, (p.seq_k - p.seq_q) // ratio) + 1

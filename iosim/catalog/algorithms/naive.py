@@ -268,7 +268,7 @@ def softmax(b: ChainBuilder, scores: str) -> str:
 
 
 def _is_wide(b: ChainBuilder) -> bool:
-    """Whether the softmax leaves fp32 weights beside those of the scores' type."""
+    """True where the softmax leaves fp32 weights beside those of the scores' type."""
     return options_of(b.kernel, NaiveOptions).softmax is not Softmax.OWN and b.score_bytes < 4
 
 

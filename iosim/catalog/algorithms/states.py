@@ -31,7 +31,7 @@ STATE_BYTES = 4
 GATE_BYTES = 4
 """Sums of gates and states between calls are fp32."""
 MOST_REGISTERS = 255
-"""Of a thread, on every GPU that runs these kernels."""
+"""Registers of a thread at most, on every GPU that runs these kernels."""
 STEP_LOADS, STEP_SUMS = 2, 3
 """Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
 a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""

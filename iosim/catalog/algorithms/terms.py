@@ -48,7 +48,7 @@ class TermOptions(AlgorithmOptions):
     converts_mask: bool = False
     padding_is_added: bool = False
     sink_bytes: int = number(4, 1, 8)
-    """Of a head's learned logit."""
+    """Bytes of a head's learned logit."""
 
 
 PASS_ROWS = 4

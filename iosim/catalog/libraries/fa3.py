@@ -92,7 +92,7 @@ def cluster(problem: AttentionProblem, block_q: int, head_dim: int, splits: int)
 
 
 def p_in_shared(problem: AttentionProblem, width: int, warps: int) -> bool:
-    """Whether P waits for its product in shared memory: in 16 bits at widths of 96, and at 64 without a mask where
+    """True where P waits for its product in shared memory: in 16 bits at widths of 96, and at 64 without a mask where
     three warpgroups compute (hopper/tile_size.h, MmaPV_is_RS)."""
     if problem.dtype == "fp8" or warps == ONE_WARPGROUP:
         return False

@@ -131,7 +131,7 @@ class Fa4VarlenRules(Fa4Sm100Rules):
 
 
 def pairs_of_ctas(problem: AttentionProblem, splits: int) -> bool:
-    """Whether two CTAs compute products together (use_2cta_instrs): neither under a mask nor with splits, pages of
+    """True where two CTAs compute products together (use_2cta_instrs): neither under a mask nor with splits, pages of
     another size than a tile's keys, or packed sequences."""
     rows, width_v = problem.seq_q * problem.group, -(-problem.head_dim_v // 16) * 16
     plain = problem.mask == "none" and splits == 1 and problem.seq_lens is None

@@ -145,7 +145,7 @@ def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tu
 
 
 def is_file(name: str) -> bool:
-    """Whether a kernel's name is the path of a file: it ends in .toml, or has a directory."""
+    """True where a kernel's name is the path of a file: it ends in .toml, or has a directory."""
     return name.strip().lower().endswith(".toml") or "/" in name
 
 

@@ -213,7 +213,7 @@ def _resolved(
 
 
 def split_alike(name: str) -> bool:
-    """Whether a catalog kernel gives all sequences of a call as many splits; else their splits have one length."""
+    """True where a catalog kernel gives all sequences of a call as many splits; else their splits have one length."""
     return rules_of(entry(name).get("rules")).splits_alike if name in entry_names() else False
 
 

@@ -51,11 +51,11 @@ class Rules:
     """What a library decides at launch, question by question; the answers here are those of a kernel without rules."""
 
     splits_alike = False
-    """Whether all sequences of a call get as many splits; else splits of one length."""
+    """True where all sequences of a call get as many splits; else splits of one length."""
     splits_packed = False
-    """Whether the splits of sequences of different lengths are known."""
+    """True where the splits of sequences of different lengths are known."""
     packs_groups = False
-    """Whether the query heads of a group share the rows of a tile wherever there are several."""
+    """True where the query heads of a group share the rows of a tile wherever there are several."""
     split_options: ClassVar[Mapping[str, Any]] = {}
     """The algorithm's options of the split kernel."""
 
@@ -73,8 +73,8 @@ class Rules:
         return None
 
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        """Whether the query heads of a group share the rows of a tile; `stated`: whether the file says that they may.
-        Asked for forwards without dropout whose heads can share rows."""
+        """True where the query heads of a group share the rows of a tile; `stated`: whether the file says that they
+        may. Asked for forwards without dropout whose heads can share rows."""
         return problem.group > 1 if self.packs_groups else stated and problem.seq_q == 1
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:

@@ -150,7 +150,7 @@ def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
 
 
 def combines_nothing(kernel: Kernel, problem: AttentionProblem, sms: int) -> bool:
-    """Whether FlashAttention-3 launches its combine though no sequence is split: the host knows its bound alone."""
+    """True where FlashAttention-3 launches its combine though no sequence is split: the host knows its bound alone."""
     rules = rules_of(entry(kernel.name).get("rules"))
     if kernel.splits > 1 or not isinstance(rules, Fa3VarlenRules):
         return False

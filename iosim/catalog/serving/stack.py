@@ -53,7 +53,7 @@ class Extra:
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
 
     def reorders(self, problem: AttentionProblem) -> bool:
-        """Whether it copies rows to other places, value by value."""
+        """True where it copies rows to other places, value by value."""
         return self.when.startswith("packed") and reorders(problem)
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
@@ -79,7 +79,7 @@ class Assumption:
 
 
 def reorders(problem: AttentionProblem) -> bool:
-    """Whether rows of heads lie in another order where a group's are rows of one key/value head."""
+    """True where rows of heads lie in another order where a group's are rows of one key/value head."""
     return problem.sequence_count > 1 and problem.kv_heads > 1
 
 
@@ -91,7 +91,7 @@ class Stack:
     source: str
     page_size: int
     append_kv: bool
-    """Whether a call first writes the new tokens' K and V."""
+    """True where a call first writes the new tokens' K and V."""
     call_gap_s: float
     """Seconds between two calls that no launch explains; fitted."""
     assumes: tuple[str, ...]

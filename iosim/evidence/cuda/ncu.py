@@ -87,7 +87,7 @@ def _count(cell: str) -> float | None:
 
 
 def is_there(cell: str) -> bool:
-    """Whether a cell holds a value at all."""
+    """True where a cell holds a value at all."""
     return cell.lower() not in ("", "n/a", "(!) n/a")
 
 

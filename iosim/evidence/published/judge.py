@@ -34,7 +34,7 @@ class Judged:
     predicted: float
     inside: bool | None
     plain: bool = False
-    """Whether the kernel is a chain that writes the scores to memory."""
+    """True where the kernel is a chain that writes the scores to memory."""
 
     @property
     def error(self) -> float:

@@ -75,7 +75,7 @@ def form_of(header: Sequence[str]) -> Mapping[str, Any] | None:
 
 
 def is_published(path: str | Path) -> bool:
-    """Whether a file is a table of one of the known forms. Raises InputError: it cannot be read."""
+    """True where a file is a table of one of the known forms. Raises InputError: it cannot be read."""
     lines = text_of_file(path, f"{OPTION} '{path}'").splitlines()
     return bool(lines) and form_of(next(csv.reader(lines[:1]))) is not None
 

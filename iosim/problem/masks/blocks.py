@@ -150,7 +150,7 @@ class BlockMask(Mask):
     # What readers ask of a mask (iosim.problem.masks.mask.Mask).
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        """Whether each pair lies in a kept block, found by searching the row's list."""
+        """True where each pair lies in a kept block, found by searching the row's list."""
         width = self.shape[1]
         wanted = (queries // self.block_q) * width + keys // self.block_k
         kept_blocks = self.rows * width + self.indices

@@ -27,7 +27,7 @@ from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import BoolArray, IntArray
 
 MAX_BYTES = 1 << 29
-"""Of the arrays of a file together: 8,192 x 8,192 blocks as a BlockMask's two lists."""
+"""Bytes of the arrays of a file together: 8,192 x 8,192 blocks as a BlockMask's two lists."""
 MEMBERS = ("mask", "BLOCK_SIZE", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 Array = npt.NDArray[Any]
 
@@ -170,7 +170,7 @@ def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | 
 
 
 def is_flex_mask(value: object) -> bool:
-    """Whether a value is a BlockMask of PyTorch's FlexAttention, by its attributes: PyTorch need not be there."""
+    """True where a value is a BlockMask of PyTorch's FlexAttention, by its attributes: PyTorch need not be there."""
     return all(hasattr(value, name) for name in ("kv_num_blocks", "kv_indices", "BLOCK_SIZE"))
 
 

@@ -83,13 +83,13 @@ class Visited:
         return self.by_query().count
 
     def total(self, values: IntArray) -> IntArray:
-        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+        """The sum, per query block, of `values`, one a key block, over the key blocks that it visits."""
         steps = self.by_query()
         upto = np.concatenate([[0], np.cumsum(values if steps.indices is None else values[steps.indices])])
         return np.asarray(upto[steps.first + steps.count] - upto[steps.first], dtype=np.int64)
 
     def splits(self, per: int, splits: int) -> IntArray:
-        """Of `splits` of `per` key blocks, those of which each query block visits one."""
+        """How many of `splits` of `per` key blocks each query block visits a block of."""
         per_split = self.by_split(per, splits).count.reshape(-1, splits)
         return np.asarray((per_split > 0).sum(axis=1), dtype=np.int64)
 
@@ -98,7 +98,7 @@ class Mask(Protocol):
     """What readers ask of a mask. `rows` are query tokens x `pack`; row r belongs to query r // pack."""
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        """Whether each pair is kept; the two broadcast against each other."""
+        """True where each pair is kept; the two broadcast against each other."""
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
         """Number of (query, key) pairs kept, of one head."""
@@ -110,7 +110,7 @@ class Mask(Protocol):
         """Queries that keep some key."""
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        """Whether some query keeps no key."""
+        """True where some query keeps no key."""
         return self.kept_queries(seq_q, seq_k) < seq_q
 
     def query_axis(self, rows: int, pack: int) -> Axis:

@@ -16,8 +16,8 @@ from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, KeyBlock
 
 @dataclass(frozen=True)
 class PickedMask(IntervalMask):
-    """Of `right` and `offset`, which say how many keys a query sees, and of the `seen` keys that there are: as many
-    entries. All key blocks are visited, and end_row is the last entry that is there."""
+    """Lists of picked keys. `right` and `offset` say how many keys a query sees of the `seen` keys that there are: it
+    has as many entries. All key blocks are visited, and end_row is the last entry that is there."""
 
     seen: int = 0
 
@@ -59,7 +59,8 @@ class WindowedMask(IntervalMask):
 
     @classmethod
     def of(cls, window: int, ratio: int, seq_q: int, seq_k: int) -> WindowedMask:
-        """Of queries that are the last `seq_q` of `seq_k` tokens, `ratio` of them a compressed key; 0: none is."""
+        """The mask of queries that are the last `seq_q` of `seq_k` tokens, `ratio` of them a compressed key; 0: none
+        is."""
         step, seen = max(1, ratio), min(window, seq_k)
         return cls(None, seen * step, seq_k - seq_q, step, seen, seq_k // ratio if ratio else 0)
 

@@ -102,7 +102,7 @@ class SymbolKind(Kind):
 
 
 def _at_least_one(x: Any) -> bool:
-    """Whether a whole-number expression is known to be 1 or more."""
+    """True where a whole-number expression is known to be 1 or more."""
     x = sp.sympify(x)
     return bool(x.is_integer and x.is_positive)
 

@@ -164,7 +164,7 @@ class Blocks:
 
 
 def _only_streamed(chain: Chain, tensor: Tensor) -> bool:
-    """Whether all launches that touch a tensor go through it once, each grid head through its own."""
+    """True where all launches that touch a tensor go through it once, each grid head through its own."""
     heads = tensor.batch * tensor.heads
     users = [chain.launches[n] for n in chain.users(tensor.name)]
     return tensor.copies == 1 and all(streams(x) and x.domain.grid_heads == heads for x in users)

@@ -110,7 +110,7 @@ def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -
 
 
 def _works(command: list[str]) -> bool:
-    """Whether a compiler finds the C library's headers and links with it."""
+    """True where a compiler finds the C library's headers and links with it."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -24,7 +24,7 @@ from iosim.readers.replay.objects import refuse_bytes
 LEAST_SETS = 16
 """Sets of a partition that are followed at least."""
 PAGE_BYTES = 2 << 20
-"""Of device memory: what a GPU maps at a time."""
+"""Bytes of a page of device memory: what a GPU maps at a time."""
 TWINS, TWIN_LINES = 2, 128
 """Lines of a page that fall into the same set, and how far apart they are (30 to 415 where it was measured); one
 of them has its home on one side of the L2, one on the other."""

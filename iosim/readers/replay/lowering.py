@@ -51,7 +51,7 @@ class LoweredLaunch:
     indices: Int32 | None = None
     """Where loop indices do not run on: step s of a work tile has index indices[first + s]."""
     joined: bool = False
-    """Whether work tiles of two launches are there."""
+    """True where work tiles of two launches are there."""
 
     @property
     def tiles(self) -> int:
@@ -83,7 +83,7 @@ class Lowered:
     owner: npt.NDArray[np.uint8]
     launches: Sequence[LoweredLaunch]
     own_share: tuple[float, ...]
-    """Of each tensor the part of its objects' bytes that is its own: they are as large as the lines that they touch."""
+    """Fraction of each tensor's objects' bytes that is its own: they are as large as the lines that they touch."""
 
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
@@ -276,7 +276,7 @@ def _templates(
 
 
 def _is_shared(chain: Chain, launch: Launch, access: Access) -> bool:
-    """Whether an access goes over keys whose first rows all sequences have in common."""
+    """True where an access goes over keys whose first rows all sequences have in common."""
     tensor = chain.tensors[access.tensor]
     loops_over_keys = access.rows is Rows.KEY and access.per is Per.PAIR and not tensor.keys_per_row
     walks_keys = launch.outer in (Outer.QUERY, Outer.SPLIT) and access.skip == 0

@@ -46,7 +46,7 @@ class Grid:
     step: int = 1
     """From an object to that of the next rows of its head: the number of heads where their rows lie side by side."""
     own_share: float = 1.0
-    """Of the lines that its rows touch, the part that is theirs: the rest belongs to other heads' rows beside them."""
+    """Fraction of the lines that its rows touch that is theirs: the rest belongs to other heads' rows beside them."""
 
     @property
     def count(self) -> int:
@@ -98,11 +98,12 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
 
 FLAT_CHUNK_BYTES = 32768
 LINE_BYTES = 128
-"""Of the L2, where rows of heads that lie side by side share lines."""
+"""Bytes of a line of the L2: rows of heads that lie side by side share lines."""
 
 
 def gathers(chain: Chain, launch: Launch) -> bool:
-    """Whether a launch goes over rows that lists of picked keys name, so that each of them is a step of its replay."""
+    """True where a launch goes over rows that lists of picked keys name, so that each of them is a step of its
+    replay."""
     return any(launch.gathers(chain.tensors[access.tensor]) for access in launch.accesses)
 
 
@@ -129,7 +130,7 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
 
 
 def packed_apart(chain: Chain, tensor: Tensor, launch: Launch) -> bool:
-    """Whether a launch packs heads of a tensor into its tiles whose rows lie in objects of their own."""
+    """True where a launch packs heads of a tensor into its tiles whose rows lie in objects of their own."""
     d = launch.domain
     packs = d.pack > 1 and not d.in_turn and tensor.heads == d.heads * d.pack
     return packs and _rows_per_head(chain, tensor) == (tensor.batch * tensor.heads, tensor.rows)

@@ -37,7 +37,7 @@ class Arrays:
         """The four bytes of all differences, plane by plane."""
         self._known: dict[bytes, int] = {}
         self.listed: list[tuple[int, int, int]] = []
-        """Of each array its stream, its first number and how many it has."""
+        """The stream of each array, its first number and how many it has."""
 
     def add(self, values: npt.NDArray[Any] | None) -> int | None:
         if values is None:
@@ -134,7 +134,7 @@ def packed(inputs: Inputs) -> tuple[dict[str, Any], tuple[bytes, ...], dict[str,
 
 
 def layouts() -> Mapping[str, Mapping[str, Any]]:
-    """Of each structure of engine.wasm its bytes, and its fields' places: (offset, bytes of an element, elements)."""
+    """Bytes of each structure of engine.wasm, and its fields' places: (offset, bytes of an element, elements)."""
     return {
         name: {
             "bytes": ct.sizeof(structure),

@@ -99,7 +99,7 @@ def _fewer_of(tensor: Tensor, played: int, heads: int) -> Tensor | None:
 
 
 def _one_by_one(launch: Launch) -> bool:
-    """Whether a launch goes through its heads one after the other, the same in each."""
+    """True where a launch goes through its heads one after the other, the same in each."""
     d, schedule = launch.domain, launch.schedule
     return (
         launch.outer is not Outer.HEAD

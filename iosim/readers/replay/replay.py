@@ -377,6 +377,8 @@ def ctas_of(
         alone /= launch.domain.block_k
     elif launch.walks_again:
         alone /= max(access.times for access in launch.accesses)
+    elif launch.touched is not None:  # its moves, and those of its frames
+        alone *= launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64)))
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,
@@ -432,7 +434,7 @@ def _stand_for(
 
 
 def _joined(launches: Sequence[Launch]) -> bool:
-    """Whether the second of these launches joins the first one's grid."""
+    """True where the second of these launches joins the first one's grid."""
     return len(launches) > 1 and launches[1].joins
 
 

@@ -112,7 +112,7 @@ def coarse_plan(
 
 
 def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
-    """Whether every work tile goes over indices that run on, with loads that move with them."""
+    """True where every work tile goes over indices that run on, with loads that move with them."""
     d = launch.domain
     return (
         launch.outer in (Outer.QUERY, Outer.KEY)

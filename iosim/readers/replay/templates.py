@@ -59,7 +59,7 @@ class Template:
 
     @property
     def stays(self) -> bool:
-        """Whether every step stores to the same place."""
+        """True where every step stores to the same place."""
         return self.coef == 0 and self.mode != MODES[Mode.LOAD]
 
 

@@ -98,7 +98,7 @@ class LaunchTrace:
 
     @property
     def peak_in_use_bytes(self) -> int | None:
-        """Of the busiest bin; None where CTAs share no loop."""
+        """Bytes in use in the busiest bin; None where CTAs share no loop."""
         return int(np.nanmax(self.in_use_bytes)) if np.isfinite(self.in_use_bytes).any() else None
 
     @property

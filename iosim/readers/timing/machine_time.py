@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 from iosim.base.records import dataclass
+from iosim.kernel.launch import Launch
 from iosim.kernel.machine import Machine
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.readers.timing.loop_time import Computing
@@ -97,7 +98,21 @@ def _tiles_alone(running: Running, tile: Callable[[int], Turn], clock: float) ->
     busy = {unit: full * taken for unit, taken in tile(running.ctas_per_sm).busy.items()}
     if rest:
         busy = {unit: busy.get(unit, 0.0) + taken for unit, taken in tile(shared).busy.items()}
-    return Computing(seconds=_seconds(busy, 1 / clock), waves=resident.waves, total_s=cycles / clock)
+    return Computing(
+        seconds=_seconds(busy, 1 / clock),
+        waves=resident.waves,
+        total_s=cycles / clock,
+        step_s=_moves_s(launch, tile(running.ctas_per_sm).cycles / clock, running.ctas_per_sm),
+    )
+
+
+def _moves_s(launch: Launch, tile_s: float, ctas: int) -> tuple[float, ...]:
+    """Seconds between two moves of each of n CTAs that share an SM, of a launch whose moves are known: its CTAs' time
+    is spread evenly over these, and fewer CTAs are taken to do as much together."""
+    if launch.touched is None or not launch.touched.entries.size:
+        return ()
+    moves = launch.touched.entries.size / max(1, launch.touched.count.size)
+    return tuple(tile_s / moves * n / ctas for n in range(1, ctas + 1))
 
 
 def _seconds(busy: dict[str, float], factor: float) -> dict[str, float]:

@@ -1,0 +1,81 @@
+"""Launches whose moves were read from their code: how a replay plays them, and at which pace."""
+
+from __future__ import annotations
+
+from itertools import chain as chain_of
+
+import numpy as np
+import pytest
+
+from iosim.kernel.launch import SPILL, Chain, Domain, Launch, Mode, Outer, Overhead, Role, Tensor, tensors
+from iosim.kernel.touched import Touched
+from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.replay.lowering import lower
+from iosim.readers.timing.machine_time import _moves_s
+
+CTAS, TILES = 6, 4
+
+
+def int32(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    return np.array(values, dtype=np.int32)
+
+
+def chain(overheads: tuple[Overhead, ...] = ()) -> Chain:
+    """Each CTA loads all tiles of x, then stores its own of y: 10 objects in all."""
+    moves = [[*range(TILES), (TILES + CTAS) + TILES + cta] for cta in range(CTAS)]
+    first, count = int32(*range(0, CTAS * (TILES + 1), TILES + 1)), int32(*[TILES + 1] * CTAS)
+    moved = (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512))
+    sizes = {"x": int32(*[1024] * TILES), "y": int32(*[512] * CTAS)}
+    touched = Touched(sizes, first, count, int32(*chain_of.from_iterable(moves)), moved)
+    launch = Launch("code", Domain(1, 1, CTAS, 1, 1, 1), Outer.QUERY, (), overheads=overheads, touched=touched)
+    held = tensors([Tensor("x", 1, 1, TILES, 256, 4, Role.INPUT), Tensor("y", 1, 1, CTAS, 128, 4, Role.OUTPUT)])
+    return Chain(held, (launch,))
+
+
+def moves_of(found: Chain, cta: int) -> list[tuple[int, int]]:
+    """(mode, object) of what a CTA's steps do."""
+    low = lower(found, spill_slots=4)
+    (launch,) = low.launches
+    assert launch.indices is not None
+    steps = launch.indices[launch.first[cta] : launch.first[cta] + launch.count[cta]]
+    done = []
+    for index in steps:
+        made = [
+            t for t in launch.loop if t.skips is not None and t.block is not None and t.skips[index] != t.block[cta]
+        ]
+        assert len(made) == 1  # each step is of one mode
+        done.append((made[0].mode, int(made[0].base[cta] + index % made[0].turn)))
+    return done
+
+
+def test_a_cta_makes_its_moves_in_their_order() -> None:
+    assert moves_of(chain(), 2) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, TILES + 2)]
+    low = lower(chain(), spill_slots=4)
+    assert low.size.tolist() == [1024] * TILES + [512] * CTAS
+
+
+def test_what_it_moves_is_what_its_code_was_counted_to() -> None:
+    spilled = (Overhead(SPILL, Mode.STORE, per_tile=100),)
+    moved = {(row.tensor, row.direction): row.bytes for row in closed_form(chain(spilled))}
+    assert moved == {("x", "read"): 6 * 4 * 1024, ("y", "write"): 6 * 512, (SPILL, "write"): 6 * 100}
+
+
+@pytest.mark.parametrize(("loaded", "loads"), [(0, 0), (400, 1), (800, 2)])
+def test_frames_are_stored_as_often_as_they_are_filled_and_loaded_as_often_as_they_miss(
+    loaded: int, loads: int
+) -> None:
+    place = {"frame": 400, "apart": 4000, "together": 2}
+    spilled = (Overhead(SPILL, Mode.STORE, per_tile=800, **place), Overhead(SPILL, Mode.LOAD, per_tile=loaded, **place))
+    frames = TILES + CTAS + 4  # behind 4 empty ones: 2 SMs with two frames each, and what lies unused behind them
+    for cta, frame in ((0, frames), (1, frames + 3), (2, frames + 1), (3, frames + 4), (4, frames)):
+        done = moves_of(chain(spilled), cta)
+        assert done.count((1, frame)) == 2
+        assert done.count((0, frame)) == loads
+        assert [move for move in done if move[1] < frames] == moves_of(chain(), cta)
+    sizes = lower(chain(spilled), spill_slots=4).size.tolist()
+    assert sizes[frames:] == 2 * [400, 400, 4000 - 2 * 400]
+
+
+def test_moves_share_the_time_of_their_cta() -> None:
+    (launch,) = chain().launches
+    assert _moves_s(launch, 10.0, 2) == pytest.approx((1.0, 2.0))  # 5 moves a CTA
