@@ -19,6 +19,8 @@ from hypothesis import settings
 
 os.environ["IOSIM_CACHE"] = "off"  # no test finds or leaves anything in the user's cache
 os.environ["IOSIM_PROFILES"] = os.devnull  # nor the user's own profiles
+os.environ["IOSIM_CONFIG"] = os.devnull  # nor defaults of their own
+os.environ.pop("IOSIM_GPU", None)
 CONTROLS = "PYTEST_XDIST_WORKER" not in os.environ
 if CONTROLS:
     os.environ[effort.KEPT_REPLAYS] = tempfile.mkdtemp(prefix="iosim-tests-")

@@ -81,7 +81,9 @@ AREAS = {
         "readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time reason_and_ceiling"
     ),
     "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
-    "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
+    "formula": area(
+        "readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse check_claim"
+    ),
     "algorithms": area(
         "catalog/algorithms/*.py",
         "once_missed @counts execute uniform chain_launches",
@@ -90,7 +92,8 @@ AREAS = {
     "libraries": area(
         "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
         "once_missed @catalog catalog",
-        "inference cudnn scope own_kernels @commands",
+        "inference cudnn scope own_kernels serving_kernels amd turing default_kernel fits_or_is_refused flex_backward "
+        "fa3 fa4 sage cascade picked_blocks states @commands",
     ),
     "kernel": area(
         "kernel/*.py",
@@ -106,26 +109,42 @@ AREAS = {
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
     "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
     "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
-    "comparing": area("studies/compare/*.py studies/*.py", "compare choice explain", "answers_studies @commands"),
-    "models": area(
-        "studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies @commands"
+    "comparing": area(
+        "studies/compare/*.py studies/*.py", "compare choice explain against", "answers_studies @commands"
     ),
-    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "@commands"),
+    "models": area(
+        "studies/models/*.py studies/decode/*.py studies/latency/*.py",
+        "models serving",
+        "answers_studies whole_models decode_bounds silent_choices @commands",
+    ),
+    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "workers @commands"),
     "report": area("studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"),
     "trace": area("studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"),
     "validate": area(
-        "evidence/validate/*.py", "validate_ncu validation_report validate", "validation_own ncu_rule @commands"
+        "evidence/validate/*.py",
+        "validate_ncu validation_report validate",
+        "validation_own ncu_rule ncu_rows @commands",
     ),
-    "measure": area("evidence/measure/*.py", "calibrate @plans bundle", "measure measure_chains fit_published"),
+    "measure": area(
+        "evidence/measure/*.py", "calibrate @plans bundle", "measure measure_chains measure_plan fit_published harness"
+    ),
     "times": area("evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"),
-    "reproduce": area("evidence/reproduce/*.py evidence/claims/*.py", "check_claim reproduce", "reproduce_f @commands"),
+    "reproduce": area(
+        "evidence/reproduce/*.py evidence/claims/*.py",
+        "check_claim reproduce",
+        "reproduce_c reproduce_e reproduce_f @commands",
+    ),
     "integrations": area("integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"),
-    "base": area("base/*.py", "schema progress scope", "show many replay_cache report_files hardware @commands"),
+    "base": area(
+        "base/*.py",
+        "schema progress scope units records",
+        "silent_choices workers attack show many replay_cache report_files hardware @commands",
+    ),
     "show": area("show/*.py", "show terminal", "looks notebook @commands"),
     "commands": area(
         "commands/*.py api/*.py",
         "cli completion schemas vocabulary python_api",
-        "bad_input tiles orders ncu_rule measure @commands",
+        "bad_input silent_choices attack tiles orders ncu_rule measure trace validate @commands",
     ),
 }
 """By room, so that a file that moves within one, or is new, is of an area."""

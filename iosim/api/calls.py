@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileRanking
 
-GPU = "a100"
+GPU = os.environ.get("IOSIM_GPU") or "a100"
 
 
 @overload

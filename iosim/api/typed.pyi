@@ -542,6 +542,8 @@ class ModelKeywords(TypedDict, total=False):
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
+    price: str | Sequence[str] | None
+    """Dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5."""
     fused: bool
     """One launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them."""
     layers: int | str | None

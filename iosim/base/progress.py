@@ -49,6 +49,16 @@ def cores() -> int:
 
 
 T = TypeVar("T")
+_quiet = threading.Event()
+
+
+def hush(quiet: bool) -> None:
+    """Whether nothing is shown of how far work is, nor what is announced: errors alone."""
+    if quiet:
+        _quiet.set()
+    else:
+        _quiet.clear()
+
 
 AFTER_S = 2.0
 """Work that is done by then shows nothing."""
@@ -68,7 +78,7 @@ def silent(items: Iterable[T], /) -> Iterable[T]:
 
 def progress(task: str) -> Progress:
     """A bar that is headed `task`, or lines in a pipe; `silent` in a thread that works for another."""
-    if is_worker():
+    if is_worker() or _quiet.is_set():
         return silent
 
     def shown(items: Iterable[T], /) -> Iterator[T]:
@@ -82,7 +92,7 @@ def progress(task: str) -> Progress:
 
 def announce(line: str, *, in_pipes: bool = False) -> None:
     """A line on standard error: what is being done, or how long it will take. On a terminal only, or `in_pipes` too."""
-    if in_pipes or sys.stderr.isatty():
+    if not _quiet.is_set() and (in_pipes or sys.stderr.isatty()):
         print(line, file=sys.stderr)
 
 
@@ -92,7 +102,7 @@ def counter(
 ) -> Iterator[Callable[[int], object]]:
     """A bar, or lines in a pipe, for work that counts its own steps: calls of what is handed out say how many are done
     by now. `total` is 0 where nobody knows; a bar waits `after_s`, by default `AFTER_S`."""
-    if is_worker():
+    if is_worker() or _quiet.is_set():
         yield lambda done: None
     elif sys.stderr.isatty():
         from tqdm import tqdm  # a pipe does not wait for it

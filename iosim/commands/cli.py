@@ -10,8 +10,10 @@ import warnings
 from collections.abc import Sequence
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
-from iosim.base.version import __version__
+from iosim.base.progress import hush
+from iosim.base.version import __version__, commit
 from iosim.base.workers import Terminated
+from iosim.commands import common
 from iosim.commands.common import check_files, emit
 from iosim.commands.options import (
     CommandParser,
@@ -62,13 +64,22 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         raise unknown_name("COMMAND", words[0], COMMANDS)
     parser = build_parser(*([words[0]] if words[0] in COMMANDS else []))
     try:
-        return parser.parse_args(words)
+        common.DEFAULTS[:] = own_defaults(words, parser) if words[0] in COMMANDS else []
+        return parser.parse_args([*words[:1], *common.DEFAULTS, *words[1:]])
     except (SeveralValuesError, UnknownWordError) as error:
         from iosim.commands.hints import hinted, one_of_several
 
         every = build_parser()
         told = hinted(error, every) if isinstance(error, UnknownWordError) else one_of_several(error, every)
         raise InputError(told) from None
+
+
+def own_defaults(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """What a user's own defaults add to a command line; nothing where there are none, as for most."""
+    from iosim.commands import defaults
+    from iosim.commands.completion import subparsers
+
+    return defaults.added(words, subparsers(parser)[words[0]])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         args = parsed(words)
         if args.version:
-            emit(f"iosim {__version__}\n", None)
+            of_checkout = commit()
+            emit(f"iosim {__version__}{f' (commit {of_checkout})' if of_checkout else ''}\n", None)
             return 0
         if args.command is None:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
@@ -96,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = lambda warning, kind, *where: (
                 _complain(str(warning)) if issubclass(kind, EngineWarning) else usual(warning, kind, *where)
             )
+            hush(getattr(args, "quiet", False))
             for_a_person = getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
             with output(for_a_person=for_a_person):
                 check_files(args)

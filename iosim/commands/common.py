@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, unknown_name
 from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import announce
 from iosim.base.records import fields
@@ -145,6 +146,9 @@ def tell(
     """
     if "html" in written and getattr(args, "html", None) is not None:
         emit(written["html"](), args.html)
+    if vars(args).get("columns") or vars(args).get("sort"):
+        emit(chosen_rows(args, answer, rows()), args.out, code=code)
+        return 0
     if args.format == "json":
         whole = json_text({"schema": 1, **({} if answer is None else {"answer": answer}), **json()})
     elif args.format in written:
@@ -157,6 +161,41 @@ def tell(
         whole = below if answer is None else f"{answer}\n\n{below}"
     emit(whole, args.out, code=code)
     return 0
+
+
+DESCENDS = ":desc"
+
+
+def chosen_rows(args: argparse.Namespace, answer: str | None, rows: Rows | Table) -> str:
+    """The rows of the CSV, those columns and in that order that were asked for, as a table or as CSV. Raises
+    InputError: a column that is not there, or another format."""
+    table = rows if isinstance(rows, Table) else Table.of(rows)
+    keys = [column.key for column in table.columns]
+    sort, descends = (args.sort or "").removesuffix(DESCENDS), (args.sort or "").endswith(DESCENDS)
+    for option, asked in (("--columns", args.columns or ()), ("--sort", (sort,) if sort else ())):
+        for name in asked:
+            if name not in keys:
+                raise unknown_name(option, name, keys)
+    if args.format not in ("table", "csv"):
+        option = "--columns" if args.columns else "--sort"
+        raise InputError(f"{option} contradicts --format {args.format}; accepted with it: table, csv")
+    found = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    if sort:
+        missing = [row for row in found if row[sort] is None]
+        known = [row for row in found if row[sort] is not None]
+        found = [*sorted(known, key=lambda row: _sorted_by(row[sort]), reverse=descends), *missing]
+    shown = Table.of({name: row[name] for name in args.columns or keys} for row in found)
+    if args.format == "csv":
+        return shown.csv()
+    return shown.text() if answer is None else f"{answer}\n\n{shown.text()}"
+
+
+def _sorted_by(cell: Any) -> tuple[float, str]:
+    """Numbers by size, before texts by their letters."""
+    try:
+        return float(cell), ""
+    except (TypeError, ValueError):
+        return math.inf, str(cell)
 
 
 def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None, page: Any = None) -> int:
@@ -182,6 +221,8 @@ def held(exceeded: Sequence[str | None]) -> int:
     return int(any(exceeded))
 
 
+DEFAULTS: list[str] = []
+"""What a user's own defaults have added to the command line that is being run."""
 PLACES = ("--out", "--output", "-o", "--html", "--csv")
 
 
@@ -190,7 +231,7 @@ def typed(command: str) -> str:
     typed_words = sys.argv[1:] if sys.argv[1:2] == [command] else [command]
     words = ["iosim"]
     place = False
-    for word in typed_words:
+    for word in [*typed_words[:1], *DEFAULTS, *typed_words[1:]]:
         if not place and word not in (*PLACES, FORCE) and not word.startswith(tuple(f"{option}=" for option in PLACES)):
             words.append(word)
         place = word in PLACES

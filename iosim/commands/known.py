@@ -270,7 +270,11 @@ def model(args: argparse.Namespace) -> int:
     held = "fp8" if any(k.compress is not None for k in m.kinds) else kind
     keeps = f"keeps {bytes_text(token)} per token in its key/value cache in {held}" if m.causal else "keeps no cache"
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
-    told = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
+    layers = f"{some(m.layers, 'layer')} of attention ({kinds})"
+    if m.states:
+        layers = f"{some(m.layers, 'layer')} of attention or with a state ({kinds})"
+        keeps += f" and {bytes_text(sum(k.count * k.state_bytes for k in m.states))} of states per sequence"
+    told = f"{m.title}: {layers}, {keeps}."
     table = Table(KINDS, tuple(
         (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
         for k in m.all_kinds

@@ -271,6 +271,14 @@ class CommandParser(argparse.ArgumentParser):
         told = f"{', '.join(most)} or {last} (default: {formats[0]})"
         g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
         g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+        g.add_argument("--quiet", "-q", action="store_true", help="nothing on standard error but errors")
+        if "csv" in formats:
+            told = "these columns of the CSV alone, in place of the tables: gpu,kernel,time_s"
+            g.add_argument("--columns", action=Given, type=names, metavar="NAME,...", help=told)
+            told = (
+                "the rows of the CSV by a column, in place of the tables: time_s, or time_s:desc for the largest first"
+            )
+            g.add_argument("--sort", action=One, type=str, metavar="NAME", help=told)
         self.set_defaults(places=("out",))
         if page or "html" in formats:
             self.add_page()

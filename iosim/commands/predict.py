@@ -17,7 +17,7 @@ from iosim.studies.requests import AgainstRequest, CodeRequest
 
 def flat(p: Prediction) -> dict[str, Any]:
     d = p.to_dict(ranged=False)
-    row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
+    row = {"gpu": d["profile"], **{"kernel" if k == "name" else k: v for k, v in d["kernel"].items()}}
     row |= d["problem"]
     row |= {"l2_start": p.l2_start, "method": p.method}
     for level in ("hbm", "l2"):

@@ -46,7 +46,10 @@ def model(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model
     from iosim.studies.models import whole
 
-    request = common.request(args, requests.WholeRequest, models=[load_model(n) for n in options.names(args.models)])
+    if (args.models is None) == (args.model is None):
+        raise InputError("NAME is missing, or given twice; accepted: iosim model NAME,... or --model NAME,...")
+    names = options.names(args.models or args.model)
+    request = common.request(args, requests.WholeRequest, models=[load_model(name) for name in names])
     return common.show(args, whole.run(request, progress("predicting")))
 
 

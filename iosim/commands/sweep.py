@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         args,
         _told(summary, kernels, common.loaded(args)),
         json=rows,
+        rows=lambda: rows()["rows"],
         csv=lambda: written(cells),
         text=lambda _: _table(cells).text(),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from iosim.base.fields import Kind
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
-from iosim.commands.options import ALL_SIZES, COMMON, FORMATS, MODEL, USUAL_GPU, CommandParser
+from iosim.commands.options import ALL_SIZES, COMMON, FORMATS, MODEL, USUAL_GPU, CommandParser, One
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
@@ -245,10 +245,13 @@ def ring(parser: CommandParser) -> None:
 def model(parser: CommandParser) -> None:
     """whole models by part: HBM bytes and time of prefill, decoding or training, attention's share"""
     told = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
-    parser.add_argument("models", metavar="NAME,...", help=told)
+    parser.add_argument("models", metavar="NAME,...", nargs="?", help=told)
+    parser.group(COMMON).add_argument(
+        "--model", metavar="NAME,...", action=One, help="the same, as other commands take it"
+    )
     parser.add_gpu(several=True)
     parser.add_kernel(DEFAULT, "kernel of the attention")
-    parser.add_fields(COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype"))
+    parser.add_fields(COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype", "price"))
     parser.add_fields("of a model", WHOLE, ("layers", "tensor_parallel"))
     parser.add_output(("table", "json", "csv", "md", "html"))
 

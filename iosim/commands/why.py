@@ -126,6 +126,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         + drift_table(traces).text(),
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
         + reuse_table(traces).text(),
+        basis_text(t.prediction for t in traces),
     ]
     return "\n".join([*out, basis_text([t.prediction for t in traces])])
 

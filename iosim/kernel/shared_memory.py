@@ -7,6 +7,7 @@ such wavefronts: they are counted in bytes, and no counter here holds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
@@ -19,6 +20,8 @@ from iosim.kernel.tensor_kinds import LSE_PARTIAL, OUTPUT_SUMS, QUERY_SUMS
 from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
+BANKS = 32
+"""Of shared memory, a word of 4 bytes wide each."""
 WAVEFRONT_BYTES = 128
 INSTRUCTIONS = "instructions"
 """What wavefronts stand under that hold no operand: shuffles, a warp's start, words that threads hand each other, and
@@ -472,6 +475,24 @@ def _one_warp(tile: CtaTile) -> Iterator[Staged]:
         yield Staged(name, "write", d * 32 * WAVEFRONT_BYTES / 2 / steps_a_key_block)
 
 
+def _thread_rows(tile: CtaTile) -> Iterator[Staged]:
+    """flash-attention-minimal, a thread a row, in wavefronts: a word of each thread's own row of Q or S is as many as
+    rows share a bank, one that all threads share is one. Counted so to the last one on an H200 and an H100."""
+    d, side = tile.columns, tile.block_k
+    of_q, of_s = (math.gcd(columns, BANKS) for columns in (d, side))
+    for tensor, way, wavefronts in (
+        ("Q", "write", d * of_q),
+        ("Q", "read", side * d * of_q),
+        ("K", "read", side * d),
+        ("S", "write", 2 * side * of_s),
+        ("S", "read", (side + side * d) * of_s),
+        ("V", "read", side * d),
+    ):
+        yield Staged(tensor, way, wavefronts * WAVEFRONT_BYTES)  # type: ignore[arg-type]
+    for name in ("K", "V"):
+        yield Staged(name, "write", d * of_q * WAVEFRONT_BYTES / tile.launch.domain.query_blocks)
+
+
 def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
     """kernels/naive.cu's products: of 16 products of every thread a warp makes 8 loads, a wavefront each, and a tile of
     64 x 64 x 32 products is stored in 128 wavefronts before."""
@@ -501,6 +522,7 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,
     Layout.ONE_WARP: _one_warp,
+    Layout.THREAD_ROWS: _thread_rows,
     Layout.MULTIPLY_ADDS: _multiply_adds,
     Layout.ROWS_OF_SCORES: _rows_of_scores,
 }

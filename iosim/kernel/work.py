@@ -129,6 +129,9 @@ class Layout(StrEnum):
     """flash_bwd_query's loop where dQ is computed anew: a warp owns 16 queries."""
     ONE_WARP = "one-warp"
     """minimal.cu: a thread owns a row."""
+    THREAD_ROWS = "thread-rows"
+    """flash-attention-minimal: a thread owns a row, and lanes ask for their rows' words one by one, which lie in one
+    bank."""
     MULTIPLY_ADDS = "multiply-adds"
     """naive.cu's products: 4 x 4 results a thread."""
     ROWS_OF_SCORES = "rows-of-scores"

@@ -13,7 +13,9 @@ from iosim.prediction.result import Prediction
 
 
 def who(p: Prediction) -> str:
-    return f"{p.kernel.name} on {p.profile.name}"
+    """The kernel and the GPU, and the type where its products do not run on tensor cores."""
+    slow = f" in {p.problem.dtype} on fp32 units" if p.profile.computes_in_fp32(p.problem.dtype) else ""
+    return f"{p.kernel.name} on {p.profile.name}{slow}"
 
 
 def confidence(predictions: Iterable[Prediction]) -> str:

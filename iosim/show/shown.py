@@ -6,6 +6,7 @@ says what it looks like.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -61,6 +62,11 @@ class Shown:
         """The rows of the command's CSV as a DataFrame."""
         return Table.of(self.records()).to_pandas()
 
+    def to_json(self) -> str:
+        """What `to_dict` holds, as the text of a JSON object."""
+        made: Any = self
+        return json.dumps(made.to_dict(), indent=2, allow_nan=False) + "\n"
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._line()}>"
 
@@ -79,6 +85,10 @@ class Shown:
         """A figure of the result's page, as a plotly figure. `name`: one of `figures`; by default the first. Raises
         InputError: no figure of that name, or plotly is not installed."""
         return drawn(self._panels(), name)
+
+    def plot(self, name: str | None = None) -> plotly.graph_objects.Figure:
+        """As `figure`, under pandas's name for it."""
+        return self.figure(name)
 
 
 class Several(Shown, Generic[M]):

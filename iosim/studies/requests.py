@@ -104,6 +104,9 @@ class WholeRequest(Checked):
     )
     dtype: str | None = like(FIELDS["dtype"], default_text="the config's")
     training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
+    price: Sequence[str] | None = ask.names(
+        "dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5", metavar="GPU=DOLLARS"
+    )
     fused: bool = ask.flag(
         "one launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them"
     )

@@ -189,7 +189,7 @@ def test_csv_has_a_row_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == len(made) == 4
     for row, p in zip(rows, made, strict=True):
         assert row["gpu"] == p["profile"]
-        assert row["kernel_name"] == "fa2"
+        assert row["kernel"] == "fa2"
         assert int(row["seq_q"]) == p["problem"]["seq_q"]
         assert int(row["l2_read_bytes"]) == p["totals"]["l2"]["read"]
         assert int(row["hbm_write_bytes"]) == p["totals"]["hbm"]["write"]

@@ -355,6 +355,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
         (["--direction", "up"], "direction up"),
         (["--kernel", "minimal", "--seq-len", "100"], "multiple of 32"),
         (["--kernel", "minimal", "--causal"], "without a mask"),
+        (["--kernel", "minimal", "--dtype", "fp16"], "minimal is fp32"),
         (["--kernel", "naive", "--window", "8"], "--window 8"),
         (["--causal", "--window", "8"], "--causal contradicts"),
         (["--kv-heads", "3"], "kv_heads 3"),

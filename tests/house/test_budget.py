@@ -55,20 +55,20 @@ class Budget:
 
 
 BUDGET: dict[str, Budget] = {
-    "tokens a line": Budget(10.75, 9.5, lambda: package_figures().tokens_per_line),
-    "conditions hidden in arithmetic": Budget(89, 10, lambda: package_figures().hidden_conditions),
-    "names of the dialect": Budget(1_410, 200, lambda: package_figures().dialect_names),
-    "lines of the longest function": Budget(73, 50, lambda: max(length for length, _, _ in functions())),
-    "functions with more than eight parameters": Budget(6, 6, lambda: sum(count > 8 for _, count, _ in functions())),
-    "fitted numbers": Budget(142, 100, lambda: len(list(fitted()))),
-    "formatter exemptions": Budget(255, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
+    "tokens a line": Budget(10.6, 9.5, lambda: package_figures().tokens_per_line),
+    "conditions hidden in arithmetic": Budget(10, 10, lambda: package_figures().hidden_conditions),
+    "names of the dialect": Budget(1_220, 200, lambda: package_figures().dialect_names),
+    "lines of the longest function": Budget(60, 50, lambda: max(length for length, _, _ in functions())),
+    "functions with more than eight parameters": Budget(7, 6, lambda: sum(count > 8 for _, count, _ in functions())),
+    "fitted numbers": Budget(150, 100, lambda: len(list(fitted()))),
+    "formatter exemptions": Budget(380, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
     "words of README.md": Budget(900, 900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
     ),
     "words of the pages": Budget(60_000, 50_000, lambda: words(PAGES)),
 }
-LEAST_COMMENTS = 4.0
+LEAST_COMMENTS = 4.5
 """Comments in a thousand lines of the package, at least; 20 is the goal."""
 
 

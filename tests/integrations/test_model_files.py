@@ -40,8 +40,8 @@ def kinds(model: Model) -> list[tuple[str, int]]:
     (config("nemotron_h", 7, hybrid_override_pattern="MEM*-ME", **NEMOTRON), [("full", 1), ("mamba", 3)]),
     (config("nemotron_h", None, layers_block_type=["mamba", "moe", "mamba", "attention"], **NEMOTRON),
      [("full", 1), ("mamba", 2)]),
-    (config("mimo_v2_flash", 6, hybrid_layer_pattern=[0, 1, 1, 1, 1, 0], sliding_window=128, head_dim=192, **SWA),
-     [("full", 2), ("sliding", 4)]),
+    (config("mimo_v2_flash", 6, hybrid_layer_pattern=[0, 1, 0, 1, 1, 0], sliding_window=128, head_dim=192, **SWA),
+     [("full", 3), ("sliding", 3)]),
     (config("nemotron-nas", 3, block_configs=[
         {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 2.0}}, {"attention": {"no_op": True}},
         {"attention": {"n_heads_in_group": 8}, "ffn": {"no_op": True}}]),
@@ -73,6 +73,7 @@ def kinds(model: Model) -> list[tuple[str, int]]:
     (config("step3p5", 4, layer_types=["full_attention"] + ["sliding_attention"] * 3, sliding_window=512, head_dim=64,
             attention_other_setting={"num_attention_heads": 24, "num_attention_groups": 8, "head_dim": 64}),
      [("full", 1), ("sliding", 3)]),
+    (config("cohere2", 8, layer_switch=4, sliding_window=64), [("full", 2), ("sliding", 6)]),
     (config("hunyuan", 4, use_cla=True, cla_share_factor=2), [("full", 2), ("full (another's cache)", 2)]),
     (config("laguna", 3, num_attention_heads_per_layer=[16, 16, 32]), [("full", 2), ("full (32 heads)", 1)]),
 ])  # fmt: skip
@@ -108,6 +109,7 @@ def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
     (config("llama9", 2), "model_type llama9 is not known here"),
     (config("llama", 2, mixer_kinds=["a", "b"]), "not read: mixer_kinds"),
     (config("llama", 2, dense_attention_every_n_layers=2), "not read: dense_attention_every_n_layers"),
+    (config("llama", 2, total_ut_steps=4), "not read: total_ut_steps"),
     (config("llama", 2, hybrid_blocks=3), "not read: hybrid_blocks"),
     (config("jamba", 8, attn_layer_period=8, attn_layer_offset=4), "7 of 8 layers run mamba, which is not counted"),
     (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), "2 of 5 layers run cross attention"),
@@ -197,9 +199,12 @@ def test_a_decoder_of_an_encoders_type_says_so() -> None:
 ])  # fmt: skip
 def test_the_vision_tower_of_a_model(vision: dict[str, Any], tmp_path: Path) -> None:
     place = tmp_path / "config.json"
-    place.write_text(json.dumps({"text_config": config("llama", 2), "vision_config": vision}))
-    tower = load_model(f"{place}:vision")
-    assert (tower.layers, tower.causal, tower.kinds[0].heads) == (5, False, 16)
+    parts = {"text_config": config("llama", 2), "vision_config": vision}
+    for whole in (parts, {"thinker_config": parts}):
+        place.write_text(json.dumps(whole))
+        tower = load_model(f"{place}:vision")
+        assert (tower.layers, tower.causal, tower.kinds[0].heads) == (5, False, 16)
+        assert load_model(place).layers == 2
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

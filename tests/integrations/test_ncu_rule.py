@@ -359,3 +359,19 @@ def test_standard_input_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch
     assert main(["ncu-rule", "--launch", "-"]) == 0
     assert capsys.readouterr().out == "No prediction: needs --seq-len.\n"
     assert trust.MAX_CHARACTERS > 1 << 16
+
+
+def test_a_launch_whose_bytes_were_not_counted_is_predicted_all_the_same(untried: None) -> None:
+    """A profile without memory metrics: nothing to compare with, and no number in the JSON in place of a count."""
+    kept = {name: value for name, value in LONG["metrics"].items() if value[1] != "byte"}
+    found = answer_launch(profiled_of({**LONG, "metrics": kept}), Given(), load_profile("h200"), trust.told).to_dict()
+    assert found["status"] == "as_predicted"
+    assert found["problem"]["seq_q"] == 16384
+    assert {q["quantity"] for q in found["quantities"]} <= {"time"}
+    assert found["metrics"] == []
+    assert all(row["predicted"] > 0 for row in found["tensors"] if row["tensor"] in "QKVO")
+    counted = answer_launch(profiled_of(LONG), Given(), load_profile("h200"), trust.told).to_dict()
+    byte_metrics = [name for name, (_, unit) in LONG["metrics"].items() if unit == "byte"]
+    assert [(m["name"], m["counted"]) for m in counted["metrics"]] == [
+        (name, LONG["metrics"][name][0]) for name in byte_metrics
+    ]

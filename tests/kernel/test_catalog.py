@@ -527,3 +527,14 @@ def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
     assert rows[name]["checked"] == said
     assert main(["kernels", "show", name]) == 0
     assert f"\nchecked against: {said}" in capsys.readouterr().out
+
+
+def test_minimal_is_what_its_source_compiles_to() -> None:
+    """16 x 12 x 512 x 64 on an H200 (h200_user_kernels of the counters): 3,233,808,000 bytes written into the L2, 46.7
+    ms; two CTAs on some SMs, each of whose 32 lanes ask one bank for 32 words."""
+    problem = AttentionProblem(batch=16, heads=12, seq_q=512, head_dim=64, dtype="fp32")
+    found = predict(problem, "minimal", "h200")
+    main = found.traffic.total("l2", "write", launch="main")
+    assert main == pytest.approx(3_233_808_000, rel=0.002)
+    assert found.time_s == pytest.approx(46.7e-3, rel=0.1)
+    assert found.time.bound_by == "smem"

@@ -119,6 +119,8 @@ def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
         # Q 16 x 256 B, K 4 warps x 2 x 64 tokens x 128 B, V 2 groups x 2 x 64 tokens x 256 B, X 4 x 16 x 128 B
         ({"seq_k": 8192}, "a100", "16x256", 23, 4096 + 65536 + 65536 + 8192),  # 64 times 128 tokens: sqrt(8 x 64)
         ({"seq_k": 8192}, "l40s", "16x256", 23, 4096 + 32768 + 32768 + 8192),
+        ({"seq_k": 8192}, "a40", "16x256", 23, 4096 + 32768 + 32768 + 8192),  # cc 8.6
+        ({"seq_k": 8192}, "rtx-5090", "16x256", 23, 4096 + 32768 + 32768 + 8192),  # cc 12.0
         ({"seq_k": 1024}, "a100", "16x256", 8, 143_360),  # 128 tokens each, twice as many as tiles
         ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 13, 143_360),  # 64 heads of 23 are 13.6 an SM, for at most 8
         ({"seq_k": 8192, "batch": 256}, "a100", "16x256", 1, 143_360),

@@ -76,6 +76,17 @@ def test_minimal_by_hand() -> None:
     assert wavefronts(launches["main"], chain) == 2 * (8 * 8 * (81 * 64 + 96) + 8 * 64 * 32)
 
 
+def test_a_thread_a_row_asks_one_bank_for_32_words() -> None:
+    """flash-attention-minimal of 16 x 12 x 512 x 64, to the last wavefront of an H200's profiler. A pair of tiles takes
+    2 x 64 x 32 x 33 + 32 x 32 for loads."""
+    chain, launches = planned("minimal", batch=16, heads=12, seq_q=512, head_dim=64, dtype="fp32")
+    table = moved(chain, launches["main"])
+    loads = sum(size for (_, way), size in table.items() if way == "read") // 128
+    stores = sum(size for (_, way), size in table.items() if way == "write") // 128
+    assert loads == 6_694_109_184 == 16 * 12 * 16 * 16 * (2 * 64 * 32 * 33 + 32 * 32)
+    assert stores == 213_909_504
+
+
 def test_warps_leave_out_what_the_mask_takes_from_all_their_rows() -> None:
     """128 causal queries, 64 keys a block: of the 2 blocks the first two of four warps, rows 0 to 63, need one."""
     sizes: dict[str, Any] = {"heads": 1, "seq_q": 128, "head_dim": 128, "dtype": "bf16"}

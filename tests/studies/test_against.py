@@ -254,3 +254,19 @@ def test_bounds_have_no_hbm_bytes_to_hold(base: str, capsys: pytest.CaptureFixtu
     refused(capsys, [*CALL, "--fail-above", "hbm=1%"], "--fail-above", "--against")
     refused(capsys, [*CALL, "--against", "none.json"], "--against", "none.json")
     refused(capsys, [*CALL, "--against", "."], "--against")
+
+
+def test_a_reason_says_what_the_time_was_bound_by_and_how_bytes_were_found(
+    base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (same,) = told(capsys, 0, "--kernel", "fa2", "--against", base)["against"]["differences"]
+    assert same["reasons"] == [], "what is as before is no reason"
+    (other,) = told(capsys, 0, "--kernel", "fa2", "--against", base, "--method", "capacity")["against"]["differences"]
+    assert "HBM bytes are found by capacity, before by replay" in other["reasons"]
+    earlier = json.loads(Path(base).read_text(encoding="utf-8"))
+    earlier["predictions"][0]["bound_by"] = "hbm"
+    changed = Path(base).with_name("bound.json")
+    changed.write_text(json.dumps(earlier), encoding="utf-8")
+    (bound,) = told(capsys, 0, "--kernel", "fa2", "--against", str(changed))["against"]["differences"]
+    now = json.loads(Path(base).read_text(encoding="utf-8"))["predictions"][0]["bound_by"]
+    assert bound["reasons"] == [f"The time is bound by {now}, before by hbm"]

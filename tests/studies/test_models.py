@@ -98,7 +98,7 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
         made = json.loads(capsys.readouterr().out)
         (point,) = made["points"]
         fits[model + more] = point["fits"], point["weight_bytes"]
-        assert ("do not fit in the memory" in made["answer"]) == (not point["fits"])
+        assert ("over its memory" in made["answer"]) == (not point["fits"])
     assert fits["llama-3-70b"] == (False, 141_104_775_168)
     assert fits["llama-3-70b --tensor-parallel 8"] == (True, 141_104_775_168 // 8)
     assert fits["gpt-oss-120b"][0]

@@ -16,7 +16,7 @@ from typing import Any
 
 UNIT = re.compile(
     r"\b(bytes|seconds|joules|watts|tokens|cycles|hertz|rows|columns|keys|queries|heads|layers|sequences|elements|"
-    r"operations|GPUs|SMs|"
+    r"operations|dollars|GPUs|SMs|"
     r"CTAs|warps|threads|registers|buffers|parts|parameters|launches|partitions|ways|waves|rounds|steps|splits|pairs|"
     r"accesses|blocks|times|share|fraction|probability|ratio|factor|number|percent|per second|a second|capability)\b",
     re.I,

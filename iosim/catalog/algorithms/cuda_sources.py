@@ -2,9 +2,8 @@
 launch, where that differs from the algorithms of their names.
 
 `minimal` is the public minimal CUDA re-implementation of FlashAttention's forward: fp32, 32 x 32 tiles, one thread a
-row, keys outside, one CTA a head; O, l and m are read and written at every key block and zero-filled by the host. The
-access pattern of its threads (a warp touches 32 rows at once and uses 4 bytes of each sector) is an L1 matter and not
-part of the SM<->L2 count.
+row, keys outside, one CTA a head; O, l and m are read and written at every key block and zero-filled by the host. A
+warp touches 32 rows at once and uses 4 bytes of each sector: of loads L1 serves the rest, stores pass as whole sectors.
 
 flash_fwd.cuh starts to load its query tile before it looks whether a key is kept. flash_bwd.cuh makes row sums beside
 the log-sum-exp, walks the queries of all heads that share its keys one head after the other, so that nothing is summed
@@ -57,6 +56,10 @@ of the one before), and scores that a thread of the softmax loads at once."""
 INSTRUCTIONS = {"scores": (385, 1170), "softmax": (220, 18), "values": (266, 1290), "bwd.dot": (28, 36)}
 """Of a warp of naive.cu and flash_bwd_rows: in a tile and in each step of a product; in a row and for each score of it
 that a thread has, or each 64 columns. Counted, as the loads, in the code compiled for sm_90 (nvcc 13.0)."""
+MINIMAL_SOURCE = "tspeterkim/flash-attention-minimal, flash.cu: O[...] = ... of each thread's own row"
+MINIMAL_UNROLLED, MINIMAL_TURN_CYCLES = 16, 370
+"""Of its products, the multiply-adds of a turn as nvcc 13.0 unrolls them for sm_90, and SM cycles of a turn in which
+one warp waits for what it asked of shared memory, beside the wavefronts: its machine code as played."""
 OPERATION_CYCLES = 4
 """From a multiply-add to the next one that takes its result, since Volta (NVIDIA, Volta Tuning Guide, 1.4.1.1)."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
@@ -154,9 +157,18 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = plan_flash1(problem, replace(kernel, options=None, overheads=()))
     fill, main = chain.launches
     fill = replace(fill, domain=row_domain(problem, kernel.tile.block_q))
-    work = Work(2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False)
+    # A thread stores its row of O 4 bytes at a time, each a sector; of what it loads so, L1 serves the rest.
+    more = kernel.tile.block_q * problem.head_dim_v * (SECTOR_BYTES - 4)
+    packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from=MINIMAL_SOURCE)
+    turns = kernel.tile.block_k * (problem.head_dim + problem.head_dim_v) // MINIMAL_UNROLLED
+    work = Work(
+        2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False,
+        loop=Loop(loads_ahead=False, serial_cycles=turns * MINIMAL_TURN_CYCLES),
+    )  # fmt: skip
     held = {name: replace(t, role=Role.TEMP) if name in ("l", "m") else t for name, t in chain.tensors.items()}
-    return Chain(held, (fill, replace(main, work=work)), kernel.notes)
+    main = replace(main, overheads=(*main.overheads, packets), work=work)
+    known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.THREAD_ROWS)}
+    return Chain(held, tuple(_stated(n, known) for n in (fill, main)), kernel.notes)
 
 
 @algorithm("minimal-cu", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
@@ -166,6 +178,7 @@ def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     meanwhile; those of a score are one chain."""
     chain = plan_minimal(problem, kernel)
     filled, main = chain.launches
+    main = replace(main, overheads=())
     more = kernel.tile.block_q * problem.head_dim_v * (SECTOR_BYTES - 4)
     packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
     chained = kernel.tile.block_k * (problem.head_dim * (OPERATION_CYCLES - 1) - problem.head_dim_v)

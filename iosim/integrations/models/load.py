@@ -130,13 +130,16 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
     """The model of a config's keys, of its text where it has several parts."""
     refuse_others(config, name)
     config = _as_config(config)
-    parts = {
+    parts: dict[str, dict[str, Any] | None] = {
         word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
         for word, keys in PARTS.items()
     }
+    text = parts["text"]
+    if parts["vision"] is None and text is not None:  # Qwen2.5-Omni holds both in its thinker
+        parts["vision"] = next((text[key] for key in PARTS["vision"] if isinstance(text.get(key), dict)), None)
     inner = parts[part or "text"]
     if part == "vision" and inner is None and not isinstance(parts["text"], dict) and is_part(config):
-        inner = config  # the file is the tower's own
+        inner = dict(config)  # the file is the tower's own
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")

@@ -128,15 +128,15 @@ def words_of(read: Reading, layers: int) -> list[str]:
 
 
 def _shared(read: Reading, layers: int) -> list[str]:
+    keys = {row["key"] for row in patterns.PATTERNS["shared"]}
+    defaults = {key: value for key, value in read.defaults.items() if key in keys and key not in read.config}
+    read = read.with_own(defaults) if defaults else read
     shared = [""] * layers
     for row in patterns.rows(read, "shared"):
         row_words = READERS[row["reader"]](read, row, read.get(row["key"]), layers)
         mine = {row["inside"]} if "inside" in row else {*row["words"].values()}
         remaining = ["" if old in mine else old for old in shared]  # a later key says it anew
         shared = [new or old for new, old in zip(row_words or remaining, remaining, strict=True)]
-    if not patterns.rows(read, "shared"):
-        count = read.number("num_kv_shared_layers")  # a class's default
-        shared = ["cache" if n >= layers - count else "" for n in range(layers)]
     return shared
 
 

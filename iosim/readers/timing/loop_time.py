@@ -6,6 +6,7 @@ from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Launch
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.unit import UnitModel
+from iosim.kernel.work import Layout
 from iosim.readers.timing import tile_terms
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import Makespan, in_turn, makespan
@@ -75,8 +76,14 @@ def _step(running: Running, sm: SmRates) -> Step:
         twice_bytes=running.fetched_twice() / steps,
         element_bytes=running.element_bytes,
         cc=running.rates.profile.cc,
-        counted_shared_bytes=running.shared_in_step() if launch.is_backward else None,
+        counted_shared_bytes=running.shared_in_step() if launch.is_backward or _conflicts(launch) else None,
     )
+
+
+def _conflicts(launch: Launch) -> bool:
+    """Whether a forward's lanes ask one bank for several words, which no estimate of its operands knows."""
+    fragments = launch.work.fragments
+    return fragments is not None and fragments.layout is Layout.THREAD_ROWS
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from iosim.studies.decode.picking import Picking, picking, picks
 from iosim.studies.models.asked import LayerCall
 from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 
+MOST_CONTEXT = 1 << 28
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
@@ -167,6 +168,27 @@ class DecodePoint:
         size is not."""
         memory = self.prediction.profile.usable_memory_bytes
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
+
+    @property
+    def longest_context(self) -> int | None:
+        """Tokens of context with which the cache fits in the GPU's memory beside the weights, where they are known; 0
+        for none, None where the memory's size is not known, or sequences differ."""
+        memory = self.prediction.profile.usable_memory_bytes
+        if memory is None or self.shape.contexts:
+            return None
+        fitting, beyond = 0, MOST_CONTEXT
+        while beyond - fitting > 1:
+            middle = (fitting + beyond) // 2
+            taken = sum(part.cache_at(middle) for part in self.parts) + (self.weight_bytes or 0)
+            fitting, beyond = (middle, beyond) if taken <= memory else (fitting, middle)
+        return fitting
+
+    def cache_at(self, context: int) -> int:
+        """Bytes of all layers' cache of one kind at another context."""
+        if self.shape.kind is not None:
+            return self.shape.cache_bytes(self.batch, context, self.prediction)
+        own = self.shape.cache_bytes(self.batch, self.context, self.prediction)
+        return own if STATE in self.prediction.chain.tensors else own * context // self.context
 
     def per_token(self, level: Level, direction: Way | None = None) -> float | None:
         """Bytes at `level` a generated token; None for HBM where only bounds are known. Dirty lines of others that a

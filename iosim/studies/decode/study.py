@@ -323,7 +323,14 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
         f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
         for title, most in beyond.items()
     ]
-    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, NOTE, fits)
+    longest = {p.prediction.profile.name: n for p in points if (n := p.longest_context) is not None}
+    up_to = [
+        f"longest context that fits on {gpu} at batch {points[0].batch}: {count_text(n)} tokens"
+        if n
+        else f"no context fits on {gpu} at batch {points[0].batch}"
+        for gpu, n in longest.items()
+    ]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, *up_to, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:

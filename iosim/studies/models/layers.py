@@ -168,7 +168,7 @@ class LayerKind:
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
         sees later ones."""
-        if not self.causal or self.shares or self.state_kernel is not None:
+        if not self.causal or self.state_kernel is not None:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 

@@ -64,6 +64,9 @@ BESIDE = (
 TITLE = "What does a whole model move, and what part of it is attention?"
 
 
+SECONDS_AN_HOUR, MOST_DOLLARS = 3600, 1e6
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """One model that does one thing on one GPU."""
@@ -84,6 +87,17 @@ class WholeRun:
     """Experts of a layer that tokens pass; None where there are none."""
     expert_bytes: int
     """Bytes of the weights of one expert of every layer that has some."""
+    price_per_hour: float | None = None
+    """Dollars per hour of one GPU; None where nobody gave them."""
+
+    @property
+    def dollars_per_million_tokens(self) -> float | None:
+        """What a million tokens cost: those of the prompt, those that are trained on, or new ones of a step."""
+        if self.price_per_hour is None:
+            return None
+        tokens = self.work.batch * (1 if self.phase == DECODE else self.work.keys)
+        seconds = self.traffic.time_s * self.model.tensor_parallel
+        return self.price_per_hour * seconds / SECONDS_AN_HOUR * 1e6 / tokens
 
     @property
     def title(self) -> str:
@@ -164,7 +178,8 @@ class WholeModels(Several[WholeRun]):
         for run in self:
             of_bytes, of_time = run.attention_share
             whole, gpus = run.traffic, run.model.tensor_parallel
-            of = f"{run.model.title}{f' (each of {gpus} GPUs)' if gpus > 1 else ''} on {whole.profile.name}"
+            shared = f" (each of {gpus} GPUs)" if gpus > 1 else ""
+            of = f"{run.model.title}{shared} in {run.dtype} on {whole.profile.name}"
             over = "over" if run.phase == DECODE else "of"
             tokens = some(run.work.keys, "token")
             if run.work.batch > 1:
@@ -193,11 +208,17 @@ class WholeModels(Several[WholeRun]):
         fused = {run.work.fused for run in self}
         experts = (_of_experts(run) for run in self if run.random is not None)
         of_runs = (note for run in self for note in run.traffic.notes)
+        costs = (
+            f"cost of {run.title} with {run.model.title} on {run.traffic.profile.name}: {cost:,.3g} dollars per "
+            f"million tokens, at {run.price_per_hour:g} dollars an hour of a GPU"
+            for run in self
+            if (cost := run.dollars_per_million_tokens) is not None
+        )
         of_gpus = (f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self)
         of_models = (note for run in self for note in run.model.all_notes)
         of_phases = (OF_PHASES[phase] for phase in phases if phase in OF_PHASES)
         beside = (note for run in self for note in _unplayed(run))
-        told = (NOTES[max(fused)], OF_TIMES, *of_phases, *beside, *experts, *of_models, *of_runs, *of_gpus)
+        told = (NOTES[max(fused)], OF_TIMES, *costs, *of_phases, *beside, *experts, *of_models, *of_runs, *of_gpus)
         return tuple(dict.fromkeys(told))
 
     def to_text(self) -> str:
@@ -308,5 +329,24 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
     expert = sum(m.matrices * weights.width * m.wide for m in sparse) * weights.expert_number / model.tensor_parallel
     return WholeRun(
         model, phase, work, kind, replace(model, weights=weights).weight_bytes or 0, replace(traffic, rows=rows),
-        touched(sparse[0], work.tokens) if sparse else None, round(expert),
+        touched(sparse[0], work.tokens) if sparse else None, round(expert), _prices(request).get(profile.name),
     )  # fmt: skip
+
+
+def _prices(request: WholeRequest) -> dict[str, float]:
+    """Dollars an hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
+    prices: dict[str, float] = {}
+    asked = {load_profile(gpu).name for gpu in request.gpu}
+    for text in request.price or ():
+        name, _, number = text.rpartition("=")
+        try:
+            dollars = float(number)
+        except ValueError:
+            dollars = 0.0
+        if not name.strip() or not 0 < dollars < MOST_DOLLARS:
+            raise InputError(f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5")
+        gpu = load_profile(name.strip()).name
+        if gpu not in asked:
+            raise InputError(f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(asked))}")
+        prices[gpu] = dollars
+    return prices

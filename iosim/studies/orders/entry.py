@@ -276,8 +276,9 @@ def answer(ranking: OrderRanking) -> str:
     time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
     takes = f"takes {time}"
     bound = best.parts[0].bound_by
+    of = f" for {ranking.title}" if ranking.title else ""
     parts = [
-        f"{ranking.kernel} on {ranking.profile.name} does best with {best.choice.words}: {cost}, bound by {bound}",
+        f"{ranking.kernel} on {ranking.profile.name}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
         "That is its own order" if best.is_own else f"Its own order {takes}",
     ]
     return sentences(parts)

@@ -144,7 +144,7 @@ class TrainingPrediction(Shown):
         most = max(by_kind, key=by_kind.__getitem__)
         longest = longest_sequence(self.model, s, self.capacity_bytes)
         parts = [
-            f"Training with {s.tokens} and {s.attention} attention {fits} on {self.profile.name}: "
+            f"Training with {s.tokens} and {s.attention} attention in {s.precision} {fits} on {self.profile.name}: "
             f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak, most for {most}",
             f"Up to {some(longest, 'token')} fit" if longest else "Not even 64 tokens fit",
             *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),

@@ -1,0 +1,54 @@
+"""No kernel is predicted on a GPU that it does not fit: what a source says that it takes is checked, and a tile of no
+library's is made to fit."""
+
+from __future__ import annotations
+
+import pytest
+from refusals import refused
+
+from iosim import AttentionProblem, InputError, load_profile, predict, resolve
+from iosim.catalog.libraries import entry_names
+from iosim.kernel.tile_rules import backward_shared_bytes
+
+GPUS = ("t4", "a100-sxm-80gb", "rtx-3090", "l4", "h100-sxm", "b200", "rtx-5090")
+
+
+def test_flash_attention_1_has_no_backward_of_128_columns_where_a_cta_may_have_64_or_99_kb(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # two buffers of Q and dO, K, V, dQ in fp32 of eight warps, P and dS
+    taken = 2 * 2 * 16 * 128 * 2 + 2 * 128 * 128 * 2 + 16 * 128 * 4 * 8 + 2 * 16 * 128 * 2
+    assert taken == 152 * 1024
+    for gpu in ("t4", "rtx-3090", "l4"):
+        line = ["predict", "--gpu", gpu, "--kernel", "fa1", "--pass", "bwd", "--head-dim", "128", "--seq-len", "256"]
+        assert f"needs {taken:,} bytes of shared memory" in refused(capsys, line)
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd")
+    assert predict(problem, "fa1", "a100").kernel.backward.shared_memory_bytes == taken
+    predict(AttentionProblem(heads=4, seq_q=512, head_dim=64, passes="bwd"), "fa1", "t4")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
+    allowed = load_profile(gpu).need_int("shared_memory_per_block_optin_bytes")
+    asked = 0
+    for name in entry_names():
+        for head_dim in (64, 128, 256):
+            for passes in ("fwd", "bwd"):
+                problem = AttentionProblem(heads=2, seq_q=256, head_dim=head_dim, passes=passes)
+                try:
+                    call = predict(problem, name, gpu, method="bounds").call
+                except InputError:
+                    continue
+                taken = [launch.resources.shared_memory_bytes or 0 for launch in call.chain.launches]
+                assert max(taken) <= allowed, (name, head_dim, passes)
+                asked += 1
+    assert asked > 20
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 192, 256])
+def test_the_backward_of_any_tile_has_one_that_fits(gpu: str, head_dim: int) -> None:
+    profile = load_profile(gpu)
+    problem = AttentionProblem(heads=2, seq_q=1024, head_dim=head_dim, passes="bwd")
+    tile = resolve("flash", problem, profile).tile_backward
+    assert backward_shared_bytes(problem, tile) <= profile.need_int("shared_memory_per_block_optin_bytes")
