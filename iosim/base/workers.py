@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
+from iosim.base.errors import Terminated
+
 T = TypeVar("T")
 LOOK_S = 0.5
 """From one look at the parent to the next."""
@@ -123,22 +125,3 @@ def _quiet_tracker() -> Iterator[None]:
             os.environ.pop(FILTERS, None)
         else:
             os.environ[FILTERS] = before
-
-
-class Terminated(BaseException):
-    """The process was asked to end (SIGTERM): what it has begun is cleared away, as after Ctrl-C."""
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """SIGTERM raises `Terminated` in the main thread, so that workers and temporary files go with the process."""
-
-    def end(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
