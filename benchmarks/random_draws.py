@@ -37,7 +37,7 @@ MEASUREMENTS = ROOT / "kernels" / "measurements"
 LATER = ROOT / "experiments" / "measurements"
 SEEDS = {
     "h100": (1001, 4004, 64530, 90211, 92326, 7698, 78959, 89385, 35042, 95064, 81367, 48863, 41203, 39127),
-    "h200": (2002, 3003, 69708, 31717, 71612, 97107, 71320, 70410, 82216, 90139, 59799),
+    "h200": (2002, 3003, 69708, 31717, 71612, 97107, 71320, 70410, 82216, 90139, 59799, 10532),
 }
 """GPU -> the seeds of its draws, in their order."""
 QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}

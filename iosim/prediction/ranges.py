@@ -48,7 +48,7 @@ COUNTED_TOKENS = 131_072
 OUTGROWN = (0.2, 1.5)
 """Shares of the predicted reads that calls beyond it read where tiles are read again, at least and at most, of three
 that were counted on an H100: FlashAttention-2 over 262,144 keys 0.23, cuDNN over 524,288 1.27, the memory-efficient
-kernel over 262,144, causal, 1.44. What brings CTAs back together there is not known; nothing is fitted to them."""
+kernel over 262,144, causal, 1.44. What brings CTAs back together there is not known."""
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"

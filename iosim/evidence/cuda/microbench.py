@@ -125,7 +125,7 @@ def machine() -> dict[str, Any]:
     return {"schema": SCHEMA, **driver.properties(), **facts}
 
 
-def measure(step: Callable[[str], None] = lambda step_name: None) -> dict[str, Any]:
+def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """All rates of this machine's GPU, each with its unit in its name; `step` hears what comes next."""
     facts = machine()
     l2, far = facts["l2_bytes"], far_bytes(facts["l2_bytes"])

@@ -28,6 +28,8 @@ MOST_PLAYED = 60_000
 """Instructions of all warps of an SM up to which they are played together; else one part's stand for all."""
 QUEUED_CYCLES = 24.0
 """How far a unit may be behind before a warp waits to issue to it: some instructions' worth of a queue."""
+TICKS_PER_CYCLE = 64
+"""Of a time that is compared."""
 WARM_TURNS = 2
 """Turns of a loop before one is timed."""
 GROUP_LATENCY = {
@@ -153,7 +155,7 @@ def play(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace,
     sm, states, last = _Sm(), [_Warp(*warp) for warp in warps], len(slots) * turns
     queue = [(0.0, n, n) for n in range(len(states))]  # earliest time, who came first, the warp
     came = count(len(states))
-    costs = [(unit_cycles(slot, rates), rates.latency(slot), *l2_cycles(slot, rates)) for slot in slots]
+    costs = [_cost(slot, rates) for slot in slots]
     while queue:
         time, place, number = heapq.heappop(queue)
         state = states[number]
@@ -174,6 +176,17 @@ def play(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace,
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
     return _turn(states, sm, turns)
+
+
+def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
+    """Cycles that an instruction takes of its unit, until its result is there, and of its way to or from the L2."""
+    way, way_cycles = l2_cycles(slot, rates)
+    return in_ticks(unit_cycles(slot, rates)), in_ticks(rates.latency(slot)), way, in_ticks(way_cycles)
+
+
+def in_ticks(cycles: float) -> float:
+    """Cycles in whole ticks. Sums of them are exact, so that who comes first does not hang on a last bit."""
+    return round(cycles * TICKS_PER_CYCLE) / TICKS_PER_CYCLE
 
 
 def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:

@@ -141,7 +141,8 @@ BEYOND_TIMED = (1.0, 1.7)
 """How much longer schedules over more GPUs may take than predicted, at least and at most: ring-flash-attention on eight
 H800s and A800s took 1.27 (ring), 1.43 (striped) and 1.5 to 1.68 times as long (zigzag) as predicted, one GPU's call
 being right within 6 % (zhuzilin/ring-flash-attention, issues 18 and 55). What eight GPUs add, waiting for the slowest,
-links that are shared, kernels beside NCCL's, was not measured here; nothing is fitted to these rows."""
+links that are shared, kernels beside NCCL's, was not measured here; these rows enter no
+time."""
 
 
 def longer_than_predicted(gpus: int) -> tuple[float, float]:
