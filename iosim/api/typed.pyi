@@ -110,7 +110,8 @@ class ProblemKeywords(TypedDict, total=False):
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's). mxfp8: of compressed keys, all columns in fp8 with a byte of
+    scale for every 32 (528 bytes per key of DeepSeek-V4.1's) (fp8, mxfp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -276,7 +277,8 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's). mxfp8: of compressed keys, all columns in fp8 with a byte of
+    scale for every 32 (528 bytes per key of DeepSeek-V4.1's) (fp8, mxfp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -454,7 +456,8 @@ class DecodeKeywords(TypedDict, total=False):
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's). mxfp8: of compressed keys, all columns in fp8 with a byte of
+    scale for every 32 (528 bytes per key of DeepSeek-V4.1's) (fp8, mxfp8); by default that of the inputs.
     """
     shared_prefix: int | str | None
     """First keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of each are

@@ -45,6 +45,10 @@ def refusing(**options: str) -> Iterator[None]:
         raise type(error)(text) from None
 
 
+class Terminated(BaseException):
+    """The process was asked to end (SIGTERM): what it has begun is cleared away, as after Ctrl-C."""
+
+
 class EngineWarning(UserWarning):
     """No replay engine is there, and what it would have found is estimated."""
 

@@ -18,11 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+    from functools import cached_property as cached_property
 else:
     import dataclasses
     from reprlib import recursive_repr
 
     PARAMS = "__dataclass_params__"
+
+    class cached_property:
+        """A value that is computed when it is first asked for, and then stands in the instance; without a lock, as in
+        Python 3.12. Python 3.11's holds one for all instances while it computes: a process that is forked meanwhile
+        waits for ever. Two threads may compute a value twice, and get equal ones."""
+
+        def __init__(self, compute):
+            self.compute, self.__doc__ = compute, compute.__doc__
+
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = instance.__dict__[self.name] = self.compute(instance)
+            return value
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, kw_only=False):
         """As `dataclasses.dataclass`, with those of its settings that the package needs."""

@@ -12,9 +12,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, TypeVar
+
+from iosim.base.errors import Terminated
 
 T = TypeVar("T")
 LOOK_S = 0.5
@@ -27,12 +29,16 @@ GONE = 1
 def in_processes(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], processes: int, **how: Any) -> Iterator[T]:
     """The results of `work` for the arguments of each task. `processes`: -1 for as many as there are cores; `how`: what
     else `joblib.Parallel` is told, such as in which order results come."""
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, parallel_config
 
     guarded = delayed(_guarded)
     with _quiet_tracker():
         _start_trackers()
-    with _interrupts_held():  # the workers start here, and what is held back here stays so in them
+    try:
+        config = parallel_config("loky", initializer=_watch, initargs=(os.getpid(),))
+    except TypeError:  # an older joblib: a worker watches from its first task on
+        config = nullcontext()
+    with config, _interrupts_held():  # the workers start here, and what is held back here stays so in them
         results: Iterator[T] = Parallel(processes, **how)(guarded(os.getpid(), work, *task) for task in tasks)
     manager = _Manager(threading.excepthook)
     threading.excepthook = manager
@@ -123,22 +129,3 @@ def _quiet_tracker() -> Iterator[None]:
             os.environ.pop(FILTERS, None)
         else:
             os.environ[FILTERS] = before
-
-
-class Terminated(BaseException):
-    """The process was asked to end (SIGTERM): what it has begun is cleared away, as after Ctrl-C."""
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """SIGTERM raises `Terminated` in the main thread, so that workers and temporary files go with the process."""
-
-    def end(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field
+from iosim.base.records import cached_property, dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
 from iosim.code.ptx import Entry, Instruction
 from iosim.code.ptx_run import LOCAL_AT, SHARED_AT, WARP, Run, Settings

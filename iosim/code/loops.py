@@ -10,8 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.code.listing import Instruction
 from iosim.code.module import Function
 from iosim.code.opcodes import operation

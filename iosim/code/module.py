@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import FEW_NAMES, InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.code.cubin import ELF_MAGIC, CubinReport, embedded_text, is_cubin, read_cubin
 from iosim.code.listing import Instruction, control_words, functions_of, read_listing, write_listing
 from iosim.code.tools import disassembled, embedded, embedded_ptx

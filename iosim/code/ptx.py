@@ -10,8 +10,7 @@ import re
 from itertools import pairwise
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field
+from iosim.base.records import cached_property, dataclass, field
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*(?:\((.*?)\))?\s*((?:\.\w+[^{;]*?)*)\{", re.S)

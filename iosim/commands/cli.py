@@ -9,10 +9,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from iosim.base.errors import EngineWarning, InputError, unknown_name
+from iosim.base.errors import EngineWarning, InputError, Terminated, unknown_name
 from iosim.base.progress import hush
 from iosim.base.version import __version__, commit
-from iosim.base.workers import Terminated
 from iosim.commands import common
 from iosim.commands.common import check_files, emit
 from iosim.commands.options import (
@@ -76,10 +75,14 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def own_defaults(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """What a user's own defaults add to a command line; nothing where there are none, as for most."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    place = os.environ.get("IOSIM_CONFIG") or os.path.join(folder, "iosim", "config.toml")
+    if not os.environ.get("IOSIM_GPU") and not os.path.isfile(place):
+        return []
     from iosim.commands import defaults
     from iosim.commands.completion import subparsers
 
-    return defaults.added(words, subparsers(parser)[words[0]])
+    return defaults.added(words, subparsers(parser)[words[0]], place)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,22 +18,16 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.commands.options import ALIASES, USUAL_GPU
 
-GPU, FILE = "IOSIM_GPU", "IOSIM_CONFIG"
+GPU = "IOSIM_GPU"
 NAMES = ("gpu", "kernel", "dtype", "batch", "heads", "kv-heads", "head-dim")
 """Options that may have a default of one's own."""
 
 
-def place() -> Path:
-    """The settings file, which need not be there."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(os.environ.get(FILE) or Path(folder) / "iosim" / "config.toml")
-
-
-def settings() -> dict[str, str]:
-    """The defaults of the environment and of the settings file, by option. Raises InputError: a file that is none, or a
-    name that may have no default."""
+def settings(place: str) -> dict[str, str]:
+    """The defaults of the environment and of the settings file at `place`, by option. Raises InputError: a file that is
+    none, or a name that may have no default."""
     found: dict[str, Any] = {}
-    path = place()
+    path = Path(place)
     if path.is_file():
         from iosim.base.schema import read_toml
 
@@ -52,7 +46,7 @@ def settings() -> dict[str, str]:
     return {name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in found.items()}
 
 
-def added(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+def added(words: Sequence[str], parser: argparse.ArgumentParser, place: str) -> list[str]:
     """The words that a user's defaults add to those of a command with this parser: for every option that is not typed.
     A command whose GPU is another by default, such as the one that a table was measured on, takes none."""
     gpu = parser._option_string_actions.get("--gpu")
@@ -60,7 +54,7 @@ def added(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
         return []
     typed = {word.partition("=")[0] for word in words}
     found: list[str] = []
-    for name, value in settings().items():
+    for name, value in settings(place).items():
         action = parser._option_string_actions.get(f"--{name}")
         spellings = () if action is None else (*action.option_strings, ALIASES.get(f"--{name}", ""))
         if action is not None and not typed.intersection(spellings):

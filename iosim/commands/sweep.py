@@ -7,10 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
-from iosim.base.workers import Terminated
 from iosim.commands import common, options
 from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SweepRequest

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.touched import Touched

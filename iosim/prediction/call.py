@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument

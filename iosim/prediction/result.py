@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field
+from iosim.base.records import cached_property, dataclass, field
 from iosim.base.words import WAYS, Level, Method, Way
 from iosim.catalog.algorithms.registry import operations
 from iosim.hardware.profile import HardwareProfile

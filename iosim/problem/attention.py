@@ -20,6 +20,8 @@ from iosim.problem.masks.mask import IntervalMask, Mask
 
 MAX_TENSOR_ELEMENTS = 1 << 50
 BYTES_OF_16_BITS = 2
+MX_CACHE = "mxfp8"  # fp8 with a scale of a byte for every MX_VALUES values
+MX_VALUES = 32
 MAX_PAIR_ELEMENTS = 1 << 60
 """seq_q x seq_k x head_dim: what one head moves at most, with blocks of one row, then fits in 64 bits."""
 
@@ -87,6 +89,8 @@ class AttentionProblem(ProblemFields):
         if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
             hint = "accepted with it: fp16, bf16"
             raise InputError(f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; {hint}")
+        if self.cache_dtype == MX_CACHE and self.compress_ratio is None:
+            raise InputError(f"`cache_dtype` {MX_CACHE} needs `compress_ratio`; accepted without it: fp8")
         for name in ("latent_kv", "page_size", "cache_dtype", "shared_prefix"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
@@ -295,9 +299,11 @@ class AttentionProblem(ProblemFields):
         """Bytes of a token in a latent cache: its columns, or V's in fp8 with a scale for every 128 and the others in
         16 bits (deepseek-ai/FlashMLA @9241ae3e, flash_mla/flash_mla_interface.py); of a compressed one those without
         positions in fp8, with a byte of scale for every 64 and one of padding (@4855c772, csrc/api/sparse_decode.h:
-        bytes_per_token)."""
+        bytes_per_token), in mxfp8 all, with a byte of scale for every 32 (@ddedb079, README.md)."""
         if self.cache_dtype is None:
             return self.head_dim * self.input_type.bytes
+        if self.cache_dtype == MX_CACHE:
+            return self.head_dim + -(-self.head_dim // MX_VALUES)
         if self.compress_ratio is not None:
             turned = self.head_dim // 8
             plain = self.head_dim - turned

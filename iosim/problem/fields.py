@@ -26,7 +26,7 @@ PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "full", "alibi")
 BIAS_SHARED = ("none", "heads", "batch", "both")
-CACHE_DTYPES = ("fp8",)
+CACHE_DTYPES = ("fp8", "mxfp8")
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
 
@@ -182,7 +182,8 @@ class ProblemFields:
     cache_dtype: str | None = ask.word(
         "type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are "
         "left out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every "
-        "128, the others in 16 bits (656 bytes per token of DeepSeek's)",
+        "128, the others in 16 bits (656 bytes per token of DeepSeek's). mxfp8: of compressed keys, all columns in fp8 "
+        "with a byte of scale for every 32 (528 bytes per key of DeepSeek-V4.1's)",
         CACHE_DTYPES,
         normal=dtype_name,
         metavar="DTYPE",

@@ -14,9 +14,8 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import read_object
-from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, plain
+from iosim.base.records import cached_property, dataclass, plain
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line
 from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some

@@ -56,6 +56,23 @@ def test_a_kernel_that_is_launched_by_itself_is_counted_too() -> None:
     assert [row.operator for row in traffic.result] == ["scale_rows"]
 
 
+@triton.jit
+def gather_rows(x, index, y, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    source = tl.load(index + row)
+    tl.store(y + row * columns + at, tl.load(x + source * columns + at))
+
+
+def test_a_kernel_that_looks_rows_up_says_that_their_places_are_not_known() -> None:
+    x, y = (torch.empty(ROWS, 1024, device="meta", dtype=torch.bfloat16) for _ in range(2))
+    with TrafficMode(gpu="h100") as traffic:
+        gather_rows[(ROWS,)](x, torch.empty(ROWS, device="meta", dtype=torch.int32), y, 1024, BLOCK=1024)
+    (row,) = traffic.result
+    assert row.known
+    assert row.l2_write == ROWS * 1024 * 2
+    assert any("gather_rows: an address that was loaded" in note for note in traffic.notes)
+
+
 def test_a_kernel_that_does_not_compile_is_named_and_its_tensors_counted_once() -> None:
     x = torch.empty(ROWS, COLUMNS, device="meta", dtype=torch.bfloat16)
     with TrafficMode(gpu="h100") as traffic:

@@ -270,3 +270,10 @@ def test_varlen_calls_take_a_cta_a_tile_and_more_operations() -> None:
         plain, varlen = (resolve(name, problem, load_profile(gpu)) for name in ("fa4", "fa4-varlen"))
         assert varlen.loop.score_operations - plain.loop.score_operations == more
         assert (varlen.schedule.scheduler, varlen.schedule.cluster) == (Scheduler.STATIC, 1)
+
+
+def test_a_gb10_runs_the_build_of_geforce_blackwell() -> None:
+    """The source asks for compute capabilities of 12 (interface.py: arch // 10 == 12), 12.1 too."""
+    problem = AttentionProblem(heads=16, seq_q=1024, head_dim=128)
+    tile, other = (resolve("fa4-sm120", problem, load_profile(gpu)).tile for gpu in ("gb10", "rtx-5090"))
+    assert tile == other

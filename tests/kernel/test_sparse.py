@@ -235,6 +235,19 @@ def test_bytes_of_a_step_over_compressed_keys() -> None:
     assert V4.matmul_flops() == 2 * 64 * (32768 * 128 + 640 * 1024)
 
 
+def test_a_key_of_deepseek_v4_1_is_528_bytes() -> None:
+    """512 columns in fp8 and behind them 16 bytes of scales, so that a row takes 17 sectors (deepseek-ai/FlashMLA
+    @ddedb079, README.md); no GPU before cc 10.0 has a kernel that reads it."""
+    step = V4.with_(cache_dtype="mxfp8")
+    assert (V4.latent_row_bytes, step.latent_row_bytes) == (584, 528)
+    read = count(plan(step, resolve("dsv4", step, load_profile("b200")))).tensors("l2")["K", "read"]
+    assert read == (128 + 512) * 17 * 32
+    with pytest.raises(InputError, match=r"cache_dtype mxfp8: FlashMLA reads it on cc 10\.0 and later"):
+        resolve("dsv4", step, load_profile("h200"))
+    with pytest.raises(InputError, match="cache_dtype mxfp8 needs compress_ratio"):
+        V32.with_(cache_dtype="mxfp8")
+
+
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_neighbouring_windows_are_read_once(method: Any) -> None:
     problem = V4.with_(seq_q=64, seq_k=65536, compress_ratio=128, top_k=None, index_heads=None)

@@ -26,7 +26,7 @@ from iosim.catalog.algorithms.indexer import LISTS, IndexerOptions, index_chain,
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Fetch, Per, Role, Rows, Tensor, tensors
-from iosim.problem.attention import AttentionProblem
+from iosim.problem.attention import MX_CACHE, AttentionProblem
 
 TAKES = ("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed")
 
@@ -84,7 +84,8 @@ def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
 
 def latent_rows(problem: AttentionProblem) -> Tensor:
     """The latent cache of which queries pick rows, [batch, kv_heads, seq_k, columns]; or the compressed keys and behind
-    them the tokens of all windows. Their scales lie apart, so that each row's take a sector."""
+    them the tokens of all windows. Their scales lie apart, so that each row's take a sector; in mxfp8 behind each row
+    (deepseek-ai/FlashMLA @ddedb079, README.md)."""
     compressed, rows = problem.compress_ratio is not None, problem.scored_keys
     if compressed:
         rows += min(problem.seq_k, problem.shown_tokens + problem.seq_q - 1)
@@ -92,4 +93,4 @@ def latent_rows(problem: AttentionProblem) -> Tensor:
     if problem.cache_dtype is None:
         return plain
     packed = replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
-    return replace(packed, strided=True) if compressed else packed
+    return replace(packed, strided=True) if compressed and problem.cache_dtype != MX_CACHE else packed

@@ -19,7 +19,7 @@ from iosim.catalog.libraries.tiled import TiledRules
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.unit import MatrixUnit
-from iosim.problem.attention import AttentionProblem
+from iosim.problem.attention import MX_CACHE, AttentionProblem
 
 PAIRS_CC = 100
 """Compute capability from which CTAs work in pairs."""
@@ -118,9 +118,14 @@ class Dsv4Rules(DsaRules):
         return min(2, -(-problem.group // 64))
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Raises InputError: a cache of DeepSeek-V4.1's before cc 10.0, for which the release that reads it has no
+        kernels (@ddedb079, README.md)."""
         kernel = super().finish(kernel, problem, profile)
         if problem.cache_dtype is None or profile.cc >= PAIRS_CC:
             return kernel
+        if problem.cache_dtype == MX_CACHE:
+            hint = f"accepted on {profile.name}: fp8"
+            raise InputError(f"`cache_dtype` {MX_CACHE}: FlashMLA reads it on cc 10.0 and later; {hint}")
         columns = problem.head_dim * 7 // 8 / kernel.schedule.cluster  # columns without positions, shared out
         options = options_of(kernel, IndexerOptions)
         cycles = options.gather_cycles + WIDENING_CYCLES * columns

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, plain
+from iosim.base.records import cached_property, dataclass, plain
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, Way, sentences
 from iosim.evidence.claims import readings

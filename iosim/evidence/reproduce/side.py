@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import fields
+from iosim.base.records import cached_property, fields
 from iosim.catalog.algorithms import naive, options_for, options_of, plan
 from iosim.catalog.algorithms.uniform import SharedValueOptions
 from iosim.catalog.libraries import Overrides, resolve

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
+from iosim.base.records import cached_property
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.torch import attention, formulas, values
 from iosim.integrations.torch.formulas import REGISTRY, Pass

@@ -60,4 +60,6 @@ def _record(recorder: Recorder, fn: Any, grid: Any, args: Any, options: dict[str
         recorder.launched += 1
         recorder.pieces(fn.__name__, [Pass(list(tensors.values()), list(tensors.values()))], known=False)
         return
+    for note in (*planned.launch.chain.notes, *planned.notes):
+        recorder.notes[f"{launch.name}: {note}"] = None
     recorder.code(launch.name, planned.call, tensors, planned.notes)

@@ -38,6 +38,10 @@ SPECIALISED = "setmaxnreg"
 UNITS = (("tcgen05.mma", MatrixUnit.TCGEN05), ("wgmma.mma_async", MatrixUnit.WGMMA), ("mma.sync", MatrixUnit.MMA_SYNC))
 """Instructions in PTX, and what computes them."""
 POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
+WHOLE_POINTERS = {
+    "int64": "*i64", "int32": "*i32", "int16": "*i16", "int8": "*i8", "uint8": "*u8", "bool": "*i1",
+}  # fmt: skip
+"""Triton's words for pointers to whole numbers, by PyTorch's."""
 ALIGNED = 16
 OWN_PROBLEM = "give TritonModel a problem of your own"
 Grid = Sequence[int]
@@ -291,7 +295,10 @@ def _type(name: str, args: Mapping[str, Any]) -> str:
         return "i32" if abs(value) < 2**31 else "i64"
     if isinstance(value, float):
         return "fp32"
-    word = DTYPES.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
+    kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    if kind in WHOLE_POINTERS:
+        return WHOLE_POINTERS[kind]
+    word = DTYPES.get(kind)
     if word is None:
         raise InputError(f'`args` {name} {type(value).__name__} is no number, tensor or word; accepted: as "*fp16"')
     return POINTERS[word]

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps, Visited
 
 MAX_BLOCKS = 1 << 25

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks, Mask, Visited
 

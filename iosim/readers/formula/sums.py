@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, replace
+from iosim.base.records import cached_property, dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.picked import PickedMask

@@ -26,8 +26,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Rows, Tensor
 from iosim.problem.masks.mask import Steps
 from iosim.readers.replay.objects import Grid

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.base.words import Level, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import Conditions

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.kernel.launch import Launch
 from iosim.kernel.shared_memory import DEPTH, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.kernel.launch import COLUMNS_OUTSIDE, Launch, Mode, Per
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import DEPTH

@@ -22,8 +22,7 @@ from typing import Any, TypeAlias
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import whole
-from iosim.base.lazy import cached_property
-from iosim.base.records import asdict, dataclass, plain
+from iosim.base.records import asdict, cached_property, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import grouped

@@ -17,8 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import Conditions

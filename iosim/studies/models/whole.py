@@ -11,9 +11,8 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole as within
-from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
-from iosim.base.records import asdict, dataclass, plain, replace
+from iosim.base.records import asdict, cached_property, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, plain, replace
+from iosim.base.records import cached_property, dataclass, plain, replace
 from iosim.base.units import bytes_text, capacity_text, picoseconds, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
 from iosim.catalog.libraries.default import told

@@ -14,8 +14,7 @@ from functools import cache
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, field
+from iosim.base.records import cached_property, dataclass, field
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.common import load, store
 from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile

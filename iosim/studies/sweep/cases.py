@@ -19,8 +19,7 @@ import numpy as np
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, replace
+from iosim.base.records import cached_property, dataclass, replace
 from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries

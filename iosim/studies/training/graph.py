@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
-from iosim.base.lazy import cached_property
-from iosim.base.records import dataclass, replace
+from iosim.base.records import cached_property, dataclass, replace
 from iosim.studies.training.model import Decoder, Parameter, Setup
 
 STATISTIC_BYTES = 4

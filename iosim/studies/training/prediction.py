@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import cached_property, dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
