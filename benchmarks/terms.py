@@ -85,9 +85,9 @@ def page() -> str:
     return f"""# Terms of a time
 
 Made by `python benchmarks/terms.py --write` from the functions that compute the terms. *Worth* is how many percentage
-points the mean of the groups' mean errors (`iosim validate --times`, rows that nothing was fitted on, every eighth row of a table) gets
-worse when the term is switched off, and *most changed* the groups that move most. `iosim explain --time --terms` prints the terms
-of one call. Constants in `code` are values of the GPU's profile.
+points the mean of the groups' mean errors (`iosim validate --times`, rows that nothing was fitted on, every eighth row
+of a table) gets worse when the term is switched off, and *most changed* the groups that move most. The command
+`iosim explain --time --terms` prints the terms of one call. Constants in `code` are values of the GPU's profile.
 
 {Table(columns, tuple(rows)).markdown()}"""
 
