@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -29,12 +29,16 @@ GONE = 1
 def in_processes(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], processes: int, **how: Any) -> Iterator[T]:
     """The results of `work` for the arguments of each task. `processes`: -1 for as many as there are cores; `how`: what
     else `joblib.Parallel` is told, such as in which order results come."""
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, parallel_config
 
     guarded = delayed(_guarded)
     with _quiet_tracker():
         _start_trackers()
-    with _interrupts_held():  # the workers start here, and what is held back here stays so in them
+    try:
+        config = parallel_config("loky", initializer=_watch, initargs=(os.getpid(),))
+    except TypeError:  # an older joblib: a worker watches from its first task on
+        config = nullcontext()
+    with config, _interrupts_held():  # the workers start here, and what is held back here stays so in them
         results: Iterator[T] = Parallel(processes, **how)(guarded(os.getpid(), work, *task) for task in tasks)
     manager = _Manager(threading.excepthook)
     threading.excepthook = manager
