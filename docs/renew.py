@@ -74,7 +74,7 @@ def printed(kind: str, code: str) -> str:
             continue
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = iosim(words) if name == "iosim" else 1
-        if ended or not all(said.startswith("iosim: open ") for said in err.getvalue().splitlines()):
+        if ended or not all(said.startswith(("iosim: open ", "iosim: wrote ")) for said in err.getvalue().splitlines()):
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
 
