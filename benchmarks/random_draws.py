@@ -12,7 +12,7 @@ sequences, FlexAttention's short queries, what tiles and passes wait for; 6, til
 draw of HBM, packed sequences, spills of the memory-efficient backward; 7 of the H100 alone, nothing; 8 of the H100,
 CTAs that share an SM and the times of backward passes; 9 of the H100 and 7 of the H200, what the L2 and code hold up;
 8 and 9 of the H200, locks in turn, products of fp32 and sectors fetched twice; 10 and 11 of the H100, cuDNN's tiles and
-decoding, code of FlashAttention-2, CUTLASS's first loads and locks. Draws 12 and 13 of the H100 and 10 and 11 of the
+decoding, code of FlashAttention-2, CUTLASS's first loads and locks. Draws 12 and later of the H100, 10 and later of the
 H200 were looked at once, when all of this stood.
 """
 

@@ -62,7 +62,8 @@ def printed(kind: str, code: str) -> str:
     """What a block prints.
 
     Raises:
-        RuntimeError: a command of it fails, or says something on standard error but where to open its file.
+        RuntimeError: a command of it fails, or says more on standard error than which file it wrote and where that
+            opens.
     """
     if kind == "python":
         return ran(["-c", code])
@@ -74,7 +75,7 @@ def printed(kind: str, code: str) -> str:
             continue
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = iosim(words) if name == "iosim" else 1
-        if ended or not all(said.startswith("iosim: open ") for said in err.getvalue().splitlines()):
+        if ended or not all(said.startswith(("iosim: open ", "iosim: wrote ")) for said in err.getvalue().splitlines()):
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
 

@@ -122,9 +122,10 @@ def _ahead(turn: Sequence[Instruction], cc: int) -> float | None:
 def _groups_ahead(turn: Sequence[Instruction], cc: int) -> int | None:
     """The number behind DEPBAR.LE SB0: groups that may still be under way."""
     left = [
-        int(one.operands[1], 16) for one in turn
+        int(one.operands[1], 16)
+        for one in turn
         if one.kind == "DEPBAR" and "LE" in one.modifiers and len(one.operands) > 1
-    ]  # fmt: skip
+    ]
     copies = any(operation(one, cc).group == "global-copy" for one in turn)
     return max(left, default=0) if copies else None
 

@@ -74,14 +74,16 @@ def with_work(
              "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes, "together": ctas}  # fmt: skip
     overheads = tuple(
         Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE, **frame)
-        for mode, sectors in moved if sectors
-    )  # fmt: skip
+        for mode, sectors in moved
+        if sectors
+    )
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
     made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
     every = warps * evaluated.ctas
     xu = sum(
-        often for often, one in zip(runs.each, function.instructions, strict=True)
+        often
+        for often, one in zip(runs.each, function.instructions, strict=True)
         if operation(one, function.cc).unit == "xu"
-    )  # fmt: skip
+    )
     return LaunchWork(made, runs, on_sm, runs.instructions * every, xu * every, every, notes)

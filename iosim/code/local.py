@@ -44,9 +44,7 @@ class LocalTraffic:
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
-        return LocalTraffic(
-            turns * self.loaded, turns * self.hits_l1, turns * self.stored, self.touched, self.unknown
-        )  # fmt: skip
+        return LocalTraffic(turns * self.loaded, turns * self.hits_l1, turns * self.stored, self.touched, self.unknown)
 
     def plus(self, other: LocalTraffic) -> LocalTraffic:
         """That of both."""

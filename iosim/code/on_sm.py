@@ -68,9 +68,10 @@ def code_on_sm(
     step: tuple[Region, ...] = ()
     local = NO_LOCAL
     outside = [
-        one for n, one in enumerate(flow.instructions)
+        one
+        for n, one in enumerate(flow.instructions)
         if runs.each[n] >= MOST_TURNS_RUN and flow.block_of(n) not in flow.loop_of
-    ]  # fmt: skip
+    ]
     once = local_traffic(outside, cc, warps, l1_bytes, uses)
     tile = [Region(trace(outside, cc, with_local(uses, cc, once.hit_share)))]
     beside = once

@@ -113,8 +113,9 @@ class _Walk:
         def rank(n: int) -> tuple[bool, int]:
             groups = [
                 operation(flow.instructions[i], flow.function.cc).group
-                for b in alone[n] for i in range(flow.blocks[b].first, flow.blocks[b].end)
-            ]  # fmt: skip
+                for b in alone[n]
+                for i in range(flow.blocks[b].first, flow.blocks[b].end)
+            ]
             heavy = any(group in HEAVY for group in groups) or any(b in headers for b in alone[n])
             return heavy, -len(groups) if loop is not None else len(groups)
 

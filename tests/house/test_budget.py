@@ -60,8 +60,8 @@ BUDGET: dict[str, Budget] = {
     "names of the dialect": Budget(1_220, 200, lambda: package_figures().dialect_names),
     "lines of the longest function": Budget(60, 50, lambda: max(length for length, _, _ in functions())),
     "functions with more than eight parameters": Budget(7, 6, lambda: sum(count > 8 for _, count, _ in functions())),
-    "fitted numbers": Budget(150, 100, lambda: len(list(fitted()))),
-    "formatter exemptions": Budget(380, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
+    "fitted numbers": Budget(154, 100, lambda: len(list(fitted()))),
+    "formatter exemptions": Budget(368, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
     "words of README.md": Budget(900, 900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])

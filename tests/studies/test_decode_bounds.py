@@ -62,3 +62,10 @@ def test_a_model_that_the_memory_holds_is_said_to_fit(capsys: pytest.CaptureFixt
     """141.1 GB of weights and a cache of 0.3 GB in the 150.8 GB that an H200 reports."""
     assert main(["decode", "--model", "llama-3-70b", "--gpu", "h200", "--context", "1k"]) == 0
     assert "not fit" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["deepseek-v4", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "gpt2"])
+def test_the_longest_context_is_one_that_can_be_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Caches that hardly grow fit at any length; 2^24 tokens are the most that a problem has."""
+    assert main(["decode", "--model", model, "--gpu", "h200", "--context", "1k"]) == 0
+    assert "out of range" not in capsys.readouterr().err

@@ -97,8 +97,9 @@ def byte_readings(
         if name == kernel:
             least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
-            yield from _both_ways("the compulsory bytes, every input read and every output written once", "hbm",
-                                  least, [why])  # fmt: skip
+            yield from _both_ways(
+                "the compulsory bytes, every input read and every output written once", "hbm", least, [why]
+            )
     yield from _by_tools(problem, gpu)
 
 

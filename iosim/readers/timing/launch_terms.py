@@ -27,11 +27,12 @@ STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_laun
 
 
 @term(
-    "start of a launch", Scope.LAUNCH,
+    "start of a launch",
+    Scope.LAUNCH,
     "launch_latency_s; from a graph graph_call_latency_s for a call's first launch, graph_launch_latency_s for others",
     zero="launches that join the one before",
     constants=("launch_latency_s", "graph_call_latency_s", "graph_launch_latency_s"),
-)  # fmt: skip
+)
 def start_seconds(running: Running) -> float:
     """Seconds from the end of what ran before to a launch's first load."""
     if running.launch.joins:
@@ -108,12 +109,13 @@ def side_seconds(running: Running) -> float:
 
 
 @term(
-    "a late start of HBM", Scope.LAUNCH,
+    "a late start of HBM",
+    Scope.LAUNCH,
     "share of SMs that ask x the lesser of STREAM_START_S and STREAM_START_SHARE of HBM's seconds; "
     "PAGED_START_S of pages",
     zero="launches whose tiles share keys; latent keys; keys in the L2",
     constants=("STREAM_START_S", "STREAM_START_SHARE", "PAGED_START_S"),
-)  # fmt: skip
+)
 def late_seconds(running: Running, hbm_s: float) -> float:
     """Seconds before HBM runs at its rate for a launch that streams keys from there; less where fewer SMs ask, or for
     little."""
@@ -152,11 +154,12 @@ def first_step_seconds(running: Running, hbm_s: float) -> float:
 
 
 @term(
-    "uneven shares of HBM", Scope.LAUNCH, "HBM's seconds x what the busiest SM draws over its even share, "
-    "less the rest",
+    "uneven shares of HBM",
+    Scope.LAUNCH,
+    "HBM's seconds x what the busiest SM draws over its even share, less the rest",
     zero="launches whose tiles share keys, or whose SMs have as many tiles each",
     constants=("sm_dram_bytes_per_clock", "dram_latency_cycles"),
-)  # fmt: skip
+)
 def uneven_seconds(running: Running, computed: Computing, hbm_s: float, together_s: float) -> float:
     """Seconds by which the SMs with one tile more end after the others, where each draws no more than a CTA alone does:
     a step's bytes in the time of a load and the step's computing."""

@@ -127,11 +127,12 @@ def whole_block(rows: npt.NDArray[np.int64], rounds: float) -> float:
 
 
 @term(
-    "begin and end of a tile", Scope.TILE,
+    "begin and end of a tile",
+    Scope.TILE,
     "tile_cycles of its unit (once per CTA: CTA_START_CYCLES and FIRST_LOADS, where CTAs stay)",
     zero="launches without a loop",
     constants=("tile_cycles", "FIRST_LOADS", "CTA_START_CYCLES", "OVERLAPPED_TILE_SHARE"),
-)  # fmt: skip
+)
 def tile_start_cycles(tile: Tile) -> float:
     """Cycles of a tile's set-up, first loads, last rescaling and stores, as the profile knows them for its unit."""
     running = tile.running
@@ -209,12 +210,13 @@ def tile_serial_cycles(tile: Tile) -> float:
 
 
 @term(
-    "code", Scope.TILE,
+    "code",
+    Scope.TILE,
     "code of the first round / L2_BYTES_PER_CYCLE, past CODE_AHEAD_BYTES / CODE_BEHIND_PER_CYCLE; of later tiles "
     "outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / CODE_BYTES_PER_CYCLE",
     zero="kernels whose instructions were not counted",
     constants=("CODE_AHEAD_BYTES", "CODE_BEHIND_PER_CYCLE", "CODE_BYTES_PER_CYCLE", "CODE_AGAIN_PER_CYCLE"),
-)  # fmt: skip
+)
 def code_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False, behind_itself: bool = False) -> float:
     """Cycles in which a tile waits for code, in the mean. Tiles of the first round begin together and wait for all that
     they run, from the L2 if `warm`; each of an SM's `ctas` issues what is outside of its steps after the others,

@@ -30,11 +30,12 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import MAX_TOKENS
 from iosim.studies.decode.picking import Picking, picking, picks
 from iosim.studies.models.asked import LayerCall
 from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 
-MOST_CONTEXT = 1 << 28
+MOST_CONTEXT = MAX_TOKENS
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000

@@ -140,7 +140,8 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
     rate = t.hit_rate()
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
-        **plain(p, "problem kernel profile=profile.name l2_start time_s"), "partition_bytes": t.partition_bytes,
+        **plain(p, "problem kernel profile=profile.name l2_start time_s"),
+        "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,
@@ -150,7 +151,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
             "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
         },
         "launches": [_launch_dict(launch) for launch in t.launches],
-    }  # fmt: skip
+    }
 
 
 def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
