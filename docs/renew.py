@@ -62,7 +62,8 @@ def printed(kind: str, code: str) -> str:
     """What a block prints.
 
     Raises:
-        RuntimeError: a command of it fails, or says something on standard error but where to open its file.
+        RuntimeError: a command of it fails, or says more on standard error than which file it wrote and where that
+            opens.
     """
     if kind == "python":
         return ran(["-c", code])

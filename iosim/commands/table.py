@@ -223,7 +223,7 @@ def latency(parser: CommandParser) -> None:
     parser.add_model()
     parser.add_fields("the call", LATENCY, ("batch_contexts", "cache_write", "calibration"))
     parser.add_conditions("method")
-    parser.add_fields(MODEL, LATENCY, ("l2_start", "clocks", "launched"))
+    parser.add_fields(MODEL, LATENCY, ("l2_start", "clocks", "launched", "ecc"))
     parser.add_output()
 
 

@@ -10,7 +10,6 @@ from iosim.kernel.shared_memory import INSTRUCTIONS
 from iosim.prediction.answer import answer, why
 from iosim.prediction.confidence import left_out_spills
 from iosim.prediction.result import Prediction
-from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, Table, columns_of
@@ -161,6 +160,8 @@ def panels(p: Prediction) -> tuple[Panel, ...]:
 
 
 def _panel(p: Prediction, level: Level) -> Panel:
+    from iosim.show import axes  # pages alone need it
+
     bytes_of = p.traffic.tensors(level)
     names = list(dict.fromkeys(tensor for tensor, _ in bytes_of))
     quantity = f"{LEVEL_NAMES[level]} bytes"

@@ -15,7 +15,6 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import replace
 from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Cell, Table
-from iosim.show.template import STATIC, environment, filled
 
 if TYPE_CHECKING:
     import pandas
@@ -132,6 +131,8 @@ def panels_of(page: Page) -> tuple[Panel, ...]:
 
 def html(parts: Sequence[Part]) -> str:
     """Parts as HTML that a notebook shows: paragraphs, tables with numbers to the right, lists."""
+    from iosim.show.template import STATIC, environment, filled  # notebooks alone need it
+
     environment(STATIC).filters["plain"] = _plain
     return filled(STATIC / "notebook.html", parts=parts, nothing=NOTHING).rstrip("\n")
 

@@ -305,7 +305,8 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([*SMALL, "--html", str(page), "--csv", str(table)]) == 0
     captured = capsys.readouterr()
     assert "N = 1,024" in captured.out
-    assert captured.err == ""
+    wrote = [f"iosim: wrote {file}: {file.stat().st_size:,} bytes" for file in (table, page)]
+    assert captured.err.splitlines() == wrote
     assert list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))) == rows
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "c.html"]

@@ -221,7 +221,9 @@ def test_every_predict_line_gives_its_numbers(report: Report, capsys: pytest.Cap
                                   "no_l2_bytes": sum(d["hbm_bounds"]["no_l2"].values())},
         "roofline-l2": lambda d: {"flops": d["flops"], "flops_per_s": d["flops"] / d["time_s"],
                                   "flops_per_byte": d["flops"] / sum(d["totals"]["l2"].values())},
-        "roofline-hbm": lambda d: {"flops_per_byte": d["flops"] / sum(d["totals"]["hbm"].values())},
+        "roofline-hbm": lambda d: {"hbm_bytes": sum(d["totals"]["hbm"].values()),
+                                   "flops_per_byte": d["flops"] / (sum(d["totals"]["hbm"].values())
+                                                                   - sum(d["check_bits"].values()))},
         "memory": lambda d: {"peak_bytes": d["memory_bytes"]["peak"],
                              "workspace_bytes": d["memory_bytes"]["workspace"]},
         "time": lambda d: {"time_s": d["time_s"], "bound_by": d["bound_by"],

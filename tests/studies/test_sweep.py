@@ -346,7 +346,7 @@ def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
         ("--gpu a100,a1000", "GPU 'a1000' is not known; did you mean a100"),
         ("--kernel fa2,fa22", "--kernel 'fa22' is not known"),
         ("--seq-len 0", "--seq-len 0 is out of range"),
-        ("--head-dim 5,x", "--head-dim: value 'x'"),
+        ("--head-dim 5,x", "--head-dim 'x' is not a size; accepted: whole numbers"),
         ("--heads 3 --kv-heads 2", "all 2 rows: heads 3 is not a multiple"),
         ("--out nowhere/out.csv", "its directory does not exist"),
         ("--out out.txt", "ends in neither .csv nor .parquet"),

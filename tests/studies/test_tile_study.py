@@ -108,7 +108,6 @@ def test_warps_without_a_tile_are_refused_before_any_is_tried(
     [
         ("tiles --warps 4", ("--warps", "--tile")),
         ("tiles --tile 64", ("--tile", "'64'", "128x64")),
-        ("tiles --gpu t4 --dtype bf16", ("--dtype bf16", "cc 8.0", "fp16")),
         ("predict --gpu t4 --kernel cutlass --dtype bf16", ("--dtype bf16", "fp16")),
         ("predict --gpu t4 --kernel fa2", ("--kernel fa2", "cutlass")),
     ],

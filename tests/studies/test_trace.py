@@ -219,7 +219,11 @@ def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtu
     made = tmp_path / "t.json"
     capsys.readouterr()
     assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(made)]) == 0
-    assert capsys.readouterr().err == f"iosim: open {made} in https://ui.perfetto.dev (or chrome://tracing)\n"
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"iosim: wrote {made}: {made.stat().st_size:,} bytes",
+        f"iosim: open {made} in https://ui.perfetto.dev (or chrome://tracing)",
+    ]
     assert checked(made.read_text())["traceEvents"]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
-from iosim.catalog.algorithms.mixture import MobaOptions, levels
 from iosim.catalog.libraries.resolver import resolve
 from iosim.catalog.libraries.rules import Rules, SplitGrid, fewest_efficient, rule_book
 from iosim.hardware.profile import HardwareProfile
@@ -75,6 +74,8 @@ class MobaRules(Rules):
     """Both calls are FlashAttention-2's, of sequences of different lengths."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        from iosim.catalog.algorithms.mixture import MobaOptions, levels
+
         self_kernel, *picked = (
             resolve("fa2", level, profile) for level in levels(problem, options_of(kernel, MobaOptions)) if level
         )

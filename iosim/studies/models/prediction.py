@@ -18,7 +18,6 @@ from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
-from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Table, columns_of
@@ -192,6 +191,8 @@ class ModelPrediction(Shown):
         return [*answer([self]).split("\n"), f"{self.model.line}.", table(self), notes([self])]
 
     def _panels(self) -> tuple[Panel, ...]:
+        from iosim.show.axes import stacked  # pages alone need it
+
         shown = []
         for level, word in reversed(LEVEL_NAMES.items()):
             if level in ("smem", "side") or (level == "hbm" and not self.hbm_known):

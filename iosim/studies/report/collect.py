@@ -49,6 +49,11 @@ class Point:
         return self.prediction.total("hbm") if self.prediction.hbm_known else None
 
     @property
+    def hbm_payload(self) -> int | None:
+        """Bytes between L2 and HBM without check bits of ECC, which measured bandwidths do not count either."""
+        return self.prediction.hbm_payload.total if self.prediction.hbm_known else None
+
+    @property
     def hbm_shown(self) -> float | None:
         return marked(self.hbm, self.prediction)
 

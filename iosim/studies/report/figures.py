@@ -184,13 +184,13 @@ def roofline(
     request: ReportRequest, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
 ) -> Figure | None:
     """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted."""
-    moved = {p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm) and p.flops}
-    shown = [p for p in points if p.id in moved]
+    payload = {p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm_payload) and p.flops}
+    shown = [p for p in points if p.id in payload]
     if not shown:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
     roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
-    intensity = {p.id: p.flops / moved[p.id] for p in shown}
+    intensity = {p.id: p.flops / payload[p.id] for p in shown}
     ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
     x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
     ends = [10**e for e in x["range"]]
@@ -219,7 +219,7 @@ def roofline(
         for p in members:
             roof = next((min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None)
             rate = p.flops / p.time_s
-            rows.append((*who(p), p.flops, moved[p.id], intensity[p.id], rate, roof,
+            rows.append((*who(p), p.flops, p.value(level), intensity[p.id], rate, roof,
                          rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
     guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
     words = {"word": word, "level": level}

@@ -245,8 +245,9 @@ def by_time(candidate: TileCandidate) -> tuple[int, int, int]:
 
 
 def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[PlannedTile]:
-    """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles."""
-    candidates = []
+    """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles; one that
+    two names stand for there (cuDNN's before Hopper) is there once."""
+    candidates: dict[str, PlannedTile] = {}
     for name in entry_names():
         data = entry(name)
         if data["algorithm"] not in LIBRARY or data.get("any_tile"):
@@ -255,10 +256,12 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
             kernel = resolve(name, problem, profile)
         except InputError:
             continue
+        if kernel.name in candidates:
+            continue
         chain = plan(problem, kernel)
         if residency(main_launch(chain, problem), profile).occupancy.ctas_per_sm > 0:
-            candidates.append(_candidate(problem, profile, kernel, chain, "stated"))
-    return candidates
+            candidates[kernel.name] = _candidate(problem, profile, kernel, chain, "stated")
+    return list(candidates.values())
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
