@@ -1,7 +1,7 @@
 """Predictions of the kernels of examples/kernels from their code alone, beside what an H100 and an H200 counted.
 
-    python benchmarks/user_kernels.py            a row a launch and GPU
-    python benchmarks/user_kernels.py --gpu h200
+    python benchmarks/code_error.py            a row a launch and GPU
+    python benchmarks/code_error.py --gpu h200
 
 Compiles the CUDA kernels by nvcc and the Triton kernels by Triton 3.6, for cc 9.0, and needs no GPU. Nothing was fitted
 on these rows: experiments/user_kernels.py counted them after the reader of code stood.
