@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from example_kernels import cases, function_of, plain_cubin, tools_or_skip
 from scripts import ROOT
-from user_kernels import cases, function_of, plain_cubin, tools_or_skip
 
 from iosim.base.errors import InputError
 from iosim.code import tools
