@@ -176,6 +176,9 @@ def part_of(profile: HardwareProfile, share: float) -> L2Model:
 FA4 = ("fa4", "fa4-256", "fa4-deterministic", "fa4-splits", "fa4-stealing")
 GROUP_GPUS = {
     "fa3-sm80": "a100",
+    "cudnn-sm80": "a100",
+    "cudnn-oss-sm80": "a100",
+    "fa-turing": "t4",
     "fa4-sm80": "a100",
     "fa4-sm120": "rtx-5090",
     **dict.fromkeys(FA4, "b200"),

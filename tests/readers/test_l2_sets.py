@@ -141,7 +141,7 @@ def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
     assert furthest(found, made) < FAR
     for pages in BENCHMARK.IN_A_ROW:
         assert 0.2 < BENCHMARK.variance(found.counts, pages) < 0.6
-        assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 0.9
+        assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 1.0
 
 
 @pytest.mark.slow

@@ -343,9 +343,9 @@ def test_the_processor_launches_messages_before_calls() -> None:
 def test_launching_that_takes_longest_is_said() -> None:
     """7 exchanges of 0.15 ms, beside 8 calls of some 10 us."""
     asked = {"num_gpus": 8, "gpu": "h200", "seq_len": "4k", "heads": 2, "schedule": ["ring"]}
-    assert "The processor takes 1.05 ms to launch ring's messages" in iosim.ring(**asked).answer
-    assert "processor" not in iosim.ring(**asked, launched="graph").answer
-    assert "processor" not in iosim.ring(**asked | {"seq_len": "128k", "heads": 16}).answer
+    assert "The processor takes 1.05 ms to launch ring's messages" in iosim.ring(**asked).to_text()
+    assert "processor takes" not in iosim.ring(**asked, launched="graph").to_text()
+    assert "processor takes" not in iosim.ring(**asked | {"seq_len": "128k", "heads": 16}).to_text()
 
 
 def test_an_all_to_all_over_nodes() -> None:

@@ -90,7 +90,7 @@ def test_the_command_in_every_format(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 def test_rejected_tiles_come_by_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tiles", "--gpu", "l4", "--rejected", "--top", "1"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) < 32
+    assert len(capsys.readouterr().out.splitlines()) < 36
     assert main(["tiles", "--gpu", "l4", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert sum(group["tiles"] for group in data["rejected_by_reason"]) == len(data["rejected"])

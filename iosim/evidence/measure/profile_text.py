@@ -182,5 +182,8 @@ def _inline(entry: Mapping[str, Any]) -> str:
     return f"{{ {kind}source = {toml_text(entry['source'])}, value = {text} }}"
 
 
-def _number(value: float) -> str:
+def _number(value: float | str) -> str:
+    """A number as TOML has it, or a word in quotes."""
+    if isinstance(value, str):
+        return json.dumps(value)
     return f"{value:_}" if isinstance(value, int) else f"{value:.6g}" if abs(value) >= 1e6 else repr(float(value))
