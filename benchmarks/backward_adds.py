@@ -30,7 +30,10 @@ def main_times(members: list[Row], profile: HardwareProfile, values: list[float]
     chain = case.chains[MAIN]
     call = Call.of(case.problem, case.kernel, profile, chain)
     traffic = call.counted + call.replay().traffic
-    times = (replace(call, profile=replace(profile, add_packet_cycles=value)).time(traffic).total_s for value in values)
+    times = (
+        replace(call, profile=replace(profile, add_packet_cycles=value)).time(traffic).total_s
+        for value in values
+    )
     return [math.log(seconds / members[MAIN].measured["time"]) for seconds in times]
 
 
@@ -51,7 +54,9 @@ def main() -> None:
     found = [(c[0].call % 2, main_times(c, profile, VALUES)) for c in adding]
     print("cycles  odd calls  even calls")
     for n, value in enumerate(VALUES):
-        halves = [statistics.mean(abs(logs[n]) for parity, logs in found if parity == p) for p in (1, 0)]
+        halves = [
+            statistics.mean(abs(logs[n]) for parity, logs in found if parity == p) for p in (1, 0)
+        ]
         print(f"{value:6.1f}  {halves[0]:9.4f}  {halves[1]:10.4f}")
     print("\ncall  twin  cycles of a step  without adds  difference")
     by_call = {c[0].call: c for c in backward}
@@ -59,7 +64,9 @@ def main() -> None:
         twin = by_call.get(c[0].call + 1)
         if twin is not None and twin[0].facts["note"] == "deterministic":
             here, there = step_cycles(c, profile), step_cycles(twin, profile)
-            print(f"{c[0].call:4}  {twin[0].call:4}  {here:16.0f}  {there:12.0f}  {here - there:10.0f}")
+            print(
+                f"{c[0].call:4}  {twin[0].call:4}  {here:16.0f}  {there:12.0f}  {here - there:10.0f}"
+            )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 def seconds(arguments: tuple[str, ...]) -> float:
     """CPU time of one Python process; compiled modules come from the cache, as for an installed program."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=os.path.dirname(__file__))
+    subprocess.run(
+        [sys.executable, *arguments],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=os.path.dirname(__file__),
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -49,7 +49,10 @@ def main() -> None:
             return
         browser = Browser(Path(folder))
         try:
-            first, taken = [], dict.fromkeys(("4k none", "16k causal", "16k none", "64k causal", "64k none"), 1e9)
+            first, taken = (
+                [],
+                dict.fromkeys(("4k none", "16k causal", "16k none", "64k causal", "64k none"), 1e9),
+            )
             for _ in range(RUNS):
                 browser.open(place, 1280)
                 browser.evaluate("iosimPage.done")

@@ -41,7 +41,9 @@ def seconds(call: Callable[[], object], runs: int = RUNS) -> float:
 
 
 def process(*arguments: str) -> float:
-    return seconds(lambda: subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL))
+    return seconds(
+        lambda: subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    )
 
 
 def attention(kernel: str, seq_len: int, heads: int, mask: str) -> tuple[int, float]:
@@ -49,7 +51,9 @@ def attention(kernel: str, seq_len: int, heads: int, mask: str) -> tuple[int, fl
     problem = AttentionProblem(heads=heads, seq_q=seq_len, head_dim=128, mask=mask)
     chosen = resolve(kernel, problem, GPU)
     chain = plan(problem, chosen)
-    accesses = sum(launch.accesses for launch in Call.of(problem, chosen, GPU, chain).replay().launches)
+    accesses = sum(
+        launch.accesses for launch in Call.of(problem, chosen, GPU, chain).replay().launches
+    )
     return accesses, seconds(lambda: Call.of(problem, chosen, GPU, chain).replay())
 
 
@@ -60,7 +64,9 @@ def scan_of(objects: int, steps: int) -> tuple[L2, LoweredLaunch]:
         "scan", zero, zero + steps, (), (Template("x", 0, zero, 1),), (), zero.astype(np.uint8), zero, zero,
         indices=(np.arange(steps) % objects).astype(np.int32),
     )  # fmt: skip
-    return L2(model(GPU), np.full(objects, 16384, dtype=np.int32), np.zeros(objects, dtype=np.uint8)), low
+    return L2(
+        model(GPU), np.full(objects, 16384, dtype=np.int32), np.zeros(objects, dtype=np.uint8)
+    ), low
 
 
 def in_c(objects: int, steps: int) -> float:
@@ -100,7 +106,10 @@ def in_numba(objects: int, steps: int) -> tuple[float, float]:
     order = np.minimum(low.indices, sets.size - 1)
 
     def run() -> int:
-        tags, used = np.full((l2.samples.sets, ways), -1, dtype=np.int32), np.zeros(l2.samples.sets, dtype=np.int64)
+        tags, used = (
+            np.full((l2.samples.sets, ways), -1, dtype=np.int32),
+            np.zeros(l2.samples.sets, dtype=np.int64),
+        )
         return int(walk(sets, order, ways, tags, used))
 
     begin = time.perf_counter()
@@ -119,7 +128,9 @@ def main() -> None:
         asked = "under 100 ms" if seq_len == 4096 else "10 million/s"
         print(f"| replay of {kernel}, {heads} heads, {seq_len} tokens, mask {mask} | {took * 1e3:.0f} ms, "
               f"{accesses / 1e6:.2f} million accesses, {accesses / took / 1e6:.1f} million/s | {asked} |")  # fmt: skip
-    print(f"| `iosim predict`, whole process | {process('-m', 'iosim', 'predict') * 1e3:.0f} ms | under 600 ms |")
+    print(
+        f"| `iosim predict`, whole process | {process('-m', 'iosim', 'predict') * 1e3:.0f} ms | under 600 ms |"
+    )
     steps = 2_000_000
     took = in_c(1000, steps)
     print(f"| C engine, one CTA's scan | {steps / took / 1e6:.0f} million/s | 10 million/s |")
@@ -127,7 +138,9 @@ def main() -> None:
         compiling, took = in_numba(1000, steps)
         bare = process("-c", "import numpy")
         print(f"| numba, look-ups alone | {steps / took / 1e6:.0f} million/s | |")
-        print(f"| `import numba`, beyond NumPy | {(process('-c', 'import numba') - bare) * 1e3:.0f} ms | |")
+        print(
+            f"| `import numba`, beyond NumPy | {(process('-c', 'import numba') - bare) * 1e3:.0f} ms | |"
+        )
         print(f"| numba, compiling the look-up | {compiling * 1e3:.0f} ms | |")
 
 

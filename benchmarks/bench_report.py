@@ -14,7 +14,16 @@ import tempfile
 import time
 from pathlib import Path
 
-REPORT = ("report", "--gpu", "t4,l4,a100,h100", "--kernel", "naive,cutlass,fa2", "--seq-len", "512:64k:x2", "--out")
+REPORT = (
+    "report",
+    "--gpu",
+    "t4,l4,a100,h100",
+    "--kernel",
+    "naive,cutlass,fa2",
+    "--seq-len",
+    "512:64k:x2",
+    "--out",
+)
 RUNS = 3
 
 
@@ -40,7 +49,12 @@ def main() -> None:
         for what, words, runs, asked in (
             ("README's report, empty cache", (*REPORT, str(out)), 1, "12 s on two cores"),
             ("and again", (*REPORT, str(out)), RUNS, "1.5 s"),
-            ("`iosim tiles --gpu t4,l4,a100,h100`", ("tiles", "--gpu", "t4,l4,a100,h100"), RUNS, "2.5 s"),
+            (
+                "`iosim tiles --gpu t4,l4,a100,h100`",
+                ("tiles", "--gpu", "t4,l4,a100,h100"),
+                RUNS,
+                "2.5 s",
+            ),
             ("`iosim validate`", ("validate",), RUNS, "12 s"),
         ):
             wall, cpu = seconds(words, cache, runs)

@@ -27,7 +27,11 @@ from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
 from iosim.hardware.profile import load_profile
 
-TABLES = sorted(path for room in ("experiments", "kernels") for path in (ROOT / room / "measurements").glob("*.csv"))
+TABLES = sorted(
+    path
+    for room in ("experiments", "kernels")
+    for path in (ROOT / room / "measurements").glob("*.csv")
+)
 PREDICTED = ("_blind", "_predicted")
 """In the names of tables that hold predictions."""
 STEPS = "h200_torch_"
@@ -129,7 +133,9 @@ def text() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help=f"write {CHECKED.relative_to(ROOT)}")
     if parser.parse_args().write:
         write_whole(CHECKED, text())

@@ -38,7 +38,9 @@ LEAST_BYTES = 2_000_000
 
 def cases() -> list[dict[str, Any]]:
     """The launches of examples/kernels/cases.toml."""
-    table: list[dict[str, Any]] = tomllib.loads((KERNELS / "cases.toml").read_text(encoding="utf-8"))["case"]
+    table: list[dict[str, Any]] = tomllib.loads(
+        (KERNELS / "cases.toml").read_text(encoding="utf-8")
+    )["case"]
     return table
 
 
@@ -49,7 +51,17 @@ def compiled(case: dict[str, Any], folder: Path) -> Any:
         cubin = folder / f"{source.stem}.cubin"
         if not cubin.exists():
             for flag, out in (("-cubin", cubin), ("-ptx", cubin.with_suffix(".ptx"))):
-                command = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-lineinfo", flag, source, "-o", out]
+                command = [
+                    "nvcc",
+                    "-O3",
+                    "-std=c++17",
+                    "-arch=sm_90",
+                    "-lineinfo",
+                    flag,
+                    source,
+                    "-o",
+                    out,
+                ]
                 subprocess.run(command, check=True)
         return cubin
     spec = importlib.util.spec_from_file_location("plain_kernels", source)
@@ -57,9 +69,14 @@ def compiled(case: dict[str, Any], folder: Path) -> Any:
         raise InputError(f"{source} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    arguments = {name: POINTERS[v.split()[0]] if isinstance(v, str) else v for name, v in case["arguments"].items()}
+    arguments = {
+        name: POINTERS[v.split()[0]] if isinstance(v, str) else v
+        for name, v in case["arguments"].items()
+    }
     constants = case.get("constants", {})
-    return compile_for(getattr(module, case["entry"]), arguments | constants, "h100", case["warps"], case["stages"])
+    return compile_for(
+        getattr(module, case["entry"]), arguments | constants, "h100", case["warps"], case["stages"]
+    )
 
 
 def predicted(case: dict[str, Any], folder: Path, gpu: str) -> CodePrediction:
@@ -105,14 +122,21 @@ def errors(gpu: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gpu", choices=GPUS, help="one of the two alone")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        rows = [row for gpu in ([args.gpu] if args.gpu else GPUS) for row in errors(gpu, Path(name))]
+        rows = [
+            row for gpu in ([args.gpu] if args.gpu else GPUS) for row in errors(gpu, Path(name))
+        ]
     columns = ("gpu", "case", *QUANTITIES)
     lines = [
-        tuple(f"{row[c]:+.1%}" if isinstance(row.get(c), float) else row.get(c, "") for c in columns) for row in rows
+        tuple(
+            f"{row[c]:+.1%}" if isinstance(row.get(c), float) else row.get(c, "") for c in columns
+        )
+        for row in rows
     ]
     for share, of in ((statistics.median, "median size"), (max, "largest")):
         sizes = [share([abs(row[q]) for row in rows if q in row]) for q in QUANTITIES]

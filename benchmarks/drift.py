@@ -35,7 +35,10 @@ class Drift:
 def drift(name: str) -> Drift:
     """Of one recorded launch."""
     recorded = np.load(measurements("h200_iosim_steps.npz"))
-    at, end = recorded[f"{name}: at"][:, :MARKS].astype(float), recorded[f"{name}: end"].astype(float)
+    at, end = (
+        recorded[f"{name}: at"][:, :MARKS].astype(float),
+        recorded[f"{name}: end"].astype(float),
+    )
     between = np.diff(np.column_stack([at, end]), axis=1)
     inner = between[SLOTS : WAVES * SLOTS, 1:-1]
     usual = float(np.median(inner))  # of the older CTA of an SM, which most of them are

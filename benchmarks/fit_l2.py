@@ -41,12 +41,17 @@ def scans() -> list[Scan]:
     """Every row of the capacity curves."""
     with open(measurements("l2_capacity_curve.csv"), encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
-    return [Scan(r["pattern"], int(r["footprint_MiB"]), int(r["passes"]), int(r["dram_read"])) for r in table]
+    return [
+        Scan(r["pattern"], int(r["footprint_MiB"]), int(r["passes"]), int(r["dram_read"]))
+        for r in table
+    ]
 
 
 def error(made: L2Model, row: Scan) -> float:
     """Replayed less measured reads, as a share of the scan's re-reads."""
-    return (scan(made, row.mib * MIB, row.pattern, row.passes)[0] - row.hbm_read) / ((row.passes - 1) * row.mib * MIB)
+    return (scan(made, row.mib * MIB, row.pattern, row.passes)[0] - row.hbm_read) / (
+        (row.passes - 1) * row.mib * MIB
+    )
 
 
 def cliff_error(made: L2Model, rows: Sequence[Scan]) -> float:
@@ -62,7 +67,11 @@ def print_grid(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
     print("| ---: |" + " ---: |" * len(WAYS))
     for capacity in CAPACITY:
         tried = [with_capacity(replace(held, ways=w), size, capacity) for w in WAYS]
-        print(f"| {capacity} | " + " | ".join(f"{100 * cliff_error(one, rows):.2f}" for one in tried) + " |")
+        print(
+            f"| {capacity} | "
+            + " | ".join(f"{100 * cliff_error(one, rows):.2f}" for one in tried)
+            + " |"
+        )
     print(f"\nWith the constants of the profile: {100 * cliff_error(held, rows):.2f} %.")
 
 
@@ -74,7 +83,9 @@ def print_residuals(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
     for row in rows:
         found = scan(held, row.mib * MIB, row.pattern, row.passes)[0]
         off = 100 * (found / row.hbm_read - 1)
-        print(f"| {row.pattern} | {row.mib} | {row.hbm_read / 1e6:.1f} | {found / 1e6:.1f} | {off:+.1f} |")
+        print(
+            f"| {row.pattern} | {row.mib} | {row.hbm_read / 1e6:.1f} | {found / 1e6:.1f} | {off:+.1f} |"
+        )
 
 
 def main() -> None:

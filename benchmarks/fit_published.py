@@ -144,7 +144,9 @@ def _point(r: Row, pattern: str, ctas: int, misses: float) -> Point:
 
 
 def _median(curve: Sequence[Row], span: tuple[float, float]) -> float:
-    return statistics.median(r.value for r in curve if span[0] <= r.footprint_bytes / r.l2_bytes <= span[1])
+    return statistics.median(
+        r.value for r in curve if span[0] <= r.footprint_bytes / r.l2_bytes <= span[1]
+    )
 
 
 def _chase(curve: Sequence[Row]) -> list[Point]:
@@ -161,7 +163,10 @@ def _chase(curve: Sequence[Row]) -> list[Point]:
         middle = _median(curve, MIDDLE)
         found = []
         for r in curve:
-            below, above = 0.5 * (r.value - low) / (middle - low), 0.5 + 0.5 * (r.value - middle) / (high - middle)
+            below, above = (
+                0.5 * (r.value - low) / (middle - low),
+                0.5 + 0.5 * (r.value - middle) / (high - middle),
+            )
             found.append(_point(r, "private_scan", 1, below if r.value < middle else above))
     return [replace(p, hbm_read=p.footprint_bytes) if p.misses < LEAST_RISE else p for p in found]
 
@@ -197,7 +202,10 @@ def fitted(gpu: str, all_rows: Sequence[Row]) -> Result:
     """Fits one GPU."""
     mine = [r for r in all_rows if r.gpu == gpu]
     profile = profile_for(gpu, mine[0])
-    curves = {source: [r for r in mine if r.source == source] for source in dict.fromkeys(r.source for r in mine)}
+    curves = {
+        source: [r for r in mine if r.source == source]
+        for source in dict.fromkeys(r.source for r in mine)
+    }
     scans = {source: thinned(cliff(points(curve))) for source, curve in curves.items()}
     found = fit(profile, [p for curve in scans.values() for p in curve])
     assert found is not None, f"no cliff in the curves of {gpu}"
@@ -220,7 +228,9 @@ def off(l2: L2Model, curve: Sequence[Point]) -> float:
     return sum(error_of(l2, p) for p in curve) / len(curve)
 
 
-def fit_dirty(l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_bytes_per_s: float) -> DirtyFit:
+def fit_dirty(
+    l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_bytes_per_s: float
+) -> DirtyFit:
     """The most dirty ways of a set, from rates of fills that fit in the L2, partly fit and do not fit.
 
     Args:
@@ -256,7 +266,9 @@ def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) ->
 
 def _fill_time(l2: L2Model, f: Filled, l2_bytes_per_s: float, hbm_bytes_per_s: float) -> float:
     """Time of a pass over that of one whose lines all go to HBM: what lasts longer, the L2 or HBM."""
-    some, more = (fill(l2, f.footprint_bytes, f.sms, passes) for passes in (FILL_PASSES, 2 * FILL_PASSES))
+    some, more = (
+        fill(l2, f.footprint_bytes, f.sms, passes) for passes in (FILL_PASSES, 2 * FILL_PASSES)
+    )
     return max(hbm_bytes_per_s / l2_bytes_per_s, (more - some) / (FILL_PASSES * f.footprint_bytes))
 
 
@@ -267,7 +279,11 @@ def dirty_of(l2: L2Model, curve: Sequence[Row]) -> DirtyFit | None:
     best, hbm = max(r.value for r in curve), _median(curve, TOP) if _reaches(curve) else 0.0
     if not hbm:
         return None
-    near = [Filled(r.footprint_bytes, r.sms, r.value) for r in curve if 0.3 < r.footprint_bytes / r.l2_bytes < 1.3]
+    near = [
+        Filled(r.footprint_bytes, r.sms, r.value)
+        for r in curve
+        if 0.3 < r.footprint_bytes / r.l2_bytes < 1.3
+    ]
     picked = thinned(near)
     return fit_dirty(l2, picked, best, hbm)
 
@@ -287,7 +303,11 @@ class Kept:
     @property
     def lines(self) -> float:
         p = load_profile(self.profile)
-        return p.need("l2_ways") * self.left_bytes / (p.need("l2_bytes") * p.need("l2_effective_capacity_fraction"))
+        return (
+            p.need("l2_ways")
+            * self.left_bytes
+            / (p.need("l2_bytes") * p.need("l2_effective_capacity_fraction"))
+        )
 
     @property
     def ways(self) -> int:
@@ -303,15 +323,23 @@ def kept() -> list[Kept]:
         with open(measurements(name), encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
-    relu = [(int(r["bytes_in"]), float(r["dram_bytes"])) for r in rows_of("published_a100_relu.csv")]
+    relu = [
+        (int(r["bytes_in"]), float(r["dram_bytes"])) for r in rows_of("published_a100_relu.csv")
+    ]
     h100 = [(int(r["footprint_bytes"]), int(r["hbm_write"])) for r in rows_of("h100_partial_sectors.csv")
             if r["slice_begins"] == "line"]  # fmt: skip
     fills = [r for r in rows_of("stream_and_repeat.csv") if r["case"].startswith(("sum", "zero"))]
     sums, zeros = (statistics.median(int(r["dram_write"]) for r in fills if r["case"].startswith(what))
                    for what in ("sum", "zero"))  # fmt: skip
     found = {
-        "a100-sxm-80gb": [2 * size - moved for size, moved in relu if size > 2 * load_profile("a100").need("l2_bytes")],
-        "h100-sxm": [size - written for size, written in h100[1:]],  # the first drives out what was left by others
+        "a100-sxm-80gb": [
+            2 * size - moved
+            for size, moved in relu
+            if size > 2 * load_profile("a100").need("l2_bytes")
+        ],
+        "h100-sxm": [
+            size - written for size, written in h100[1:]
+        ],  # the first drives out what was left by others
         "h200-sxm": [2**30 - (zeros - sums)],
     }
     return [Kept(gpu, statistics.median(left), len(left)) for gpu, left in found.items()]
@@ -331,22 +359,38 @@ def table(results: Sequence[Result]) -> str:
     ]  # fmt: skip
     for r in results:
         for n, (source, (count, best, held)) in enumerate(r.curves.items()):
-            head = f"{r.gpu} | {r.fit.partitions} | {r.fit.ways} | {r.fit.capacity_fraction}" if n == 0 else " | | |"
-            lines.append(f"| {head} | {source.split(':', 1)[-1]} | {count} | {100 * best:.1f} % | {100 * held:.1f} % |")
+            head = (
+                f"{r.gpu} | {r.fit.partitions} | {r.fit.ways} | {r.fit.capacity_fraction}"
+                if n == 0
+                else " | | |"
+            )
+            lines.append(
+                f"| {head} | {source.split(':', 1)[-1]} | {count} | {100 * best:.1f} % | {100 * held:.1f} % |"
+            )
     lines += ["", "Most dirty lines of a set, from rates of fills:", "",
               "| GPU | dirty ways | as good | points | error of a store's time |",
               "| --- | ---: | --- | ---: | ---: |"]  # fmt: skip
     for r in results:
         if r.dirty:
             d = r.dirty
-            lines.append(f"| {r.gpu} | {d.ways} | {d.low} to {d.high} | {d.points} | {100 * d.error:.1f} % |")
+            lines.append(
+                f"| {r.gpu} | {d.ways} | {d.low} to {d.high} | {d.points} | {100 * d.error:.1f} % |"
+            )
     lines += ["", "Most dirty lines of a set, from what long passes leave dirty (23/24 of them), counted:",
               "", "| GPU | passes | left dirty, MB | of the L2 | lines of a set | dirty ways |",
               "| --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for k in kept():
         left, share = k.left_bytes / 1e6, k.left_bytes / load_profile(k.profile).need("l2_bytes")
-        lines.append(f"| {k.profile} | {k.passes} | {left:.1f} | {share:.3f} | {k.lines:.2f} | {k.ways} |")
-    lines += ["", "No curve of their own:", "", "| GPU | constants of | why |", "| --- | --- | --- |"]
+        lines.append(
+            f"| {k.profile} | {k.passes} | {left:.1f} | {share:.3f} | {k.lines:.2f} | {k.ways} |"
+        )
+    lines += [
+        "",
+        "No curve of their own:",
+        "",
+        "| GPU | constants of | why |",
+        "| --- | --- | --- |",
+    ]
     lines += [f"| {gpu} | {other or 'itself'} | {why} |" for gpu, (other, why) in OTHERS.items()]
     return "\n".join(lines) + "\n"
 

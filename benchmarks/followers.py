@@ -105,10 +105,15 @@ def played(rows: pd.DataFrame, made: L2Model) -> pd.DataFrame:
 
 def reads(rows: pd.DataFrame) -> str:
     """Markdown: HBM reads by kind, errors as shares of what was measured."""
-    lines = ["| HBM reads | rows | mean absolute error | mean signed error |", "| --- | ---: | ---: | ---: |"]
+    lines = [
+        "| HBM reads | rows | mean absolute error | mean signed error |",
+        "| --- | ---: | ---: | ---: |",
+    ]
     for name, several in rows.groupby("kind", sort=False):
         error = several.model_read / several.hbm_read - 1
-        lines.append(f"| {name} | {len(several)} | {error.abs().mean():.1%} | {error.mean():+.1%} |")
+        lines.append(
+            f"| {name} | {len(several)} | {error.abs().mean():.1%} | {error.mean():+.1%} |"
+        )
     return "\n".join(lines)
 
 
@@ -146,7 +151,9 @@ def edge(rows: pd.DataFrame) -> str:
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     fills = rows[(rows.pattern == "write") & (rows.distance >= 36)]
     behind = fills.distance - fills.hbm_write / MIB
-    lines.append(f"\nFills of 36 MiB and more leave {behind.min():.1f} to {behind.max():.1f} MiB behind.")
+    lines.append(
+        f"\nFills of 36 MiB and more leave {behind.min():.1f} to {behind.max():.1f} MiB behind."
+    )
     return "\n".join(lines)
 
 

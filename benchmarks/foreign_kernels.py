@@ -43,7 +43,11 @@ class Compared:
     @property
     def error(self) -> dict[str, float]:
         p = self.prediction
-        predicted = {f"{level}_{way}": p.total(level, way) for level in ("l2", "hbm") for way in ("read", "write")}
+        predicted = {
+            f"{level}_{way}": p.total(level, way)
+            for level in ("l2", "hbm")
+            for way in ("read", "write")
+        }
         predicted["seconds"] = p.time_s
         return {name: predicted[name] / self.measured[name] - 1 for name in FIGURES}
 
@@ -92,7 +96,9 @@ def heads(problem: AttentionProblem) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.relative_to(ROOT)}")
     text = page(compared())
     if parser.parse_args().write:

@@ -102,7 +102,9 @@ def drawn(folder: Path) -> Iterator[dict[str, str]]:
     for table in ("gdn", "kda"):
         with open(folder / f"aic_{table}.csv", encoding="utf-8", newline="") as file:
             for values in csv.DictReader(file):
-                if (values["framework"], values["kernel"]) in KERNELS and values["gpu"] not in UNKNOWN:
+                if (values["framework"], values["kernel"]) in KERNELS and values[
+                    "gpu"
+                ] not in UNKNOWN:
                     values = {"table": table, **values}
                     key = tuple(values[name] for name in ("table", "gpu", "framework", "kernel"))
                     cells.setdefault(key, []).append(values)
@@ -138,7 +140,11 @@ def ratio(row: Row, prediction: Prediction) -> float:
 
 def fit() -> None:
     """Prints the constants with the least mean |log(predicted / measured)| over the open rows of prefill."""
-    open_rows = [row for row in rows() if not row.judged and row.values["phase"] == "context" and row.cell not in ODD]
+    open_rows = [
+        row
+        for row in rows()
+        if not row.judged and row.values["phase"] == "context" and row.cell not in ODD
+    ]
     pairs = predicted(open_rows)
     best: dict[str, tuple[float, float, float]] = {}
     for solved in ROW_CYCLES:
@@ -148,7 +154,9 @@ def fit() -> None:
             for unit in ("tcgen05", "other"):
                 errors = [abs(math.log(ratio(*pair))) for pair in pairs if _unit(pair[1]) == unit]
                 key = f"{unit}, rows of {solved}"
-                best[key] = min(best.get(key, (math.inf,) * 3), (statistics.mean(errors), product, solved))
+                best[key] = min(
+                    best.get(key, (math.inf,) * 3), (statistics.mean(errors), product, solved)
+                )
     for key, (error, product, _) in best.items():
         print(f"{key} cycles: products {product}, mean |log| {error:.3f}")
 
@@ -161,7 +169,9 @@ def cells(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
     """A table of the rows by what was called, who called it and on which GPU."""
     lines = ["| kernel | phase | framework | GPU | rows | median | median of sizes | p90 |",
              "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
-    for (kernel, phase, framework, gpu), errors in sorted(by_cell(pairs, lambda row: row.cell).items()):
+    for (kernel, phase, framework, gpu), errors in sorted(
+        by_cell(pairs, lambda row: row.cell).items()
+    ):
         ninth = sorted(map(abs, errors))[int(0.9 * (len(errors) - 1))]
         lines.append(f"| {kernel} | {phase} | {framework} | {gpu} | {len(errors)} | {_medians(errors)} | "
                      f"{100 * ninth:.0f} % |")  # fmt: skip
@@ -179,7 +189,10 @@ def by_cell(
 
 
 def _medians(errors: Sequence[float], between: str = " | ") -> str:
-    both = (f"{100 * statistics.median(errors):+.0f} %", f"{100 * statistics.median(map(abs, errors)):.0f} %")
+    both = (
+        f"{100 * statistics.median(errors):+.0f} %",
+        f"{100 * statistics.median(map(abs, errors)):.0f} %",
+    )
     return between.join(both)
 
 
@@ -207,8 +220,12 @@ def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
     ]
     for gpu in sorted({cell[0] for cell in errors}):
         told = (errors[gpu, *head] for head in heads)
-        lines.append(" | ".join([f"| {gpu}", *(f"{_medians(one, ', ')}, {len(one)}" for one in told)]) + " |")
-    left_out = "; ".join(f"{cell[2]}'s prefill on {cell[3]}, {_medians(one, ', ')}" for cell, one in odd.items())
+        lines.append(
+            " | ".join([f"| {gpu}", *(f"{_medians(one, ', ')}, {len(one)}" for one in told)]) + " |"
+        )
+    left_out = "; ".join(
+        f"{cell[2]}'s prefill on {cell[3]}, {_medians(one, ', ')}" for cell, one in odd.items()
+    )
     return [
         *lines,
         "",
@@ -230,7 +247,10 @@ def main() -> None:
     parser.add_argument("--cells", action="store_true", help="frameworks apart")
     asked = parser.parse_args()
     if asked.draw:
-        lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw))]
+        lines = [
+            ",".join(COLUMNS),
+            *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw)),
+        ]
         write_whole(measurements(TABLE), "\n".join(lines) + "\n")
     elif asked.fit:
         fit()

@@ -53,14 +53,22 @@ def messages() -> Iterator[tuple[str, float, float]]:
     """(what, bytes received, seconds) of rows that the link decides."""
     for row in table():
         if row["what"] in RECEIVED and float(row["MiB"]) >= LEAST.get(row["what"], 16.0):
-            yield row["what"].replace("_", "-"), float(row["MiB"]) * MIB * RECEIVED[row["what"]], float(row["ms"]) / 1e3
+            yield (
+                row["what"].replace("_", "-"),
+                float(row["MiB"]) * MIB * RECEIVED[row["what"]],
+                float(row["ms"]) / 1e3,
+            )
 
 
 def attention() -> Iterator[Row]:
     """The rows of attention, predicted with FlashAttention-2 under a load of seconds."""
     for row in table():
         if row["what"] in METHODS:
-            sizes = {"heads": int(row["heads"]), "seq_len": int(row["tokens"]), "causal": row["causal"] == "1"}
+            sizes = {
+                "heads": int(row["heads"]),
+                "seq_len": int(row["tokens"]),
+                "causal": row["causal"] == "1",
+            }
             (made,) = iosim.ring(gpu=GPU, num_gpus=2, kernel="fa2", head_dim=128, dtype="bf16",
                                  schedule=[METHODS[row["what"]]], **sizes)  # fmt: skip
             name = f"{row['what']}, {sizes['heads']} heads, {sizes['seq_len']:,} tokens{', causal' * sizes['causal']}"
@@ -87,20 +95,32 @@ def fit() -> tuple[float, dict[str, float]]:
 
 def main() -> None:
     global TABLE
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fit", action="store_true", help="fit latency and shares")
-    parser.add_argument("--table", type=Path, default=TABLE, help="rows to compare with (default: the recorded ones)")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        default=TABLE,
+        help="rows to compare with (default: the recorded ones)",
+    )
     asked = parser.parse_args()
     TABLE = asked.table
     if asked.fit:
         latency, shares = fit()
-        print(f"latency_s = {latency:.2g}\n" + "\n".join(f"{what}: {shares[what]:.2f}" for what in COLLECTIVES))
+        print(
+            f"latency_s = {latency:.2g}\n"
+            + "\n".join(f"{what}: {shares[what]:.2f}" for what in COLLECTIVES)
+        )
         return
     link = load_link("nvlink", load_profile(GPU))
     made = [Row(f"{what}, {received / MIB:g} MiB", seconds, link.seconds(received, what))
             for what, received, seconds in messages()]  # fmt: skip
     for row in (*made, *attention()):
-        print(f"{row.what:48s} {1e3 * row.measured_s:9.3f} ms  {1e3 * row.predicted_s:9.3f} ms  {row.error:+6.1%}")
+        print(
+            f"{row.what:48s} {1e3 * row.measured_s:9.3f} ms  {1e3 * row.predicted_s:9.3f} ms  {row.error:+6.1%}"
+        )
 
 
 if __name__ == "__main__":

@@ -39,14 +39,22 @@ def panels() -> list[tuple[str, Speeds]]:
         mask = "causal" if p.mask == "causal" else "not causal"
         gpu = "H100" if p.gpu.startswith("h100") else "A100"
         words = {"fwd": "forward", "bwd": "backward", "fwd+bwd": "both passes"}[p.passes]
-        made.setdefault(f"{gpu}, {words}, d {p.head_dim}, {mask}", []).append((p, p.speed(p.predicted())))
+        made.setdefault(f"{gpu}, {words}, d {p.head_dim}, {mask}", []).append(
+            (p, p.speed(p.predicted()))
+        )
     order = ("forward, d", "backward", "both")
     return sorted(
-        made.items(), key=lambda t: (next(n for n, w in enumerate(order) if w in t[0]), t[0].endswith(", causal"))
+        made.items(),
+        key=lambda t: (
+            next(n for n, w in enumerate(order) if w in t[0]),
+            t[0].endswith(", causal"),
+        ),
     )
 
 
-def text(x: float, y: float, words: str, *, size: int = 11, anchor: str = "start", weight: str = "normal") -> str:
+def text(
+    x: float, y: float, words: str, *, size: int = 11, anchor: str = "start", weight: str = "normal"
+) -> str:
     return (
         f"<text x='{x:g}' y='{y:g}' font-size='{size}' text-anchor='{anchor}' font-weight='{weight}' fill='{INK}' "
         f"{FONT}>{escape(words)}</text>"
@@ -94,12 +102,20 @@ def svg(shown: Sequence[tuple[str, Speeds]]) -> str:
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
         "role='img' aria-label='Published and predicted TFLOP/s of attention kernels against sequence length'>",
-        text(LEFT, 20, "TFLOP/s against tokens: dots published, lines predicted", size=14, weight="600"),
+        text(
+            LEFT,
+            20,
+            "TFLOP/s against tokens: dots published, lines predicted",
+            size=14,
+            weight="600",
+        ),
     ]
     for n, kernel in enumerate(KERNELS):
         x = LEFT + n * 150
         ink = colour(n)
-        parts.append(f"<line x1='{x}' x2='{x + 18}' y1='38' y2='38' stroke='{ink}' stroke-width='2'/>")
+        parts.append(
+            f"<line x1='{x}' x2='{x + 18}' y1='38' y2='38' stroke='{ink}' stroke-width='2'/>"
+        )
         parts.append(f"<circle cx='{x + 9}' cy='38' r='4' fill='{ink}'/>")
         parts.append(text(x + 24, 42, NAMES[kernel]))
     for n, (title, speeds) in enumerate(shown):
@@ -109,4 +125,6 @@ def svg(shown: Sequence[tuple[str, Speeds]]) -> str:
 
 
 if __name__ == "__main__":
-    write_whole(Path(__file__).resolve().parent.parent / "reports" / "utilisation.svg", svg(panels()))
+    write_whole(
+        Path(__file__).resolve().parent.parent / "reports" / "utilisation.svg", svg(panels())
+    )

@@ -44,8 +44,13 @@ def place(made: L2Model, order: str, then: int, asked: str) -> str:
     l2 = L2(made, np.full(LINES, made.line_bytes, dtype=np.int32), np.zeros(LINES, dtype=np.uint8))
     home = l2.samples.home
     sides: Any = KERNEL.Sides(np.flatnonzero(home == 0), np.flatnonzero(home == 1), 0.0, 0.0)
-    lines, steps = (np.array(n) for n in sides.test(order, then, asked, np.random.default_rng(SEED)))
-    mode, side = (steps == KERNEL.STEPS["store"]).astype(np.uint8), np.zeros(lines.size, dtype=np.uint8)
+    lines, steps = (
+        np.array(n) for n in sides.test(order, then, asked, np.random.default_rng(SEED))
+    )
+    mode, side = (
+        (steps == KERNEL.STEPS["store"]).astype(np.uint8),
+        np.zeros(lines.size, dtype=np.uint8),
+    )
     l2.access(mode[:-1], lines[:-1], side[:-1])
     read, crossed = sum(l2.counts()[0]), int(l2.state.fabric)
     l2.access(mode[-1:], lines[-1:], side[-1:])

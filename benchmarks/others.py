@@ -169,7 +169,9 @@ def counters_section() -> list[str]:
             spans = [f"{min(v) / 1e6:.1f} to {max(v) / 1e6:.1f}" for v in zip(*mine, strict=True)]
             errors = [abs(p / m - 1) for m, p in mine]
             shown = (
-                ("-", "-") if (start, tokens) == ("warm", "512") else (percent(errors), f"{100 * max(errors):.1f} %")
+                ("-", "-")
+                if (start, tokens) == ("warm", "512")
+                else (percent(errors), f"{100 * max(errors):.1f} %")
             )
             lines.append(
                 f"| {start} | {int(tokens):,} | {len(mine)} | {spans[0]} | {spans[1]} | {shown[0]} | {shown[1]} |"
@@ -237,8 +239,14 @@ def multicast_section() -> list[str]:
     ]  # fmt: skip
     rows = [r for r in table("published_b200_multicast.csv") if int(r["tile_bytes"]) >= LEAST_TILE]
     for mode, said in LOADED.items():
-        for cluster, sharing in sorted({(int(r["cluster"]), int(r["sharing"])) for r in rows if r["mode"] == mode}):
-            mine = [r for r in rows if (r["mode"], int(r["cluster"]), int(r["sharing"])) == (mode, cluster, sharing)]
+        for cluster, sharing in sorted(
+            {(int(r["cluster"]), int(r["sharing"])) for r in rows if r["mode"] == mode}
+        ):
+            mine = [
+                r
+                for r in rows
+                if (r["mode"], int(r["cluster"]), int(r["sharing"])) == (mode, cluster, sharing)
+            ]
 
             cells = [
                 f"{statistics.median(int(r[name]) / int(r['into_sm_bytes']) for r in mine):.2f}"
@@ -265,7 +273,9 @@ def times_section(found: Sequence[Timed]) -> list[str]:
     ]
     groups = dict.fromkeys((t.file, t.gpu, t.kernel, t.phase, t.start) for t in found)
     for group in sorted(groups):
-        errors = sorted(t.error for t in found if (t.file, t.gpu, t.kernel, t.phase, t.start) == group)
+        errors = sorted(
+            t.error for t in found if (t.file, t.gpu, t.kernel, t.phase, t.start) == group
+        )
         sizes = sorted(map(abs, errors))
         ninth = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
         file = group[0].removeprefix("attention_latency_").removesuffix(".csv")
@@ -276,12 +286,22 @@ def times_section(found: Sequence[Timed]) -> list[str]:
 
 
 def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
-    counts = {(r["file"], r["gpu"], r["reason"]): int(r["rows"]) for r in table("published_left_out.csv")}
+    counts = {
+        (r["file"], r["gpu"], r["reason"]): int(r["rows"]) for r in table("published_left_out.csv")
+    }
     for one in refused:
         counts[one] = counts.get(one, 0) + 1
-    lines = ["", "## Rows left out", "", "| file | GPU | rows | reason |", "| --- | --- | ---: | --- |"]
+    lines = [
+        "",
+        "## Rows left out",
+        "",
+        "| file | GPU | rows | reason |",
+        "| --- | --- | ---: | --- |",
+    ]
     for (file, gpu, reason), n in sorted(counts.items()):
-        lines.append(f"| {file.removeprefix('attention_latency_').removesuffix('.csv')} | {gpu} | {n:,} | {reason} |")
+        lines.append(
+            f"| {file.removeprefix('attention_latency_').removesuffix('.csv')} | {gpu} | {n:,} | {reason} |"
+        )
     return lines
 
 

@@ -37,7 +37,9 @@ def ahead_bytes(what: str, profile: HardwareProfile) -> int:
     """How far a pass' loads run ahead of its stores: what the threads on all SMs hold, a row a warp in softmax."""
     values = KERNEL.COLUMNS // WARP if what == "softmax" else PIECE_BYTES // (128 * ELEMENT_BYTES)
     registers = max(LEAST_REGISTERS, values + PASS_REGISTERS)
-    threads = min(int(profile.need("max_threads_per_sm")), int(profile.need("registers_per_sm")) // registers)
+    threads = min(
+        int(profile.need("max_threads_per_sm")), int(profile.need("registers_per_sm")) // registers
+    )
     return threads * values * ELEMENT_BYTES * profile.sm_count
 
 
@@ -58,10 +60,14 @@ def accesses(one: str, pieces: int, ahead: int) -> tuple[Steps, Steps]:
     return np.repeat([0, 1], pieces)[order], np.concatenate([loads, stores])[order]
 
 
-def play(chain: str, mib: int, made: L2Model, profile: HardwareProfile, window: bool) -> list[tuple[int, int]]:
+def play(
+    chain: str, mib: int, made: L2Model, profile: HardwareProfile, window: bool
+) -> list[tuple[int, int]]:
     """(HBM bytes read, written) by the end of each pass of a chain, from an empty L2."""
     pieces = mib * MIB // PIECE_BYTES
-    l2 = L2(made, np.full(2 * pieces, PIECE_BYTES, dtype=np.int32), np.zeros(2 * pieces, dtype=np.uint8))
+    l2 = L2(
+        made, np.full(2 * pieces, PIECE_BYTES, dtype=np.int32), np.zeros(2 * pieces, dtype=np.uint8)
+    )
     sides = sm_partitions(profile.sm_count, made.partitions, made.side_ends)
     found = []
     for n, one in enumerate(chain.split(", "), start=1):
@@ -83,8 +89,13 @@ def played(rows: pd.DataFrame) -> pd.DataFrame:
         for window in (True, False)
     }
     for name, window in (("model", True), ("step", False)):
-        found = [chains[chain, mib, window][n - 1] for chain, mib, n in rows[["chain", "mib", "launches"]].to_numpy()]
-        rows = rows.assign(**{f"{name}_read": [r for r, _ in found], f"{name}_write": [w for _, w in found]})
+        found = [
+            chains[chain, mib, window][n - 1]
+            for chain, mib, n in rows[["chain", "mib", "launches"]].to_numpy()
+        ]
+        rows = rows.assign(
+            **{f"{name}_read": [r for r, _ in found], f"{name}_write": [w for _, w in found]}
+        )
     return rows
 
 
@@ -100,16 +111,27 @@ def sizes(rows: pd.DataFrame) -> str:
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     whole = rows[rows.launches == rows.chain.str.count(",") + 1]
     for row in whole[whole.mib.isin(SHOWN)].to_dict("records"):
-        counts = [row[f"{name}_{what}"] / 1e6 for what in ("read", "write") for name in ("hbm", "model", "step")]
-        lines.append(f"| {row['chain']} | {row['mib']} | {' | '.join(f'{n:.1f}' for n in counts)} |")
+        counts = [
+            row[f"{name}_{what}"] / 1e6
+            for what in ("read", "write")
+            for name in ("hbm", "model", "step")
+        ]
+        lines.append(
+            f"| {row['chain']} | {row['mib']} | {' | '.join(f'{n:.1f}' for n in counts)} |"
+        )
     return "\n".join(lines)
 
 
 def errors(rows: pd.DataFrame) -> str:
     """Markdown: by chain, MB."""
-    lines = ["| chain | ranges | mean absolute error, MB | in step |", "| --- | ---: | ---: | ---: |"]
+    lines = [
+        "| chain | ranges | mean absolute error, MB | in step |",
+        "| --- | ---: | ---: | ---: |",
+    ]
     for chain, several in (*rows.groupby("chain", sort=False), ("all", rows)):
-        lines.append(f"| {chain} | {len(several)} | {error(several, 'model'):.2f} | {error(several, 'step'):.2f} |")
+        lines.append(
+            f"| {chain} | {len(several)} | {error(several, 'model'):.2f} | {error(several, 'step'):.2f} |"
+        )
     return "\n".join(lines)
 
 

@@ -57,7 +57,9 @@ def own_sweeps() -> Iterator[Sweep]:
     with measurements("h200_iosim_kernels.csv").open(newline="", encoding="utf-8") as file:
         for r in csv.DictReader(file):
             if r["implementation"] == "flash_fwd" and r["note"] == "sweep":
-                problems.setdefault((r["heads"], r["seq_q"], r["head_dim"], r["causal"]), []).append(r)
+                problems.setdefault(
+                    (r["heads"], r["seq_q"], r["head_dim"], r["causal"]), []
+                ).append(r)
     for (heads, seq, head_dim, causal), rows in problems.items():
         problem = AttentionProblem(
             heads=int(heads), seq_q=int(seq), head_dim=int(head_dim), dtype="bf16",
@@ -105,12 +107,17 @@ def autotuned() -> Iterator[Sweep]:
         ])  # fmt: skip
 
 
-def _triton(name: str, problem: AttentionProblem, rows: list[tuple[Tile, float, BuildReport]]) -> Sweep:
-    configs = {tile: Config(tile.block_q, tile.block_k, tile.warps, tile.stages) for tile, _, _ in rows}
+def _triton(
+    name: str, problem: AttentionProblem, rows: list[tuple[Tile, float, BuildReport]]
+) -> Sweep:
+    configs = {
+        tile: Config(tile.block_q, tile.block_k, tile.warps, tile.stages) for tile, _, _ in rows
+    }
     reports = {configs[tile]: report for tile, _, report in rows}
     free = {config: replace(report, frame_bytes=0) for config, report in reports.items()}
     ranked, before = (
-        [t.config.tile for t in rank(problem, GPU, configs.values(), reports=known)] for known in (reports, free)
+        [t.config.tile for t in rank(problem, GPU, configs.values(), reports=known)]
+        for known in (reports, free)
     )
     spilling = sum(report.frame_bytes > 0 for report in reports.values())
     return Sweep(name, problem, {tile: ms for tile, ms, _ in rows}, spilling, ranked, before)
@@ -147,7 +154,10 @@ def rows(sweeps: list[Sweep]) -> Iterator[list[Any]]:
 def page(sweeps: list[Sweep]) -> str:
     head = ["problem", "tiles (that spill)", "first pick", "its speed over the best's", f"best of the first {FEW}",
             "first pick were spills free"]  # fmt: skip
-    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * 3 + ["---:"] * 3, *rows(sweeps))]
+    lines = [
+        f"| {' | '.join(map(str, cells))} |"
+        for cells in (head, ["---"] * 3 + ["---:"] * 3, *rows(sweeps))
+    ]
     return (
         "# Picks of tiles against measurements\n\nAn H200; every tile "
         "that was measured is in the list, those that spill among\nthem. Registers, spills and shared memory are the "
@@ -189,7 +199,11 @@ IN_A_GRAPH = Conditions(l2_start="warm", launched="graph")
 
 def published() -> Iterator[list[str]]:
     """Where others' best tile of a Triton forward stands in iosim's order, and its predicted over its measured time."""
-    configs = [c for parts in product(BLOCKS, BLOCKS, WARPS, STAGES) if (c := Config(*parts)).block_m >= c.block_n]
+    configs = [
+        c
+        for parts in product(BLOCKS, BLOCKS, WARPS, STAGES)
+        if (c := Config(*parts)).block_m >= c.block_n
+    ]
     with measurements("published_triton_tiles.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for r in rows:
@@ -200,11 +214,17 @@ def published() -> Iterator[list[str]]:
         )  # fmt: skip
         best = tuple(int(r[name]) for name in ("block_m", "block_n", "num_warps"))
         times: dict[tuple[int, ...], float] = {}
-        tried = [c for c in configs if r["gpu"] != "h100" or (c.block_m != LEFT_OUT and c.block_n >= LEAST_KEYS)]
+        tried = [
+            c
+            for c in configs
+            if r["gpu"] != "h100" or (c.block_m != LEFT_OUT and c.block_n >= LEAST_KEYS)
+        ]
         for t in rank(problem, r["gpu"], tried, IBM):
             times.setdefault((t.config.block_m, t.config.block_n, t.config.num_warps), t.time_s)
         place = [*times].index(best) + 1
-        call = Call.of(problem, configured(Config(*best, int(r["num_stages"])), problem, profile, IBM), profile)
+        call = Call.of(
+            problem, configured(Config(*best, int(r["num_stages"])), problem, profile, IBM), profile
+        )
         predicted_s = call.time(call.counted + call.capacity("warm"), IN_A_GRAPH).total_s
         yield [r["gpu"], f"{problem.seq_q:,}", str(problem.kv_heads), f"{best[0]}x{best[1]}", str(best[2]),
                f"{place} of {len(times)}", f"{predicted_s * 1e3 / float(r['best_ms']):.2f}"]  # fmt: skip
@@ -212,7 +232,15 @@ def published() -> Iterator[list[str]]:
 
 def published_page() -> str:
     found = list(published())
-    head = ["GPU", "tokens", "key heads", "best tile", "warps", "its place", "predicted over measured"]
+    head = [
+        "GPU",
+        "tokens",
+        "key heads",
+        "best tile",
+        "warps",
+        "its place",
+        "predicted over measured",
+    ]
     lines = [head, ["---"] * 2 + ["---:"] * 5, *found]
     for gpu in dict.fromkeys(row[0] for row in found):
         places = [int(row[5].split()[0]) for row in found if row[0] == gpu]

@@ -47,7 +47,12 @@ def recorded(implementation: str, p: AttentionProblem) -> tuple[int, ...]:
     """HBM reads of the recorded launches of a call."""
     t = pd.read_csv(measurements("h200_library_kernels.csv"))
     t = t[(t.implementation == implementation) & (t.batch == p.batch) & (t.heads == p.heads)]
-    t = t[(t.kv_heads == p.heads) & (t.seq_q == p.seq_q) & (t.seq_k == p.seq_k) & (t.head_dim == p.head_dim)]
+    t = t[
+        (t.kv_heads == p.heads)
+        & (t.seq_q == p.seq_q)
+        & (t.seq_k == p.seq_k)
+        & (t.head_dim == p.head_dim)
+    ]
     t = t[(t.causal == (p.mask == "causal")) & (t.dtype == "bfloat16")]
     return tuple(int(n) for n in t.hbm_read)
 
@@ -58,7 +63,15 @@ def rows(gpu: str = "h200") -> list[Row]:
     for key, table in measured(gpu).groupby(PROBLEM, sort=False):
         implementation, batch, heads, seq, head_dim, causal = key
         mask = "causal" if causal else "none"
-        p = AttentionProblem(batch=batch, heads=heads, seq_q=seq, seq_k=seq, head_dim=head_dim, dtype="bf16", mask=mask)
+        p = AttentionProblem(
+            batch=batch,
+            heads=heads,
+            seq_q=seq,
+            seq_k=seq,
+            head_dim=head_dim,
+            dtype="bf16",
+            mask=mask,
+        )
         read = table.hbm_read
         one, other = (float(table[table.place == place].hbm_read.iloc[0]) for place in SAME)
         predicted = float(predict(p, implementation, gpu).total("hbm", "read"))
@@ -73,7 +86,10 @@ def table(made: list[Row]) -> str:
     lines = ["| HBM reads, MB | least | median | largest | apart | recorded | predicted | of the median |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for row in made:
-        mb = [f"{n / 1e6:,.0f}" for n in (row.least, row.median, row.largest, row.predicted, *row.recorded)]
+        mb = [
+            f"{n / 1e6:,.0f}"
+            for n in (row.least, row.median, row.largest, row.predicted, *row.recorded)
+        ]
         lines.append(f"| {row.name} | {mb[0]} | {mb[1]} | {mb[2]} | {row.apart:.1%} | {', '.join(mb[4:])} | {mb[3]} | "
                      f"{row.predicted / row.median:.2f} |")  # fmt: skip
     return "\n".join(lines)

@@ -37,7 +37,9 @@ def board(row: dict[str, str]) -> tuple[float, float]:
 def main() -> None:
     with open(TABLE, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    print("| GPU | rows | factor | odd rows ask for | predicted over measured, even rows: least | median | most |")
+    print(
+        "| GPU | rows | factor | odd rows ask for | predicted over measured, even rows: least | median | most |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         factor = load_profile(gpu).need("energy_factor") if gpu != TEMPLATE else 1.0

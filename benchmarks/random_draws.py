@@ -36,17 +36,42 @@ PLACE = ROOT / "docs" / "generated" / "random-draws.md"
 MEASUREMENTS = ROOT / "kernels" / "measurements"
 LATER = ROOT / "experiments" / "measurements"
 SEEDS = {
-    "h100": (1001, 4004, 64530, 90211, 92326, 7698, 78959, 89385, 35042, 95064, 81367, 48863, 41203, 39127),
+    "h100": (
+        1001,
+        4004,
+        64530,
+        90211,
+        92326,
+        7698,
+        78959,
+        89385,
+        35042,
+        95064,
+        81367,
+        48863,
+        41203,
+        39127,
+    ),
     "h200": (2002, 3003, 69708, 31717, 71612, 97107, 71320, 70410, 82216, 90139, 59799, 10532),
 }
 """GPU -> the seeds of its draws, in their order."""
-QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
+QUANTITIES = {
+    "l2_read": "SM<->L2 read",
+    "l2_write": "SM<->L2 write",
+    "hbm_read": "HBM read",
+    "hbm_write": "HBM write",
+}
 MOST_MISSED = 12
 """Launches that the page names of those that are furthest off; without `--write` it is all."""
 NEAR_RELATIVE, NEAR_BYTES, TIME_AIM = 0.05, 2_000_000, 0.15
 SHORT_S = 30e-6
 """Calls under it are told apart: they take what launches take."""
-BACKENDS = {"flash": "FlashAttention-2", "mem_efficient": "memory-efficient", "cudnn": "cuDNN", "flex": "FlexAttention"}
+BACKENDS = {
+    "flash": "FlashAttention-2",
+    "mem_efficient": "memory-efficient",
+    "cudnn": "cuDNN",
+    "flex": "FlexAttention",
+}
 Group = tuple[str, str, str]
 
 
@@ -63,15 +88,25 @@ class Drawn:
 def drawn(gpu: str, draw: int = 0) -> Drawn:
     """The recorded calls of a GPU's draw, counted from 1, beside their predictions; 0: the last."""
     n = draw or len(SEEDS[gpu])
-    rows = list(read(MEASUREMENTS / f"{gpu}_random.csv" if n == 1 else LATER / f"{gpu}_random_{n}.csv"))
-    return Drawn(gpu, SEEDS[gpu][n - 1], compare(rows, load_profile(gpu)), len({row.call for row in rows}))
+    rows = list(
+        read(MEASUREMENTS / f"{gpu}_random.csv" if n == 1 else LATER / f"{gpu}_random_{n}.csv")
+    )
+    return Drawn(
+        gpu, SEEDS[gpu][n - 1], compare(rows, load_profile(gpu)), len({row.call for row in rows})
+    )
 
 
 def group(residual: Residual, gpu: str) -> Group:
     """(GPU, backend, pass) of a row."""
     name, _, backward = residual.row.implementation.removeprefix("pytorch_").partition("_backward")
     problem = residual.problem
-    passes = "backward" if backward or problem.backward else "decode" if problem.longest_q == 1 else "forward"
+    passes = (
+        "backward"
+        if backward or problem.backward
+        else "decode"
+        if problem.longest_q == 1
+        else "forward"
+    )
     return gpu.upper(), BACKENDS[name], passes
 
 
@@ -84,7 +119,12 @@ def statistics(residuals: Sequence[Residual]) -> list[str]:
     """Launches, those of 2 MB and more, their median, 95th percentile and most, and the share of all that is near."""
     errors = [r.error for r in residuals if r.error is not None]
     shown = [_percent(f(errors)) if errors else "-" for f in (np.median, _p95, np.max)]
-    return [f"{len(residuals):,}", f"{len(errors):,}", *shown, _percent(float(np.mean([near(r) for r in residuals])))]
+    return [
+        f"{len(residuals):,}",
+        f"{len(errors):,}",
+        *shown,
+        _percent(float(np.mean([near(r) for r in residuals]))),
+    ]
 
 
 def _p95(values: Sequence[float]) -> float:
@@ -116,7 +156,9 @@ def call_times(one: Drawn) -> dict[Group, list[float]]:
         measured = sum(r.measured for r in members)
         error = sum(r.predicted for r in members) / measured - 1
         short = measured < SHORT_S
-        found[(one.gpu.upper(), "all", "under 30 us") if short else group(members[0], one.gpu)].append(error)
+        found[
+            (one.gpu.upper(), "all", "under 30 us") if short else group(members[0], one.gpu)
+        ].append(error)
         if not short:
             found[one.gpu.upper(), "all", "30 us and longer"].append(error)
     return found
@@ -135,12 +177,17 @@ def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
     by_quantity = {quantity: by_group(all_drawn, quantity) for quantity in QUANTITIES}
     for one in all_drawn:
         for quantity, groups in by_quantity.items():
-            groups[one.gpu.upper(), "all", "all"] = [r for r in one.comparison.residuals if r.quantity == quantity]
+            groups[one.gpu.upper(), "all", "all"] = [
+                r for r in one.comparison.residuals if r.quantity == quantity
+            ]
     kinds = dict.fromkeys((backend, passes) for _, backend, passes in by_quantity["hbm_read"])
     gpus = [one.gpu.upper() for one in all_drawn]
     lines = []
     for kind in sorted(kinds, key=lambda kind: (kind[0] == "all", kind)):
-        each = [_short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()}) for gpu in gpus]
+        each = [
+            _short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()})
+            for gpu in gpus
+        ]
         lines.append((*kind, *beside(each)))
     errors = ("HBM read, median error %", "p95 error %", "largest error %")
     near_of = ("HBM read", "HBM write", "SM<->L2 read", "SM<->L2 write")
@@ -178,10 +225,26 @@ def times(all_drawn: Sequence[Drawn]) -> list[str]:
     for one in all_drawn:
         for (gpu, *kind), errors in call_times(one).items():
             sizes = np.abs(errors)
-            figures = [float(np.mean(sizes)), float(np.median(sizes)), _p95(list(sizes)), float(sizes.max())]
-            signed, within = f"{100 * float(np.median(errors)):+.1f}", _percent(float(np.mean(sizes <= TIME_AIM)))
+            figures = [
+                float(np.mean(sizes)),
+                float(np.median(sizes)),
+                _p95(list(sizes)),
+                float(sizes.max()),
+            ]
+            signed, within = (
+                f"{100 * float(np.median(errors)):+.1f}",
+                _percent(float(np.mean(sizes <= TIME_AIM))),
+            )
             cells[tuple(kind)][gpu] = [str(len(errors)), *map(_percent, figures), signed, within]
-    words = ("calls", "mean", "median", "p95", "most", "median, signed", f"within {_percent(TIME_AIM)} %")
+    words = (
+        "calls",
+        "mean",
+        "median",
+        "p95",
+        "most",
+        "median, signed",
+        f"within {_percent(TIME_AIM)} %",
+    )
     lines = [
         (*kind, *beside(of_gpu.get(one.gpu.upper(), ["-"] * len(words)) for one in all_drawn))
         for kind, of_gpu in sorted(cells.items())
@@ -201,7 +264,9 @@ def missed(all_drawn: Sequence[Drawn], most: int | None) -> list[str]:
     lines = []
     for _, gpu, r in sorted(found, key=lambda f: -f[0])[:most]:
         p = r.problem
-        sizes = f"{p.batch} x {p.heads}/{p.kv_heads}, {p.seq_q:,} x {p.seq_k:,}, {p.head_dim}, {p.mask}"
+        sizes = (
+            f"{p.batch} x {p.heads}/{p.kv_heads}, {p.seq_q:,} x {p.seq_k:,}, {p.head_dim}, {p.mask}"
+        )
         who = gpu.upper(), str(r.row.call), r.row.implementation.removeprefix("pytorch_"), r.launch
         megabytes = f"{r.measured / 1e6:,.1f}", f"{r.predicted / 1e6:,.1f}"
         lines.append((*who, sizes, QUANTITIES[r.quantity], *megabytes, r.regime))
@@ -213,20 +278,30 @@ def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
     calls: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for one in all_drawn:
         for skipped in one.comparison.skipped:
-            calls[skipped.row.implementation.removeprefix("pytorch_"), skipped.reason][one.gpu].add(skipped.row.call)
-    counts = ((key, "/".join(str(len(of_gpu[one.gpu])) for one in all_drawn)) for key, of_gpu in sorted(calls.items()))
+            calls[skipped.row.implementation.removeprefix("pytorch_"), skipped.reason][one.gpu].add(
+                skipped.row.call
+            )
+    counts = (
+        (key, "/".join(str(len(of_gpu[one.gpu])) for one in all_drawn))
+        for key, of_gpu in sorted(calls.items())
+    )
     return table(("backend", "reason", "calls"), [(*key, count) for key, count in counts])
 
 
 def page(all_drawn: Sequence[Drawn], title: str, brief: bool = False) -> str:
     """The page of some draws; `brief`, without the tables of each quantity, and with the first of the misses."""
-    draws = " and ".join(f"{one.calls} on an {one.gpu.upper()} (seed {one.seed})" for one in all_drawn)
+    draws = " and ".join(
+        f"{one.calls} on an {one.gpu.upper()} (seed {one.seed})" for one in all_drawn
+    )
     quantities = () if brief else tuple(QUANTITIES)
     sections: list[tuple[str, Callable[[], list[str]]]] = [
         ("In short", lambda: in_short(all_drawn)),
         *((QUANTITIES[q], lambda q=q: claims(all_drawn, q)) for q in quantities),  # type: ignore[misc]
         ("Times of calls, under the profiler", lambda: times(all_drawn)),
-        ("Reads that are further off than 5 % and 2 MB", lambda: missed(all_drawn, MOST_MISSED if brief else None)),
+        (
+            "Reads that are further off than 5 % and 2 MB",
+            lambda: missed(all_drawn, MOST_MISSED if brief else None),
+        ),
         ("Launches without a prediction", lambda: left_out(all_drawn)),
     ]
     lines = [
@@ -235,7 +310,11 @@ def page(all_drawn: Sequence[Drawn], title: str, brief: bool = False) -> str:
         f"Library calls of PyTorch 2.11 drawn by `iosim measure --plan random`: {draws}. Made by `python",
         "benchmarks/random_draws.py --write`. An error is |predicted - counted| / counted in %, of a launch that moves",
         "2 MB or more; near, within 5 % or 2 MB, counts all launches. GPUs stand with a slash between.",
-        *(["Without `--write` it prints each GPU's tables, and all that is further off."] if brief else []),
+        *(
+            ["Without `--write` it prints each GPU's tables, and all that is further off."]
+            if brief
+            else []
+        ),
     ]
     for name, make in sections:
         lines += ["", f"## {name}", "", *make()]
@@ -246,13 +325,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
     parser.add_argument("--gpu", choices=sorted(SEEDS), help="of one GPU")
-    parser.add_argument("--draw", type=int, choices=range(1, len(SEEDS["h100"]) + 1), default=0, help="an earlier draw")
+    parser.add_argument(
+        "--draw",
+        type=int,
+        choices=range(1, len(SEEDS["h100"]) + 1),
+        default=0,
+        help="an earlier draw",
+    )
     arguments = parser.parse_args()
     title = "Calls drawn at random"
     if arguments.write:
         write_whole(PLACE, page([drawn(gpu) for gpu in SEEDS], title, brief=True))
     else:
-        chosen = [g for g in SEEDS if arguments.gpu in (None, g) and arguments.draw <= len(SEEDS[g])]
+        chosen = [
+            g for g in SEEDS if arguments.gpu in (None, g) and arguments.draw <= len(SEEDS[g])
+        ]
         sys.stdout.write(page([drawn(gpu, arguments.draw) for gpu in chosen], title))
 
 

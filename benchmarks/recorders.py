@@ -21,7 +21,9 @@ def load(script: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, script)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    module = sys.modules[name] = importlib.util.module_from_spec(
+        spec
+    )  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -40,5 +42,7 @@ def measurements(name: str) -> Path:
 def asked_gpu(said: str | None) -> str:
     """The GPU on the command line, `h200` or `h100`: which recordings are looked at, and which profile."""
     parser = argparse.ArgumentParser(description=(said or "").split("\n")[0])
-    parser.add_argument("--gpu", choices=("h200", "h100"), default="h200", help="recorded on (default: h200)")
+    parser.add_argument(
+        "--gpu", choices=("h200", "h100"), default="h200", help="recorded on (default: h200)"
+    )
     return str(parser.parse_args().gpu)

@@ -37,7 +37,11 @@ def old_sections() -> dict[str, str]:
     """Sections of the results that are there already, by name."""
     if not RESULTS.exists():
         return {}
-    return dict(re.findall(r"^## (\w+)\n\n(.*?)\n(?=\n## |\Z)", RESULTS.read_text(encoding="utf-8"), re.M | re.S))
+    return dict(
+        re.findall(
+            r"^## (\w+)\n\n(.*?)\n(?=\n## |\Z)", RESULTS.read_text(encoding="utf-8"), re.M | re.S
+        )
+    )
 
 
 def main() -> None:
@@ -49,9 +53,13 @@ def main() -> None:
     sections = old_sections()
     for name in wanted:
         print(f"running {name}", file=sys.stderr)
-        sections[name] = f"`python benchmarks/bench_{name}.py`, {machine()}.\n\n{result(scripts[name])}"
+        sections[name] = (
+            f"`python benchmarks/bench_{name}.py`, {machine()}.\n\n{result(scripts[name])}"
+        )
     body = "\n".join(f"## {name}\n\n{sections[name]}\n" for name in scripts if name in sections)
-    RESULTS.write_text(f"# Results\n\nWritten by `python benchmarks/run.py`.\n\n{body}", encoding="utf-8")
+    RESULTS.write_text(
+        f"# Results\n\nWritten by `python benchmarks/run.py`.\n\n{body}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

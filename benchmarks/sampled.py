@@ -48,7 +48,9 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
 )
 
 
-def played(kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part: bool) -> tuple[Replay, float]:
+def played(
+    kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part: bool
+) -> tuple[Replay, float]:
     problem = AttentionProblem(**{"head_dim": 128, "dtype": "bf16", **of})
     profile = load_profile(gpu)
     chosen = resolve(kernel, problem, profile, Overrides(order=order))
@@ -59,18 +61,24 @@ def played(kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part
 def name(kernel: str, gpu: str, of: dict[str, Any], order: str | None) -> str:
     more = [f"{k} {v}" for k, v in of.items() if k in ("kv_heads", "head_dim", "passes")]
     more += [f"order {order}"] if order else []
-    return ", ".join([kernel, gpu, str(of.get("mask", "none")), f"{of['seq_q'] // 1024}K x {of['heads']}", *more])
+    return ", ".join(
+        [kernel, gpu, str(of.get("mask", "none")), f"{of['seq_q'] // 1024}K x {of['heads']}", *more]
+    )
 
 
 def main() -> None:
-    print("| kernel, GPU, mask, tokens x heads | in part, s | whole, s | reads, in part over whole | writes | time |")
+    print(
+        "| kernel, GPU, mask, tokens x heads | in part, s | whole, s | reads, in part over whole | writes | time |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for case in CASES:
         if not all(word in name(*case) for word in sys.argv[1:]):
             continue
         some, quick = played(*case, part=True)
         every, slow = played(*case, part=False)
-        read, written = (some.traffic.total("hbm", d) / every.traffic.total("hbm", d) for d in ("read", "write"))
+        read, written = (
+            some.traffic.total("hbm", d) / every.traffic.total("hbm", d) for d in ("read", "write")
+        )
         print(f"| {name(*case)} | {quick:.1f} | {slow:.0f} | {read:.3f} | {written:.3f} "
               f"| {some.seconds / every.seconds:.3f} |", flush=True)  # fmt: skip
 

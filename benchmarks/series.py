@@ -19,7 +19,12 @@ from iosim.kernel.conditions import Conditions
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 
-NAMES = {"pytorch_flash": "fa2", "pytorch_mem_efficient": "cutlass", "cudnn": "cudnn", "pytorch_flex": "flex"}
+NAMES = {
+    "pytorch_flash": "fa2",
+    "pytorch_mem_efficient": "cutlass",
+    "cudnn": "cudnn",
+    "pytorch_flex": "flex",
+}
 TYPES = {"bfloat16": "bf16", "float32": "fp32"}
 WINDOW = 256
 TABLES = {"h100_series.csv": "h100-sxm", "h200_flex_loops.csv": "h200-sxm"}
@@ -28,11 +33,20 @@ SIZES = ("batch", "heads", "seq_q", "seq_k", "head_dim")
 
 def rows() -> Iterator[tuple[HardwareProfile, dict[str, str]]]:
     """The calls, each with its GPU. Of a kernel's loops the first stands for its call."""
-    builds = {"series": "builds", "implementation": "pytorch_flex", "batch": "1", "keys_lie": "heads"}
+    builds = {
+        "series": "builds",
+        "implementation": "pytorch_flex",
+        "batch": "1",
+        "keys_lie": "heads",
+    }
     for name, gpu in TABLES.items():
         with measurements(name).open(encoding="utf-8", newline="") as file:
             profile = load_profile(gpu)
-            yield from ((profile, builds | row) for row in csv.DictReader(file) if row.get("loop", "0") in ("0", "-1"))
+            yield from (
+                (profile, builds | row)
+                for row in csv.DictReader(file)
+                if row.get("loop", "0") in ("0", "-1")
+            )
 
 
 def predicted_s(row: Mapping[str, str], gpu: HardwareProfile) -> float:
@@ -55,7 +69,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("series", nargs="*", help="these alone")
     chosen = parser.parse_args().series
-    words = ("series", "implementation", "heads", "tokens", "head_dim", "mask", "measured, us", "predicted")
+    words = (
+        "series",
+        "implementation",
+        "heads",
+        "tokens",
+        "head_dim",
+        "mask",
+        "measured, us",
+        "predicted",
+    )
     print(f"| {' | '.join(words)} |\n|{' --- |' * len(words)}")
     for gpu, row in rows():
         if chosen and row["series"] not in chosen:
@@ -63,7 +86,14 @@ def main() -> None:
         off = predicted_s(row, gpu) / float(row["seconds"]) - 1
         tokens = f"{row['seq_q']} x {row['seq_k']}"
         told = (row[name] for name in ("series", "implementation", "heads"))
-        cells = (*told, tokens, row["head_dim"], row["mask"], f"{1e6 * float(row['seconds']):.1f}", f"{off:+.0%}")
+        cells = (
+            *told,
+            tokens,
+            row["head_dim"],
+            row["mask"],
+            f"{1e6 * float(row['seconds']):.1f}",
+            f"{off:+.0%}",
+        )
         print(f"| {' | '.join(cells)} |")
 
 

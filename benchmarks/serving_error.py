@@ -60,7 +60,12 @@ class Row:
 
 
 def predicted(
-    problem: AttentionProblem, kernel: str, gpu: str, append: bool, replays: Replays, clocks: str = "boost"
+    problem: AttentionProblem,
+    kernel: str,
+    gpu: str,
+    append: bool,
+    replays: Replays,
+    clocks: str = "boost",
 ) -> Prediction:
     """A call as `iosim latency` predicts it, but with the capacity rule where little can be warm."""
     profile = load_profile(gpu)
@@ -81,15 +86,23 @@ def rows() -> Iterator[Row]:
     replays = Replays()
     with measurements("published_latency.csv").open(newline="", encoding="utf-8") as file:
         for number, r in enumerate(csv.DictReader(file), 1):
-            prefill, gpu, stack = r["phase"] == "prefill", GPUS[r["gpu"]], read_stack(r["source"].split("/")[0])
+            prefill, gpu, stack = (
+                r["phase"] == "prefill",
+                GPUS[r["gpu"]],
+                read_stack(r["source"].split("/")[0]),
+            )
             problem = AttentionProblem(
                 batch=int(r["batch_size"]), heads=int(r["num_heads"]), kv_heads=int(r["num_key_value_heads"]),
                 seq_q=int(r["seq"]) if prefill else 1, seq_k=int(r["seq"]), head_dim=int(r["head_dim"]), dtype="bf16",
                 mask="causal", page_size=stack.page_size,
             )  # fmt: skip
-            made = predicted(problem, stack.kernel(load_profile(gpu)), gpu, stack.append_kv, replays)
+            made = predicted(
+                problem, stack.kernel(load_profile(gpu)), gpu, stack.append_kv, replays
+            )
             seconds = float(r["latency"]) * 1e-3
-            yield Row(number, gpu, r["source"], r["phase"], Timed.of(latency_of(stack, made), seconds))
+            yield Row(
+                number, gpu, r["source"], r["phase"], Timed.of(latency_of(stack, made), seconds)
+            )
 
 
 def prior(stack: str) -> Calibration:
@@ -99,7 +112,9 @@ def prior(stack: str) -> Calibration:
 def calibrated(fitted: list[Row], stack: str) -> list[Calibration]:
     """Constants by several draws of 20 rows: every so many-th row, from another one each time."""
     step = max(1, len(fitted) // ROWS)
-    draws = ([fitted[(start + n * step) % len(fitted)] for n in range(ROWS)] for start in range(DRAWS))
+    draws = (
+        [fitted[(start + n * step) % len(fitted)] for n in range(ROWS)] for start in range(DRAWS)
+    )
     return [fit([row.timed for row in draw], prior(stack)) for draw in draws]
 
 
@@ -145,8 +160,12 @@ def page(all_rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/generated/serving-errors.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/generated/serving-errors.md"
+    )
     args = parser.parse_args()
     found = list(rows())
     if args.write:

@@ -63,7 +63,10 @@ def recorded(gpu: str = "h200") -> Recorded:
     """What is in experiments/measurements/GPU_l2_sets.npz."""
     with np.load(measurements(f"{gpu}_l2_sets.npz")) as file:
         of_set = np.split(file["lines"].astype(np.int64), np.cumsum(file["count"])[:-1])
-        lines = [np.sort(np.append(found, target)) for found, target in zip(of_set, file["target"], strict=True)]
+        lines = [
+            np.sort(np.append(found, target))
+            for found, target in zip(of_set, file["target"], strict=True)
+        ]
         counts = np.array([np.bincount(each // LINES, minlength=PAGES) for each in lines])
         distances = [np.diff(each)[_alone(each // LINES)] for each in lines]
         return Recorded(
@@ -87,7 +90,9 @@ def filled(places: Counts, each: int, sets: int) -> Counts:
 def page_places(l2: L2Model, pages: int, each: int, sets: int, placement: int) -> Counts:
     """The first set of each page, which takes `each` of them, in the replay's model."""
     place, asked = np.empty(pages, dtype=np.int64), sampler(l2)
-    library().iosim_page_places(ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data)
+    library().iosim_page_places(
+        ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data
+    )
     return place
 
 
@@ -100,7 +105,9 @@ def modelled(gpu: str = "h200", pages: int = PAGES) -> list[Counts]:
 
 def windows(counts: Counts, pages: int) -> Counts:
     """Lines by set and first page, of so many pages in a row."""
-    total = np.concatenate([np.zeros((counts.shape[0], 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
+    total = np.concatenate(
+        [np.zeros((counts.shape[0], 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1
+    )
     return total[:, pages:] - total[:, :-pages]
 
 
@@ -117,13 +124,23 @@ def overfull(counts: Counts, pages: int, gap: int = 0) -> float:
 
 def averaged(several: list[Counts], figure: str, pages: int, gap: int = 0) -> float:
     """Mean over placements of `variance` or `overfull`."""
-    return float(np.mean([variance(c, pages) if figure == "variance" else overfull(c, pages, gap) for c in several]))
+    return float(
+        np.mean(
+            [
+                variance(c, pages) if figure == "variance" else overfull(c, pages, gap)
+                for c in several
+            ]
+        )
+    )
 
 
 def about_full(found: Recorded) -> list[tuple[int, int]]:
     """(pages in a row, 0) and (pages of each of two areas, GAP) with about as many lines as the sets have ways."""
     full = int(WAYS * found.sets / LINES)
-    return [*((n, 0) for n in range(full - 2, full + 4)), *((full // 2 + n, GAP) for n in (-1, 0, 1))]
+    return [
+        *((n, 0) for n in range(full - 2, full + 4)),
+        *((full // 2 + n, GAP) for n in (-1, 0, 1)),
+    ]
 
 
 def facts(found: Recorded, gpu: str = "h200") -> str:
@@ -146,11 +163,18 @@ def facts(found: Recorded, gpu: str = "h200") -> str:
 
 def tables(found: Recorded, made: list[Counts]) -> str:
     """Markdown: variances, and shares of sets that are overfull."""
-    lines = ["| pages in a row | variance of pairs of lines a set gets, measured | model |", "| ---: | ---: | ---: |"]
+    lines = [
+        "| pages in a row | variance of pairs of lines a set gets, measured | model |",
+        "| ---: | ---: | ---: |",
+    ]
     for pages in IN_A_ROW:
         real, mine = variance(found.counts, pages), averaged(made, "variance", pages)
         lines.append(f"| {pages} | {real:.2f} | {mine:.2f} |")
-    lines += ["", f"| pages | sets that get more than {WAYS} lines, measured | model |", "| --- | ---: | ---: |"]
+    lines += [
+        "",
+        f"| pages | sets that get more than {WAYS} lines, measured | model |",
+        "| --- | ---: | ---: |",
+    ]
     for pages, gap in about_full(found):
         name = f"twice {pages}, {gap} apart" if gap else f"{pages} in a row"
         real, mine = overfull(found.counts, pages, gap), averaged(made, "overfull", pages, gap)

@@ -53,7 +53,10 @@ def launches(table: str) -> Iterator[tuple[str, float | None]]:
                 if (known := launch.work.fragments) is not None and known.layout is Layout.NOTHING:
                     continue
                 told = wavefront_bytes(chain)
-                yield f"{row.implementation} {launch.name}", None if told is None else told / counted - 1
+                yield (
+                    f"{row.implementation} {launch.name}",
+                    None if told is None else told / counted - 1,
+                )
             elif counted:
                 yield f"{row.implementation}: {chain}", None
 
@@ -72,25 +75,38 @@ def errors() -> tuple[dict[str, list[float]], Counter[str]]:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    lines = ["| errors in % | rows | median | p95 | max | within 2 | 5 |", f"| --- |{' ---: |' * 6}"]
+    lines = [
+        "| errors in % | rows | median | p95 | max | within 2 | 5 |",
+        f"| --- |{' ---: |' * 6}",
+    ]
     for name, values in sorted(found.items(), key=lambda item: item[0]):
         amounts = np.median(values), np.quantile(values, 0.95, method="inverted_cdf"), max(values)
         shares = (float(np.mean(np.array(values) <= near)) for near in NEAR)
-        cells = [str(len(values)), *(f"{100 * x:.2g}" for x in amounts), *(f"{100 * x:.0f}" for x in shares)]
+        cells = [
+            str(len(values)),
+            *(f"{100 * x:.2g}" for x in amounts),
+            *(f"{100 * x:.0f}" for x in shares),
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.name}")
     found, missing = errors()
     if not parser.parse_args().write:
-        left = "".join(f"{rows:5d} rows not described: {name}\n" for name, rows in missing.most_common())
+        left = "".join(
+            f"{rows:5d} rows not described: {name}\n" for name, rows in missing.most_common()
+        )
         sys.stdout.write(f"{table(found)}\n\n{left}")
         return 0
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{before}{begin}\n{table(found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    PAGE.write_text(
+        f"{before}{begin}\n{table(found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+    )
     return 0
 
 

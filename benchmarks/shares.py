@@ -26,20 +26,28 @@ NAMED: dict[str, Key] = {
 
 
 def main() -> None:
-    rates = {key: found for name in (OWN, "flash", "efficient") for key, found in measured_rates(name).items()}
+    rates = {
+        key: found
+        for name in (OWN, "flash", "efficient")
+        for key, found in measured_rates(name).items()
+    }
     own = {key: found[0] - found[-1] for key, found in rates.items() if key[0] == OWN}
     print(f"{len(rates)} kernels.\n\n| CTAs an SM | kernels | least | median | most |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for ctas in sorted({len(rates[key]) for key in own}):
         heights = [height for key, height in own.items() if len(rates[key]) == ctas]
-        print(f"| {ctas} | {len(heights)} | {min(heights):.1%} | {median(heights):.1%} | {max(heights):.1%} |")
+        print(
+            f"| {ctas} | {len(heights)} | {min(heights):.1%} | {median(heights):.1%} | {max(heights):.1%} |"
+        )
     twice = [each for each in runs_by_key(OWN).values() if len(each) == 2]
     apart = [abs((a[0] - a[-1]) - (b[0] - b[-1])) for a, b in twice]
     print(f"\nTwo runs of one kernel differ by {mean(apart):.2%} on average.\n")
     print("| kernel | oldest less youngest | rates, the oldest first |\n| --- | ---: | --- |")
     for name, key in NAMED.items():
         found = rates[key]
-        print(f"| {name} | {found[0] - found[-1]:.1%} | {', '.join(f'{rate:.3f}' for rate in found)} |")
+        print(
+            f"| {name} | {found[0] - found[-1]:.1%} | {', '.join(f'{rate:.3f}' for rate in found)} |"
+        )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,12 @@ TITLES = {
     "c128 step": "window and compressed keys, a step",
     "c128 queries": "window and compressed keys",
 }
-LAUNCHES = {"paged logits": ("logits",), "c4 logits": ("logits",), "c128 step": (), "c128 queries": ()}
+LAUNCHES = {
+    "paged logits": ("logits",),
+    "c4 logits": ("logits",),
+    "c128 step": (),
+    "c128 queries": (),
+}
 """Title -> what is timed, where it is not the launch of that name; none named: all."""
 COLUMNS = (
     Column("gpu", "GPU"),
@@ -77,18 +82,28 @@ def predicted_ms(row: Mapping[str, str]) -> float:
     if compressed:
         problem = compressed_problem(row)
     kernel = resolve("dsv4" if compressed else "dsa", problem, profile)
-    chain = scored_chain(problem, kernel) if "logits" in launch or launch == "top_k" else plan_mla(problem, kernel)
+    chain = (
+        scored_chain(problem, kernel)
+        if "logits" in launch or launch == "top_k"
+        else plan_mla(problem, kernel)
+    )
     timed = LAUNCHES.get(launch, (launch,))
     launches = tuple(one for one in chain.launches if not timed or one.name in timed)
     used = {access.tensor for launch in launches for access in launch.accesses}
     chain = chain.__class__({n: t for n, t in chain.tensors.items() if n in used}, launches)
-    request = Request(problem, kernel, profile, chain=chain, l2_start="warm", method="capacity", launched="graph")
+    request = Request(
+        problem, kernel, profile, chain=chain, l2_start="warm", method="capacity", launched="graph"
+    )
     return 1e3 * request.predict(Replays()).time.total_s
 
 
 def compressed_problem(row: Mapping[str, str]) -> AttentionProblem:
     """A call of DeepSeek-V4-Flash's. SGLang's attention takes the keys of as many tokens as all sequences add."""
-    batch, queries, ratio = int(row["batch"]), int(row["seq_q"]), 4 if row["launch"] == "c4 logits" else 128
+    batch, queries, ratio = (
+        int(row["batch"]),
+        int(row["seq_q"]),
+        4 if row["launch"] == "c4 logits" else 128,
+    )
     added = batch * queries if row["launch"] == "c128 queries" else queries
     shape = {"heads": 64, "head_dim": 512, "dtype": "bf16", "latent_kv": True, "page_size": 64, "cache_dtype": "fp8",
              "mask": "window", "window": 127, "compress_ratio": ratio}  # fmt: skip
@@ -112,7 +127,9 @@ def errors(rows: Iterable[Mapping[str, str]], every_row: bool = False, flat: boo
         groups.setdefault((title, row["gpu"]), []).append((ms, made / ms - 1))
         if every_row:
             shape = f"{row['batch']} x {row['seq_q']} + {row['cached']}"
-            print(f"{row['gpu']:9} {title:28} {shape:24} {ms:10.4f} {made:10.4f} {made / ms - 1:+.0%}")
+            print(
+                f"{row['gpu']:9} {title:28} {shape:24} {ms:10.4f} {made:10.4f} {made / ms - 1:+.0%}"
+            )
     lines = []
     for (title, gpu), found in sorted(groups.items()):
         signed = [error for _, error in found]
@@ -132,8 +149,12 @@ def errors(rows: Iterable[Mapping[str, str]], every_row: bool = False, flat: boo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fitted", action="store_true", help="the half on which constants were fitted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--fitted", action="store_true", help="the half on which constants were fitted"
+    )
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
     asked = parser.parse_args()

@@ -38,7 +38,15 @@ from iosim.studies.latency.latency import latency_of
 
 TABLE, LEFT_OUT = "published_stacks.csv", "published_left_out.csv"
 CELL = ("table", "gpu", "framework", "version", "kernel", "attn_dtype", "kv_cache_dtype")
-SHAPE = ("batch", "new_tokens_per_seq", "cached_tokens", "heads", "kv_heads", "head_dim", "window_size")
+SHAPE = (
+    "batch",
+    "new_tokens_per_seq",
+    "cached_tokens",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "window_size",
+)
 COLUMNS = (*CELL, *SHAPE, "latency_ms")
 TABLES = {"context": "aic_attention_context.csv", "generation": "aic_attention_generation.csv",
           "encoder": "aic_encoder_attention.csv"}  # fmt: skip
@@ -117,9 +125,13 @@ class Row:
     @property
     def problem(self) -> AttentionProblem:
         batch, new, cached, heads, kv_heads, head_dim, window = (int(self[name]) for name in SHAPE)
-        mask: dict[str, Any] = {"mask": "window", "window": window - 1} if window else {"mask": "causal"}
+        mask: dict[str, Any] = (
+            {"mask": "window", "window": window - 1} if window else {"mask": "causal"}
+        )
         narrow = self["kv_cache_dtype"] == "fp8"
-        whole = narrow and (self["attn_dtype"] == "fp8" or self.kernel in ("vllm-fa3", "sglang-fa3", XQA_HOPPER))
+        whole = narrow and (
+            self["attn_dtype"] == "fp8" or self.kernel in ("vllm-fa3", "sglang-fa3", XQA_HOPPER)
+        )
         return AttentionProblem(
             batch=batch, heads=heads, kv_heads=kv_heads, seq_q=new, seq_k=new + cached, head_dim=head_dim,
             dtype="fp8" if whole else "bf16", cache_dtype="fp8" if narrow and not whole and not self.ragged else None,
@@ -140,7 +152,9 @@ class Row:
             return "only the keys of a window are handed over"
         if self["kernel"] == "torch_flow" and self["gpu"] == "a100_sxm" and decodes:
             return "times of a cache of keys alone (SELFKONLY)"
-        if self["kernel"] == "torch_flow" and (blackwell or not decodes or not 1 < group <= WIDEST_GROUP):
+        if self["kernel"] == "torch_flow" and (
+            blackwell or not decodes or not 1 < group <= WIDEST_GROUP
+        ):
             return "not XQA"
         return ""
 
@@ -152,7 +166,11 @@ class Row:
         if self["table"] == "generation" and self["kernel"] == "flashinfer" and on_cuda_cores:
             return "flashinfer-decode"
         kernel = KERNELS[self["framework"], self["kernel"]][1]
-        on_hopper = kernel == "xqa" and self["kv_cache_dtype"] == "fp8" and load_profile(GPUS[self["gpu"]]).cc == HOPPER
+        on_hopper = (
+            kernel == "xqa"
+            and self["kv_cache_dtype"] == "fp8"
+            and load_profile(GPUS[self["gpu"]]).cc == HOPPER
+        )
         return XQA_HOPPER if on_hopper else kernel
 
     def predicted_s(self) -> float:
@@ -164,14 +182,18 @@ class Row:
         return boosted * seconds + (1 - boosted) * self._seconds("sustained")
 
     def _seconds(self, clocks: str) -> float:
-        appends = self["table"] != "encoder" and (self.kernel != XQA_HOPPER or self.problem.head_dim < ROTATED)
+        appends = self["table"] != "encoder" and (
+            self.kernel != XQA_HOPPER or self.problem.head_dim < ROTATED
+        )
         made = predicted(self.problem, self.kernel, GPUS[self["gpu"]], appends, Replays(), clocks)
         stack = KERNELS[self["framework"], self["kernel"]][0]
         parts = latency_of(read_stack(stack), made, appends).parts if stack else ()
         casts = self["attn_dtype"] != "fp8"  # else they were made before the call
         left_out = () if casts else ("cast of K", "cast of V", "cast of Q")
         turns = load_profile(GPUS[self["gpu"]]).cc >= min(DATA_CENTRE_BLACKWELL)
-        seconds = sum(p.seconds for p in parts if p.name not in left_out) if stack else float(made.time_s)
+        seconds = (
+            sum(p.seconds for p in parts if p.name not in left_out) if stack else float(made.time_s)
+        )
         if not turns:
             return seconds
         seconds += GRACE_GAP_S * (self["framework"] == "vllm" and self["gpu"] in GRACE) - IDLE_S
@@ -192,7 +214,9 @@ def published(folder: Path) -> Iterator[Row]:
                     values |= {"batch": values["batch_size"], "new_tokens_per_seq": values["seq_len"],
                                "cached_tokens": "0", "heads": values["num_heads"], "kv_heads": values["num_heads"],
                                "window_size": "0", "kv_cache_dtype": values["attn_dtype"]}  # fmt: skip
-                yield Row({"table": table} | {name: values[name] for name in COLUMNS[1:]}, held_out=False)
+                yield Row(
+                    {"table": table} | {name: values[name] for name in COLUMNS[1:]}, held_out=False
+                )
 
 
 def draw(folder: Path) -> None:
@@ -201,13 +225,25 @@ def draw(folder: Path) -> None:
     left: Counter[tuple[str, str, str]] = Counter()
     for row in published(folder):
         if row.missing:
-            left[TABLES[row["table"]], row["gpu"], f"{row['framework']}, {row['kernel']}: {row.missing}"] += 1
+            left[
+                TABLES[row["table"]],
+                row["gpu"],
+                f"{row['framework']}, {row['kernel']}: {row.missing}",
+            ] += 1
         else:
             cells.setdefault(tuple(row[name] for name in CELL), []).append(row.values)
-    kept = [values for _, rows in sorted(cells.items()) for values in sorted(rows, key=shape_hash)[:DRAWN]]
+    kept = [
+        values
+        for _, rows in sorted(cells.items())
+        for values in sorted(rows, key=shape_hash)[:DRAWN]
+    ]
     lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in kept)]
     write_whole(measurements(TABLE), "\n".join(lines) + "\n")
-    others = [line for line in measurements(LEFT_OUT).read_text().splitlines() if not line.startswith("aic_")]
+    others = [
+        line
+        for line in measurements(LEFT_OUT).read_text().splitlines()
+        if not line.startswith("aic_")
+    ]
     mine = [f'{file},{gpu},"{reason}",{n}' for (file, gpu, reason), n in sorted(left.items())]
     write_whole(measurements(LEFT_OUT), "\n".join([*others, *mine]) + "\n")
 
@@ -240,7 +276,9 @@ def judged(which: Sequence[Row]) -> tuple[Judged, Counter[str]]:
     """The rows with their errors, and how many are refused and why."""
     with Pool() as pool:
         errors = pool.map(_error, which, chunksize=16)
-    kept = [(row, error) for row, error in zip(which, errors, strict=True) if not isinstance(error, str)]
+    kept = [
+        (row, error) for row, error in zip(which, errors, strict=True) if not isinstance(error, str)
+    ]
     return kept, Counter(error for error in errors if isinstance(error, str))
 
 
@@ -255,7 +293,9 @@ def told(pairs: Judged) -> str:
             f"{f'{100 * statistics.median(long):.0f} %' if long else '-'}, {len(errors)}")  # fmt: skip
 
 
-def by(pairs: Judged, key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[tuple[Row, float]]]:
+def by(
+    pairs: Judged, key: Callable[[Row], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[tuple[Row, float]]]:
     groups: dict[tuple[str, ...], list[tuple[Row, float]]] = {}
     for row, error in pairs:
         groups.setdefault(key(row), []).append((row, error))
@@ -265,9 +305,14 @@ def by(pairs: Judged, key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, 
 def cells(pairs: Judged) -> list[str]:
     """A line a table, GPU, framework, kernel and types."""
     names = tuple(name for name in CELL if name != "version")
-    lines = [f"| {' | '.join(names)} | median, of sizes, from 0.3 ms, rows |", "|---" * (len(names) + 1) + "|"]
+    lines = [
+        f"| {' | '.join(names)} | median, of sizes, from 0.3 ms, rows |",
+        "|---" * (len(names) + 1) + "|",
+    ]
     groups = by(pairs, lambda row: tuple(row[name] for name in names))
-    return lines + [f"| {' | '.join(key)} | {told(found)} |" for key, found in sorted(groups.items())]
+    return lines + [
+        f"| {' | '.join(key)} | {told(found)} |" for key, found in sorted(groups.items())
+    ]
 
 
 def matrix(pairs: Judged) -> list[str]:
@@ -279,7 +324,10 @@ def matrix(pairs: Judged) -> list[str]:
             each = (told(groups.get((gpu, framework, table), ())) for table in TABLES)
             lines.append(f"| {gpu} | {framework} | {' | '.join(each)} |")
     all_rows = by(pairs, lambda row: (row["table"],))
-    return [*lines, f"| all | all | {' | '.join(told(all_rows.get((table,), ())) for table in TABLES)} |"]
+    return [
+        *lines,
+        f"| all | all | {' | '.join(told(all_rows.get((table,), ())) for table in TABLES)} |",
+    ]
 
 
 UNEXPLAINED = (
@@ -302,7 +350,9 @@ def section() -> list[str]:
     """The section of docs/validation-others.md, of the held-out rows."""
     pairs, refused = judged(rows())
     with open(measurements(LEFT_OUT), encoding="utf-8", newline="") as file:
-        lacking = sum(int(row["rows"]) for row in csv.DictReader(file) if row["file"] in TABLES.values())
+        lacking = sum(
+            int(row["rows"]) for row in csv.DictReader(file) if row["file"] in TABLES.values()
+        )
     return [
         "",
         "## Serving stacks",
@@ -322,8 +372,12 @@ def section() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--open", action="store_true", help="the half on which constants were fitted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--open", action="store_true", help="the half on which constants were fitted"
+    )
     parser.add_argument("--cells", action="store_true", help="kernels and types apart")
     parser.add_argument("--rows", action="store_true", help="every row, too")
     parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the rows anew")

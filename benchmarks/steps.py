@@ -33,11 +33,17 @@ def predicted_us(row: dict[str, str]) -> float:
 
 
 def main() -> None:
-    print("| kernel | head_dim | build | type | CTAs an SM | measured, us | predicted |\n| --- " + "| ---: " * 6 + "|")
+    print(
+        "| kernel | head_dim | build | type | CTAs an SM | measured, us | predicted |\n| --- "
+        + "| ---: " * 6
+        + "|"
+    )
     with measurements("h100_cta_steps.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             off = predicted_us(row) / float(row["last_us"]) - 1
-            cells = (row[name] for name in ("kernel", "head_dim", "build", "dtype", "ctas", "last_us"))
+            cells = (
+                row[name] for name in ("kernel", "head_dim", "build", "dtype", "ctas", "last_us")
+            )
             print(f"| {' | '.join(cells)} | {off:+.0%} |")
 
 

@@ -47,7 +47,9 @@ def measure() -> None:
     writer.writerow(FIELDS)
     for one in ablation(cases):
         if one.mechanism in TERMS:
-            changed = "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in one.groups[:MOST_CHANGED])
+            changed = "; ".join(
+                f"{key} {a:.1%} to {b:.1%}" for key, a, b in one.groups[:MOST_CHANGED]
+            )
             writer.writerow((one.mechanism, f"{one.whole:.5f}", f"{one.without:.5f}", changed))
     write_whole(WORTH, lines.getvalue())
 
@@ -80,7 +82,18 @@ def page() -> str:
         points = f"{100 * (float(row['without']) - float(row['with'])):+.2f}" if row else ""
         function = f"`{term.place.replace('iosim/readers/timing/', '')}`"
         changed = row["most_changed"] if row else ""
-        rows.append((term.name, term.scope.value, term.formula, term.zero, constants(term), points, changed, function))
+        rows.append(
+            (
+                term.name,
+                term.scope.value,
+                term.formula,
+                term.zero,
+                constants(term),
+                points,
+                changed,
+                function,
+            )
+        )
     columns = tuple(Column(title.replace(" ", "_"), title) for title in TITLES)
     return f"""# Terms of a time
 
@@ -93,7 +106,9 @@ of a table) gets worse when the term is switched off, and *most changed* the gro
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--worth", action="store_true", help="measure what each term is worth")
     args = parser.parse_args()

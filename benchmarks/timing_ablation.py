@@ -38,7 +38,9 @@ def _values(**values: Any) -> Callable[[Any], dict[str, Any]]:
 
 MECHANISMS: tuple[Mechanism, ...] = (
     *(Mechanism(name, (name,)) for name in TERMS),
-    Mechanism("products of mma.sync below the rate", profile=_values(mma_sync_tensor_fraction=None)),
+    Mechanism(
+        "products of mma.sync below the rate", profile=_values(mma_sync_tensor_fraction=None)
+    ),
     Mechanism("HBM's three rates", profile=_values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("stores to the L2 below its loads", profile=_values(l2_write_fraction=1.0)),
     Mechanism("clock of the tensor cores", profile=_values(tensor_clock_fraction=1.0)),
@@ -69,7 +71,11 @@ def ablation(cases: Sequence[tuple[Group, Case]]) -> list[Worth]:
         with without(mechanism.terms):
             changed = {id(case): mechanism.without(case.call) for _, case in cases}
             errors = by_group(rows_of(cases, changed))
-        moved = [(key, e.mean, errors[key].mean) for key, e in whole.items() if abs(errors[key].mean - e.mean) >= 1e-3]
+        moved = [
+            (key, e.mean, errors[key].mean)
+            for key, e in whole.items()
+            if abs(errors[key].mean - e.mean) >= 1e-3
+        ]
         moved.sort(key=lambda one: -abs(one[2] - one[1]))
         found.append(Worth(mechanism.name, _mean(whole), _mean(errors), tuple(moved)))
     return found
@@ -85,4 +91,6 @@ def worth_table(worth: Sequence[Worth]) -> Table:
          "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in w.groups[:MOST_MOVED]))
         for w in worth
     )  # fmt: skip
-    return Table(tuple(Column(key, key) for key in ("mechanism", "with", "without", "most changed")), lines)
+    return Table(
+        tuple(Column(key, key) for key in ("mechanism", "with", "without", "most changed")), lines
+    )

@@ -53,7 +53,9 @@ class _Point:
     measured_s: float
 
     def roofline(self, share: float = 1.0, memory_share: float = 1.0) -> float:
-        return max(self.terms[1] / (share * self.rates[0]), self.terms[2] / (memory_share * self.rates[1]))
+        return max(
+            self.terms[1] / (share * self.rates[0]), self.terms[2] / (memory_share * self.rates[1])
+        )
 
 
 def _point(row: Row) -> _Point:
@@ -63,7 +65,9 @@ def _point(row: Row) -> _Point:
     flops = sum(float(one.domain.visited.count.sum()) * one.domain.block_q * one.domain.block_k * one.domain.grid_heads
                 * one.work.flops_per_pair for one in mine)  # fmt: skip
     moved = (
-        float(call.bounds.compulsory_read + call.bounds.compulsory_write) if row.timed.launch in ("", "main") else 0.0
+        float(call.bounds.compulsory_read + call.bounds.compulsory_write)
+        if row.timed.launch in ("", "main")
+        else 0.0
     )
     if not moved:
         moved = float(sum(call.counted.total("l2", launch=one.name) for one in mine))
@@ -74,7 +78,10 @@ def _point(row: Row) -> _Point:
 
 
 def compared(rows: Sequence[Row]) -> list[Compared]:
-    points = {key: list(map(_point, mine)) for key, mine in grouped(rows, lambda row: row.group.key).items()}
+    points = {
+        key: list(map(_point, mine))
+        for key, mine in grouped(rows, lambda row: row.group.key).items()
+    }
     return [_group(key, points[key]) for key in KEYS if any(not p.odd for p in points.get(key, ()))]
 
 
@@ -99,7 +106,9 @@ def _calibrate(points: Sequence[_Point]) -> tuple[float, float]:
     compute = np.array([p.terms[1] / p.rates[0] for p in points])
     memory = np.array([p.terms[2] / p.rates[1] for p in points])
     tried = [
-        (float(np.abs(np.maximum(compute / a, memory / b) / measured - 1).mean()), a, b) for a in SHARES for b in SHARES
+        (float(np.abs(np.maximum(compute / a, memory / b) / measured - 1).mean()), a, b)
+        for a in SHARES
+        for b in SHARES
     ]
     _, share, memory_share = min(tried)
     return share, memory_share

@@ -61,7 +61,11 @@ def constants_table() -> Table:
     """The fitted constants."""
     lines = tuple((f.name, f"{f.value:.4g}", f.gpu or "the model", f.rows) for f in fitted())
     return Table(
-        tuple(Column(key.replace(" ", "_"), key) for key in ("constant", "value", "stands in", "fitted on")), lines
+        tuple(
+            Column(key.replace(" ", "_"), key)
+            for key in ("constant", "value", "stands in", "fitted on")
+        ),
+        lines,
     )
 
 
@@ -120,7 +124,9 @@ def table(rows: tuple[Row, ...]) -> str:
 
     for (name, regime), (odd, even) in groups.items():
         middle = statistics.median(odd + even)
-        lines.append(f"| {name} | {regime} | {len(odd)} | {mean(odd)} | {len(even)} | {mean(even)} | {middle:+.1%} |")
+        lines.append(
+            f"| {name} | {regime} | {len(odd)} | {mean(odd)} | {len(even)} | {mean(even)} | {middle:+.1%} |"
+        )
     return "\n".join(lines)
 
 
@@ -141,8 +147,13 @@ def rankings(cases: list[Case]) -> str:
         predicted = [next(c.times()).predicted_s for c in tiles]
         choice = tiles[predicted.index(min(predicted))]
         t = choice.call.kernel.tile
-        best, loss_of_choice = f"{t}, {t.warps} warps, {t.stages} stages", choice.seconds[0] / min(measured) - 1
-        lines.append(f"| {name} | {len(tiles)} | {spearman(predicted, measured):.3f} | {best} | {loss_of_choice:.1%} |")
+        best, loss_of_choice = (
+            f"{t}, {t.warps} warps, {t.stages} stages",
+            choice.seconds[0] / min(measured) - 1,
+        )
+        lines.append(
+            f"| {name} | {len(tiles)} | {spearman(predicted, measured):.3f} | {best} | {loss_of_choice:.1%} |"
+        )
     return "\n".join(lines)
 
 
@@ -207,8 +218,12 @@ def errors_section(report: TimesReport) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fit", action="store_true", help="fit the constants on the odd-numbered calls")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--fit", action="store_true", help="fit the constants on the odd-numbered calls"
+    )
     parser.add_argument("--write", action="store_true", help="write the table of docs/timing.md")
     args = parser.parse_args()
     if args.fit:

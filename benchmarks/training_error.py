@@ -32,7 +32,9 @@ def main() -> None:
             equal = all(b - base == int(row[p]) for p, b in line.phase_peaks().items())
             seconds = sum(step_seconds(model, setup, gpu).values()) / float(row["seconds"])
             reserved = allocated(line.requests).reserved / int(row["reserved"])
-            groups.setdefault((setup.attention, setup.precision), []).append((equal, seconds, reserved))
+            groups.setdefault((setup.attention, setup.precision), []).append(
+                (equal, seconds, reserved)
+            )
     print("| attention | precision | steps | peaks equal | seconds, predicted / measured: median (range) | "
           "reserved, predicted / measured: median (range) |\n| --- | --- | --- | --- | --- | --- |")  # fmt: skip
     for (attention, number), found in groups.items():

@@ -50,17 +50,38 @@ def small() -> Iterator[tuple[Decoder, Setup]]:
     ):  # fmt: skip
         if number == "fp32" and attention == "flash" and kv != heads:
             continue  # the memory-efficient kernel takes no grouped heads
-        model = Decoder(layers=2, width=128, heads=heads, kv_heads=kv, **({"vocabulary": 512} | more))
-        yield model, Setup(batch=batch, seq_len=192, attention=attention, precision=number, recompute=recompute)
+        model = Decoder(
+            layers=2, width=128, heads=heads, kv_heads=kv, **({"vocabulary": 512} | more)
+        )
+        yield (
+            model,
+            Setup(
+                batch=batch, seq_len=192, attention=attention, precision=number, recompute=recompute
+            ),
+        )
 
 
 def large() -> Iterator[tuple[Decoder, Setup]]:
     """Shapes on which a step takes milliseconds."""
-    for width, layers, tokens in ((1024, 4, 2048), (1024, 4, 8192), (2048, 4, 4096), (4096, 2, 2048)):
-        for attention, number in itertools.product(("naive", "flash"), ("fp32", "bf16", "amp-bf16")):
+    for width, layers, tokens in (
+        (1024, 4, 2048),
+        (1024, 4, 8192),
+        (2048, 4, 4096),
+        (4096, 2, 2048),
+    ):
+        for attention, number in itertools.product(
+            ("naive", "flash"), ("fp32", "bf16", "amp-bf16")
+        ):
             for recompute in ("none", "full"):
-                model = Decoder(layers=layers, width=width, heads=width // 64, vocabulary=VOCABULARY)
-                yield model, Setup(seq_len=tokens, attention=attention, precision=number, recompute=recompute)
+                model = Decoder(
+                    layers=layers, width=width, heads=width // 64, vocabulary=VOCABULARY
+                )
+                yield (
+                    model,
+                    Setup(
+                        seq_len=tokens, attention=attention, precision=number, recompute=recompute
+                    ),
+                )
 
 
 def counted(what: str) -> int:
@@ -129,7 +150,9 @@ def changed(one: Decoder | Setup, default: Decoder | Setup) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True)
     parser.add_argument("--times", action="store_true")
     args = parser.parse_args()
@@ -151,7 +174,9 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: {len(rows)} rows, {equal} equal in all bytes")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}: {len(rows)} rows, {equal} equal in all bytes"
+    )
 
 
 if __name__ == "__main__":

@@ -37,14 +37,20 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "heads fastest, alternating": ("none", 4, {"order": "head", "direction": "alternating"}),
     "queries fastest": ("none", 4, {"order": "query"}),
     "causal, heads fastest, heavy first": ("causal", 8, {"order": "head", "heavy_first": True}),
-    "causal, queries fastest, descending": ("causal", 8, {"order": "query", "direction": "descending"}),
+    "causal, queries fastest, descending": (
+        "causal",
+        8,
+        {"order": "query", "direction": "descending"},
+    ),
 }
 
 
 def launch(name: str) -> tuple[AttentionProblem, Kernel, Chain]:
     mask, heads, settings = CASES[name]
     problem = AttentionProblem(heads=heads, seq_q=65536, head_dim=128, dtype="bf16", mask=mask)
-    over = Overrides(tile=(128, 64), warps=4, stages=2, registers=255, shared_memory_bytes=98304, **settings)
+    over = Overrides(
+        tile=(128, 64), warps=4, stages=2, registers=255, shared_memory_bytes=98304, **settings
+    )
     kernel = resolve("flash", problem, GPU, over)
     return problem, kernel, plan(problem, kernel)
 
@@ -85,7 +91,11 @@ def main() -> None:
     print("| flash_fwd 128x64, 65,536 tokens | counted, GB | " + " | ".join(COLUMNS) + " |")
     print("| --- |" + " ---: |" * (1 + len(COLUMNS)))
     for name, real in counted().items():
-        print(f"| {name} | {real / 1e9:.2f} | " + " | ".join(f"{f(name) / 1e9:.2f}" for f in COLUMNS.values()) + " |")
+        print(
+            f"| {name} | {real / 1e9:.2f} | "
+            + " | ".join(f"{f(name) / 1e9:.2f}" for f in COLUMNS.values())
+            + " |"
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ from iosim.readers.timing import overlap as timing
 
 TRIED = SimpleNamespace(pingpong_tile_cycles=load_profile("h100-sxm").need("pingpong_tile_cycles"))
 """Values of the profile that a fit tries, over those of its file."""
-FITTED: tuple[tuple[object, str, float], ...] = ((timing, "OVERLAP_NORM", 0.1), (TRIED, "pingpong_tile_cycles", 100.0))
+FITTED: tuple[tuple[object, str, float], ...] = (
+    (timing, "OVERLAP_NORM", 0.1),
+    (TRIED, "pingpong_tile_cycles", 100.0),
+)
 """Fitted constants, of iosim.readers.timing.overlap and of the profile, and the step in which they are rounded."""
 
 Case = tuple[Point, Prediction]
@@ -82,7 +85,10 @@ def table(cases: list[Case]) -> str:
         return f"{statistics.fmean(map(abs, errors)):.1%}" if errors else "-"
 
     for name, group in series.items():
-        errors = {min(LENGTHS, key=lambda n, p=p: abs(n - p.seq)): (p, ratio((p, made)) - 1) for p, made in group}
+        errors = {
+            min(LENGTHS, key=lambda n, p=p: abs(n - p.seq)): (p, ratio((p, made)) - 1)
+            for p, made in group
+        }
         cells = []
         for n in LENGTHS:
             if n in errors:
@@ -114,14 +120,19 @@ def summary(cases: list[Case]) -> str:
         found = [
             abs(ratio(c) - 1)
             for c in cases
-            if (c[0].kernel, c[0].dtype, c[0].passes, c[0].fitted) == (kernel, dtype, passes, fitted)
+            if (c[0].kernel, c[0].dtype, c[0].passes, c[0].fitted)
+            == (kernel, dtype, passes, fitted)
         ]
-        lines.append(f"| {name} | {len(found)} | {statistics.fmean(found):.1%} | {max(found):.1%} |")
+        lines.append(
+            f"| {name} | {len(found)} | {statistics.fmean(found):.1%} | {max(found):.1%} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fit", action="store_true", help="fit the constants first")
     args = parser.parse_args()
     cases = [(p, p.predicted()) for p in points()]

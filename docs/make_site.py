@@ -17,7 +17,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build" / "site-source"
-FOLDERS = ("docs", "examples", "experiments", "benchmarks", "kernels", "skills", "hardware_profiles", "reports")
+FOLDERS = (
+    "docs",
+    "examples",
+    "experiments",
+    "benchmarks",
+    "kernels",
+    "skills",
+    "hardware_profiles",
+    "reports",
+)
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "AGENTS.md", "LICENSE")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 """The target of a Markdown link or picture, without what follows a #."""
@@ -27,14 +36,24 @@ REFERENCE = Path("docs") / "reference.md"
 def pages() -> list[Path]:
     """The Markdown files of the site, relative to the repository."""
     folders = [page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))]
-    return [Path(name) for name in TOP if (ROOT / name).is_file()] + [page.relative_to(ROOT) for page in folders]
+    return [Path(name) for name in TOP if (ROOT / name).is_file()] + [
+        page.relative_to(ROOT) for page in folders
+    ]
 
 
 def linked(page: Path) -> set[Path]:
     """Files of the repository that a page links to, relative to the repository."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    targets = ((ROOT / page.parent / target).resolve() for target in LINK.findall(text) if "://" not in target)
-    return {target.relative_to(ROOT) for target in targets if target.is_relative_to(ROOT) and target.is_file()}
+    targets = (
+        (ROOT / page.parent / target).resolve()
+        for target in LINK.findall(text)
+        if "://" not in target
+    )
+    return {
+        target.relative_to(ROOT)
+        for target in targets
+        if target.is_relative_to(ROOT) and target.is_file()
+    }
 
 
 def plain_fences(text: str) -> str:
@@ -70,7 +89,9 @@ def assemble() -> None:
         target = SOURCE / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if name.suffix == ".md":
-            target.write_text(plain_fences((ROOT / name).read_text(encoding="utf-8")), encoding="utf-8")
+            target.write_text(
+                plain_fences((ROOT / name).read_text(encoding="utf-8")), encoding="utf-8"
+            )
         else:
             shutil.copyfile(ROOT / name, target)
     (SOURCE / REFERENCE).write_text(reference(), encoding="utf-8")
@@ -78,7 +99,13 @@ def assemble() -> None:
 
 def main() -> int:
     assemble()
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # NB: with --quiet it would take any link
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+    ]  # NB: with --quiet it would take any link
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stdout, done.stderr, sep="", file=sys.stderr)

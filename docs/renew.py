@@ -75,7 +75,10 @@ def printed(kind: str, code: str) -> str:
             continue
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = iosim(words) if name == "iosim" else 1
-        if ended or not all(said.startswith(("iosim: open ", "iosim: wrote ")) for said in err.getvalue().splitlines()):
+        if ended or not all(
+            said.startswith(("iosim: open ", "iosim: wrote "))
+            for said in err.getvalue().splitlines()
+        ):
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
 
@@ -87,7 +90,9 @@ def ran(words: Sequence[str], cwd: Path | None = None) -> str:
         RuntimeError: it fails.
     """
     here = dict(os.environ)  # without COLUMNS, which readline sets where Python does not see it
-    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False, env=here)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False, env=here
+    )
     if done.returncode:
         raise RuntimeError(f"{words[-1]}\n{done.stderr}")
     return done.stdout
@@ -113,7 +118,12 @@ def renewed(page: str, *, every: bool = False) -> str:
             known = known or printed(*above)
             lines = [line.rstrip() for line in known.strip("\n").splitlines()]
             lines = alike(code.splitlines(), lines) if part else lines
-            parts += [page[end : match.start()], f"```text{part or ''}\n", *(f"{line}\n" for line in lines), "```"]
+            parts += [
+                page[end : match.start()],
+                f"```text{part or ''}\n",
+                *(f"{line}\n" for line in lines),
+                "```",
+            ]
             end = match.end()
     return "".join([*parts, page[end:]])
 
@@ -130,8 +140,16 @@ def alike(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
         after: list[tuple[float, tuple[int, ...]] | None] = [None]
         for n, other in enumerate(lines):
             likeness, before = _likeness(line, other), best[n]
-            here = None if before is None or not likeness else (before[0] + likeness, (*before[1], n))
-            after.append(max((x for x in (after[-1], here) if x is not None), default=None, key=lambda x: x[0]))
+            here = (
+                None if before is None or not likeness else (before[0] + likeness, (*before[1], n))
+            )
+            after.append(
+                max(
+                    (x for x in (after[-1], here) if x is not None),
+                    default=None,
+                    key=lambda x: x[0],
+                )
+            )
         if after[-1] is None:
             raise Unlike(f"nothing printed is like {line!r}")
         best = after
@@ -188,14 +206,20 @@ def make(place: Path, command: str) -> str:
     except RuntimeError as error:
         return f"NOT RENEWED, {error}"
     same = place.read_bytes() == before
-    return f"{'as it was' if same else 'renewed'} by {command} ({time.perf_counter() - started:.0f} s)"
+    return (
+        f"{'as it was' if same else 'renewed'} by {command} ({time.perf_counter() - started:.0f} s)"
+    )
 
 
 def main() -> int:
     """The command line; 1 where something was not renewed, or with `--check` is out of date."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--check", action="store_true", help="write nothing; scripts that write files are left out")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; scripts that write files are left out"
+    )
     parser.add_argument("--all", action="store_true", help="what takes minutes, too")
     args = parser.parse_args()
     os.environ.pop("COLUMNS", None)
@@ -207,7 +231,9 @@ def main() -> int:
         jobs |= {ROOT / name: partial(make, ROOT / name, command) for name, command in made.items()}
     bad = 0
     with ProcessPoolExecutor() as pool:
-        running = {pool.submit(job): place for place, job in jobs.items() if not wanted or place in wanted}
+        running = {
+            pool.submit(job): place for place, job in jobs.items() if not wanted or place in wanted
+        }
         for job in as_completed(running):
             said = job.result()
             bad |= said.startswith(("NOT", "out"))

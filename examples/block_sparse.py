@@ -34,7 +34,9 @@ def line(name: str, found: Prediction, dense: Prediction) -> str:
 
 
 def main() -> None:
-    print("FlexAttention, 8 heads, head_dim 128, bf16, blocks of 128, forward on an H200; HBM by replay\n")
+    print(
+        "FlexAttention, 8 heads, head_dim 128, bf16, blocks of 128, forward on an H200; HBM by replay\n"
+    )
     for tokens in (16384, 32768, 65536):
         shape = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16")
         dense = predict(shape, "flex", "h200", method="replay")
@@ -44,14 +46,22 @@ def main() -> None:
             print(line(name, predict(shape.with_(**words), "flex", "h200", method="replay"), dense))
         print()
 
-    print("Backward at 32,768 tokens: the lists are transposed, each key block walks the query blocks that visit it\n")
+    print(
+        "Backward at 32,768 tokens: the lists are transposed, each key block walks the query blocks that visit it\n"
+    )
     print(f"{'flash':<15}{HEAD}")
     for name, words in PATTERNS.items():
-        problem = AttentionProblem(heads=8, seq_q=32768, head_dim=128, dtype="bf16", passes="bwd", **words)
-        found, dense = (predict(p, "flash", "h200", method="replay") for p in (problem, without_mask(problem)))
+        problem = AttentionProblem(
+            heads=8, seq_q=32768, head_dim=128, dtype="bf16", passes="bwd", **words
+        )
+        found, dense = (
+            predict(p, "flash", "h200", method="replay") for p in (problem, without_mask(problem))
+        )
         print(line(name, found, dense))
 
-    print("\nN d + N^2 d^2 s / M of one head (FlashAttention, Proposition 4) beside the exact count, forward\n")
+    print(
+        "\nN d + N^2 d^2 s / M of one head (FlashAttention, Proposition 4) beside the exact count, forward\n"
+    )
     for tokens in (16384, 65536):
         for name, words in PATTERNS.items():
             problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16", **words)

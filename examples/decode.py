@@ -14,14 +14,21 @@ CONTEXT = 32768
 
 def one_layer() -> None:
     """Packing decides how often the keys cross from L2, splitting how many SMs read them."""
-    problem = AttentionProblem(heads=32, kv_heads=8, seq_q=1, seq_k=CONTEXT, head_dim=128, dtype="bf16")
+    problem = AttentionProblem(
+        heads=32, kv_heads=8, seq_q=1, seq_k=CONTEXT, head_dim=128, dtype="bf16"
+    )
     print(f"One token of 32 heads against {CONTEXT:,} keys of 8 heads, one layer, {GPU}")
     for name, packs, splits in (
         ("a CTA a head", False, 1),
         ("a group's heads in one tile", True, 1),
         ("and 16 splits", True, 16),
     ):
-        made = predict(problem, "flash", GPU, overrides=Overrides(tile=(64, 64), splits=splits, pack_group=packs))
+        made = predict(
+            problem,
+            "flash",
+            GPU,
+            overrides=Overrides(tile=(64, 64), splits=splits, pack_group=packs),
+        )
         print(f"  {name:<28} SM<->L2 {bytes_text(made.total('l2')):>9}  HBM read "
               f"{bytes_text(made.total('hbm', 'read')):>9}  {seconds_text(made.time.total_s):>8}")  # fmt: skip
 
@@ -29,8 +36,13 @@ def one_layer() -> None:
 def whole_model() -> None:
     """Two models' attention per generated token over the context."""
     grouped = ModelShape(heads=32, kv_heads=8, head_dim=128, layers=32, page_size=16)
-    latent = ModelShape(heads=128, kv_heads=1, head_dim=576, head_dim_v=512, layers=61, latent_kv=True, page_size=64)
-    for name, shape in (("8 key/value heads, 32 layers", grouped), ("one latent K/V, 61 layers", latent)):
+    latent = ModelShape(
+        heads=128, kv_heads=1, head_dim=576, head_dim_v=512, layers=61, latent_kv=True, page_size=64
+    )
+    for name, shape in (
+        ("8 key/value heads, 32 layers", grouped),
+        ("one latent K/V, 61 layers", latent),
+    ):
         print(f"\nPer generated token: {name}, {GPU}, batch 8, pages of {shape.page_size}")
         for context in (2048, 8192, 32768, 131072):
             p = decode_point(shape, context, GPU, batch=8)
@@ -43,7 +55,9 @@ def pages() -> None:
     """What pages cost: entries of the block table, and the empty end of the last page."""
     print("\n1,000 tokens in pages, one sequence, 8 key/value heads of 128, bf16")
     for size in (1, 16, 64, 256):
-        problem = AttentionProblem(heads=32, kv_heads=8, seq_k=1000, head_dim=128, dtype="bf16", page_size=size)
+        problem = AttentionProblem(
+            heads=32, kv_heads=8, seq_k=1000, head_dim=128, dtype="bf16", page_size=size
+        )
         made = predict(problem, "flash", GPU, overrides=Overrides(tile=(64, 64), pack_group=True))
         table = made.traffic.total("l2", "read", tensor="block_table")
         unused = sum(t.allocated_bytes - t.bytes for t in made.chain.tensors.values())
@@ -53,14 +67,24 @@ def pages() -> None:
 
 def chunks() -> None:
     """A prompt of 16k tokens in chunks: every chunk reads the cached prefix again."""
-    print("\nA prompt of 16,384 tokens through one layer, fa3, in chunks that are appended to the cache")
+    print(
+        "\nA prompt of 16,384 tokens through one layer, fa3, in chunks that are appended to the cache"
+    )
     for chunk in (16384, 4096, 1024):
         read, time = 0, 0.0
         for prefix in range(0, 16384, chunk):
             problem = AttentionProblem(
-                heads=32, kv_heads=8, seq_q=chunk, seq_k=prefix + chunk, head_dim=128, dtype="bf16", mask="causal"
+                heads=32,
+                kv_heads=8,
+                seq_q=chunk,
+                seq_k=prefix + chunk,
+                head_dim=128,
+                dtype="bf16",
+                mask="causal",
             )
-            made = predict(problem, "fa3", GPU, method="capacity", overrides=Overrides(append_kv=True))
+            made = predict(
+                problem, "fa3", GPU, method="capacity", overrides=Overrides(append_kv=True)
+            )
             read, time = read + made.total("hbm", "read"), time + made.time.total_s
         print(f"  chunks of {chunk:>6,}: HBM read {bytes_text(read):>8}, {seconds_text(time)}")
 

@@ -22,14 +22,20 @@ LINES = (
 with server(0, "", answer) as running:
     threading.Thread(target=running.serve_forever, daemon=True).start()
     for line in LINES:
-        with urlopen(f"http://127.0.0.1:{running.server_port}/answer?{urlencode({'line': line})}") as reply:
+        with urlopen(
+            f"http://127.0.0.1:{running.server_port}/answer?{urlencode({'line': line})}"
+        ) as reply:
             said = json.load(reply)
         print(line)
         if "error" in said:
             print(f"  refused: {said['error']}\n")
             continue
         (prediction,) = said["predictions"]
-        print(f"  {prediction['totals']['hbm']['read']:,} bytes read from HBM; {said['record']['why_text']}")
+        print(
+            f"  {prediction['totals']['hbm']['read']:,} bytes read from HBM; {said['record']['why_text']}"
+        )
         record = said["record"]
-        print(f"  the page replays {record['accesses']:,} tile accesses, from {len(record['streams'])} arrays\n")
+        print(
+            f"  the page replays {record['accesses']:,} tile accesses, from {len(record['streams'])} arrays\n"
+        )
     running.shutdown()

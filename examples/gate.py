@@ -7,18 +7,28 @@ from typing import Any
 
 import iosim
 
-CALL: dict[str, Any] = {"kernel": "flash", "gpu": "h100", "heads": 32, "seq_len": 8192, "causal": True}
+CALL: dict[str, Any] = {
+    "kernel": "flash",
+    "gpu": "h100",
+    "heads": 32,
+    "seq_len": 8192,
+    "causal": True,
+}
 LIMITS = "hbm=5%,l2=20%,time=5%"
 CHANGES: tuple[dict[str, Any], ...] = ({"stages": 2}, {"tile": "64x64"}, {"order": "head"})
 
 
 def main() -> None:
     own = iosim.predict(**CALL)
-    print(f"flash with its {own.kernel.tile} on an H100, 8,192 tokens, 32 heads, causal; limits {LIMITS}")
+    print(
+        f"flash with its {own.kernel.tile} on an H100, 8,192 tokens, 32 heads, causal; limits {LIMITS}"
+    )
     for change in CHANGES:
         d = iosim.predict(**CALL, **change, against=own, fail_above=LIMITS)
         (one,) = d.differences
-        print(f"\n{', '.join(f'{name} {value}' for name, value in change.items())}: {'yes' if d.holds else 'no'}")
+        print(
+            f"\n{', '.join(f'{name} {value}' for name, value in change.items())}: {'yes' if d.holds else 'no'}"
+        )
         print(f"  {one.line}")
         for line in (*d.exceeded, *one.reasons):
             print(f"  {line}")

@@ -36,9 +36,15 @@ def settings_of(row: dict[str, str]) -> iosim.Overrides | None:
 
 def main() -> None:
     wanted = sys.argv[1:] or CALLS
-    with open(data_dir("kernels") / "measurements" / "h200_library_kernels.csv", encoding="utf-8", newline="") as file:
+    with open(
+        data_dir("kernels") / "measurements" / "h200_library_kernels.csv",
+        encoding="utf-8",
+        newline="",
+    ) as file:
         rows = {row["call"]: row for row in csv.DictReader(file) if row["launch"] == "1"}
-    print("| call | kernel | heads, tokens, head_dim, mask | read | predicted, MB | measured, MB | ratio |")
+    print(
+        "| call | kernel | heads, tokens, head_dim, mask | read | predicted, MB | measured, MB | ratio |"
+    )
     print("| ---: | --- | --- | --- | ---: | ---: | ---: |")
     for call in wanted:
         row = rows[call]
@@ -50,7 +56,9 @@ def main() -> None:
             measured = int(row[f"{level}_read"])
             found = made.total(level, "read")
             numbers = f"{found / 1e6:,.1f} | {measured / 1e6:,.1f} | {found / measured:.4f}"
-            print(f"| {call} | {made.kernel.name} {made.kernel.tile} | {shape} | {name} | {numbers} |")
+            print(
+                f"| {call} | {made.kernel.name} {made.kernel.tile} | {shape} | {name} | {numbers} |"
+            )
 
 
 if __name__ == "__main__":

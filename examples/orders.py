@@ -10,9 +10,13 @@ import iosim.triton
 
 
 def main() -> None:
-    ranking = iosim.orders(gpu="h200", kernel="flash-sm90", heads=8, seq_len="8k", causal=True, dtype="bf16")
+    ranking = iosim.orders(
+        gpu="h200", kernel="flash-sm90", heads=8, seq_len="8k", causal=True, dtype="bf16"
+    )
     for entry in (ranking.best, ranking.own):
-        print(f"{entry.choice.words}: {entry.hbm_bytes / 1e6:.0f} MB at HBM, {entry.time_s * 1e6:.0f} us")
+        print(
+            f"{entry.choice.words}: {entry.hbm_bytes / 1e6:.0f} MB at HBM, {entry.time_s * 1e6:.0f} us"
+        )
 
     print("\nThe best in both, bytes and time:")
     for entry in ranking.pareto:

@@ -11,10 +11,14 @@ from iosim.studies.distributed import build, cluster, idle, study
 
 def main() -> None:
     profile = load_profile("a100")
-    problem = AttentionProblem(heads=32, seq_q=256 * 1024, head_dim=128, mask="causal", passes="fwd+bwd")
+    problem = AttentionProblem(
+        heads=32, seq_q=256 * 1024, head_dim=128, mask="causal", passes="fwd+bwd"
+    )
 
     print("One layer's attention of 256K tokens, forward and backward, on 8 x A100 over NVLink\n")
-    print(f"{'method':<10}{'idle slots':>11}{'received, Nd':>14}{'time, ms':>10}{'speed-up':>10}{'memory, GB':>12}")
+    print(
+        f"{'method':<10}{'idle slots':>11}{'received, Nd':>14}{'time, ms':>10}{'speed-up':>10}{'memory, GB':>12}"
+    )
     for found in study(problem, 8, profile, cluster(profile)):
         slots = str(found.idle.slots) if found.idle else "-"
         print(f"{found.name:<10}{slots:>11}{found.received_nd:>14.3f}{1e3 * found.seconds:>10.0f}{found.speedup:>10.2f}"
@@ -27,13 +31,17 @@ def main() -> None:
         ring, balanced = (idle(build(name, short, gpus)) for name in ("ring", "balanced"))
         print(f"{gpus:<6}{ring.slots!s:>8}{balanced.slots!s:>10}{balanced.of_unbalanced!s:>16}")
 
-    print("\nForward on two nodes of four, 100 Gb/s a GPU between them: communication that is not hidden, ms\n")
+    print(
+        "\nForward on two nodes of four, 100 Gb/s a GPU between them: communication that is not hidden, ms\n"
+    )
     names = ("ring", "balanced", "zigzag", "megatron")
     print(f"{'tokens':<8}" + "".join(f"{n:>10}" for n in names))
     nodes = cluster(profile, "nvlink", "ib-100g", 4)
     for thousands in (16, 64, 256, 1024):
         one = problem.with_(seq_q=thousands * 1024, seq_k=thousands * 1024, passes="fwd")
-        exposed = (f"{1e3 * r.exposed_s:>10.1f}" for r in study(one, 8, profile, nodes, names=names))
+        exposed = (
+            f"{1e3 * r.exposed_s:>10.1f}" for r in study(one, 8, profile, nodes, names=names)
+        )
         print(f"{thousands:>4}k   " + "".join(exposed))
 
     print()

@@ -14,17 +14,25 @@ TIMES = Path(__file__).with_name("vllm_times.csv")
 
 def parts() -> None:
     """Where the time of a decoding step goes, by stack and GPU."""
-    print("16 sequences of 8,192 tokens, one new token each, 32 heads and 8 key/value heads, one layer")
-    for call in iosim.latency(stack="vllm,sglang", gpu="a100,h100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k"):
+    print(
+        "16 sequences of 8,192 tokens, one new token each, 32 heads and 8 key/value heads, one layer"
+    )
+    for call in iosim.latency(
+        stack="vllm,sglang", gpu="a100,h100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k"
+    ):
         told = ", ".join(f"{part.name} {seconds_text(part.seconds)}" for part in call.parts)
-        print(f"  {call.stack.name:<7} {call.prediction.profile.name:<14} {seconds_text(call.total_s):>8}: {told}")
+        print(
+            f"  {call.stack.name:<7} {call.prediction.profile.name:<14} {seconds_text(call.total_s):>8}: {told}"
+        )
 
 
 def grouping() -> None:
     """vLLM's FlashAttention-2 splits keys only where heads of a group share a tile."""
     print("\nvLLM on an A100, one sequence of 65,536 tokens")
     for kv_heads in (8, 32):
-        (call,) = iosim.latency(stack="vllm", gpu="a100", heads=32, kv_heads=kv_heads, seq_len=1, seq_len_k="64k")
+        (call,) = iosim.latency(
+            stack="vllm", gpu="a100", heads=32, kv_heads=kv_heads, seq_len=1, seq_len_k="64k"
+        )
         print(
             f"  {kv_heads:>2} key/value heads: {call.prediction.kernel.splits:>2} splits, {seconds_text(call.total_s)}"
         )

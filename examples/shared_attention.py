@@ -20,7 +20,9 @@ def main() -> None:
           f"{'saved':>8}")  # fmt: skip
     for gpu in ("t4", "l4", "a100"):
         for pair in PAIRS:
-            made = [predict(problem, kernel, load_profile(gpu), method="capacity") for kernel in pair]
+            made = [
+                predict(problem, kernel, load_profile(gpu), method="capacity") for kernel in pair
+            ]
             for p in made:
                 saved = "-" if p is made[0] else f"{made[0].time.total_s / p.time.total_s:.2f}x"
                 print(f"{gpu:<6}{p.kernel.name:<15}{p.total('l2') / 1e6:>12.1f}{p.total('hbm') / 1e6:>10.1f}"
@@ -35,7 +37,9 @@ def main() -> None:
         traffic = closed_form(plan(problem, kernel))
         q, k, v = (traffic.total("l2", tensor=n) / 1e6 for n in "QKV")
         width = f"64 x {per_tile * 64}"
-        print(f"{per_tile:<7}{width:>14}{q:>8.1f}{k:>8.1f}{v:>8.1f}{traffic.total('l2') / 1e6:>9.1f}")
+        print(
+            f"{per_tile:<7}{width:>14}{q:>8.1f}{k:>8.1f}{v:>8.1f}{traffic.total('l2') / 1e6:>9.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ LENGTHS = [1024 * n for n in range(1, 257)]
 
 
 def main() -> None:
-    rows = iosim.sweep(gpu=GPUS, kernel="fa2", seq_len=LENGTHS, heads=8, causal=True, method="capacity")
+    rows = iosim.sweep(
+        gpu=GPUS, kernel="fa2", seq_len=LENGTHS, heads=8, causal=True, method="capacity"
+    )
     print(f"{len(rows):,} rows; FlashAttention-2, 8 heads of 128, causal")
     more = rows[rows.hbm_read_bytes > 1.5 * rows.compulsory_read_bytes]
     for gpu in GPUS:
@@ -26,7 +28,9 @@ def main() -> None:
         else:
             row = first.iloc[0]
             times = row.hbm_read_bytes / row.compulsory_read_bytes
-            print(f"  {gpu:9} reads {times:.1f} times the compulsory bytes from {row.seq_q:,} tokens on")
+            print(
+                f"  {gpu:9} reads {times:.1f} times the compulsory bytes from {row.seq_q:,} tokens on"
+            )
 
 
 if __name__ == "__main__":

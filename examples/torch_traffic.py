@@ -18,13 +18,22 @@ WIDTH, HEADS, LAYERS, BATCH, TOKENS, VOCABULARY = 768, 12, 2, 8, 1024, 50304
 class Attention(nn.Module):
     def __init__(self, written_out: bool) -> None:
         super().__init__()
-        self.qkv, self.out, self.written_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), written_out
+        self.qkv, self.out, self.written_out = (
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            written_out,
+        )
         self.register_buffer("future", torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2) for t in self.qkv(x).split(WIDTH, dim=-1))
+        q, k, v = (
+            t.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+            for t in self.qkv(x).split(WIDTH, dim=-1)
+        )
         if self.written_out:
-            scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(self.future, float("-inf"))
+            scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(
+                self.future, float("-inf")
+            )
             y = functional.softmax(scores, dim=-1) @ v
         else:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -34,8 +43,14 @@ class Attention(nn.Module):
 class Block(nn.Module):
     def __init__(self, written_out: bool) -> None:
         super().__init__()
-        self.norm_1, self.attention, self.norm_2 = nn.LayerNorm(WIDTH), Attention(written_out), nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.norm_1, self.attention, self.norm_2 = (
+            nn.LayerNorm(WIDTH),
+            Attention(written_out),
+            nn.LayerNorm(WIDTH),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm_1(x))

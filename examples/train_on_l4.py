@@ -12,8 +12,12 @@ GB = 1e9
 
 def main() -> None:
     gpu = load_profile("l4")
-    print(f"{MODEL.layers} layers of width {MODEL.width} on {gpu.title}, AdamW, autocast in bf16, batch 1\n")
-    print(f"{'tokens':>7}{'attention':>11}{'recompute':>11}{'peak GB':>9}{'saved GB':>10}{'step ms':>9}  fits")
+    print(
+        f"{MODEL.layers} layers of width {MODEL.width} on {gpu.title}, AdamW, autocast in bf16, batch 1\n"
+    )
+    print(
+        f"{'tokens':>7}{'attention':>11}{'recompute':>11}{'peak GB':>9}{'saved GB':>10}{'step ms':>9}  fits"
+    )
     for tokens in (2048, 8192):
         for attention in ("naive", "flash"):
             for recompute in ("none", "attention", "full"):
@@ -28,7 +32,10 @@ def main() -> None:
     print(f"{'width':>7}{'naive':>8}{'flash':>8}{'flash, recomputed':>19}")
     kinds = {"naive": Setup(attention="naive"), "flash": Setup(), "again": Setup(recompute="full")}
     widths = (512, 1024, 1536)
-    found = {name: frontier(MODEL, setup, gpu, "width", widths, (2048, 8192)).longest for name, setup in kinds.items()}
+    found = {
+        name: frontier(MODEL, setup, gpu, "width", widths, (2048, 8192)).longest
+        for name, setup in kinds.items()
+    }
     for n, width in enumerate(widths):
         print(f"{width:>7}{found['naive'][n]:>8}{found['flash'][n]:>8}{found['again'][n]:>19}")
 

@@ -17,7 +17,12 @@ from iosim.integrations.triton.kernel import Config, rank, ranked, source
 from iosim.integrations.triton.streaming_mask import streaming_mask
 from iosim.triton import TritonModel, describe, launch_metadata
 
-RECORDED = Path(__file__).resolve().parent.parent / "experiments" / "measurements" / "triton_tiles_d64_time.csv"
+RECORDED = (
+    Path(__file__).resolve().parent.parent
+    / "experiments"
+    / "measurements"
+    / "triton_tiles_d64_time.csv"
+)
 PROBLEM = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
 
 
@@ -34,7 +39,9 @@ def main() -> None:
 
     measured = recorded()
     best = min(measured.values())
-    print("predicted rank among the recorded configurations, predicted ms, measured ms, above the best measured")
+    print(
+        "predicted rank among the recorded configurations, predicted ms, measured ms, above the best measured"
+    )
     for n, t in enumerate(rank(PROBLEM, "h200", measured), 1):
         if n <= 5:
             ms = measured[t.config]
@@ -44,17 +51,23 @@ def main() -> None:
     model = TritonModel("h200")
     call = {"Z": 1, "H": 32, "N_CTX": 4096, "HEAD_DIM": 64, "STAGE": 3}
     for block_m, block_n in ((64, 32), (128, 64), (256, 128)):
-        ms = model.perf_model(**call, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4, num_stages=3, num_ctas=1)
+        ms = model.perf_model(
+            **call, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4, num_stages=3, num_ctas=1
+        )
         print(f"causal, BLOCK_M {block_m}, BLOCK_N {block_n}: {ms:.3f} ms")
 
     # A compiled kernel, as Triton gives it; here a stand-in with what the driver said of one that spills 190 words.
     metadata = SimpleNamespace(name="_attn_fwd", num_warps=4, num_stages=3, shared=131072)
-    compiled = SimpleNamespace(metadata=metadata, asm={"ptx": "wgmma.mma_async"}, n_regs=255, n_spills=190)
+    compiled = SimpleNamespace(
+        metadata=metadata, asm={"ptx": "wgmma.mma_async"}, n_regs=255, n_spills=190
+    )
     args = call | {"STAGE": 1, "BLOCK_M": 256, "BLOCK_N": 128}
     kernel = describe(compiled, (16, 32, 1), args)
     time = predict(PROBLEM, kernel, "h200").time
     spilling = measured[Config(256, 128, 4, 3)]
-    print(f"compiled, {kernel.registers} registers: {time.total_s * 1e3:.3f} ms, {spilling:.3f} measured")
+    print(
+        f"compiled, {kernel.registers} registers: {time.total_s * 1e3:.3f} ms, {spilling:.3f} measured"
+    )
 
     # What Proton would be told of its launches:
     told = launch_metadata("h200")((16, 32, 1), metadata, args)

@@ -51,7 +51,15 @@ def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:
             Order("head", True, 3, "descending"),
             Order("query", True, 0, "alternating"),
         ):
-            yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), replace(other, splits=order.splits), causal), {}
+            yield (
+                Case(
+                    spec,
+                    Shape(2, 4, 2, 333, 410, d, window),
+                    replace(other, splits=order.splits),
+                    causal,
+                ),
+                {},
+            )
 
 
 def run_check(groups: list[str], quick: bool) -> int:
@@ -60,10 +68,15 @@ def run_check(groups: list[str], quick: bool) -> int:
     specs += [replace(TILES[d], mask="window") for d in TILES]
     specs += [replace(TILES[d], mask=m, dtype="fp16") for d in TILES for m in ("none", "causal")]
     narrow = {"q_in_registers": True, "block_k": 32, "min_ctas": 1}
-    specs += [replace(TILES[d], mask=m, **narrow) for d in (64, 96, 128) for m in ("none", "causal")]
+    specs += [
+        replace(TILES[d], mask=m, **narrow) for d in (64, 96, 128) for m in ("none", "causal")
+    ]
     for tile in BWD_TILES.values():
         for m, deterministic in itertools.product(("none", "causal", "window"), (False, True)):
-            specs += [replace(tile, mask=m, dtype=dtype, deterministic=deterministic) for dtype in ("fp16", "bf16")]
+            specs += [
+                replace(tile, mask=m, dtype=dtype, deterministic=deterministic)
+                for dtype in ("fp16", "bf16")
+            ]
     specs = list(dict.fromkeys(specs))[:: 7 if quick else 1]
     prebuild(specs, require(profiler=False))
     seed, failed, worst = int.from_bytes(os.urandom(3), "little"), 0, {}
@@ -72,7 +85,9 @@ def run_check(groups: list[str], quick: bool) -> int:
             good, errors = trusted(case, seed + n, **extremes)
             failed += not good
             key = f"{case.implementation} {case.dtype}"
-            worst[key] = {name: max(e, worst.get(key, {}).get(name, 0.0)) for name, e in errors.items()}
+            worst[key] = {
+                name: max(e, worst.get(key, {}).get(name, 0.0)) for name, e in errors.items()
+            }
             if not good:
                 print(f"WRONG {case} {extremes}: {errors}")
     print(f"seed {seed}: {len(specs)} instantiations, {failed} wrong; largest errors:")
@@ -95,7 +110,12 @@ def timing_cases(which: str) -> Iterator[Case]:
         if which == "bwd":
             yield Case(replace(BWD_TILES[head_dim], mask=mask, dtype=dtype), shape, causal=causal)
         else:
-            yield Case(replace(TILES[head_dim], mask=mask, dtype=dtype), shape, HEAVY if causal else Order(), causal)
+            yield Case(
+                replace(TILES[head_dim], mask=mask, dtype=dtype),
+                shape,
+                HEAVY if causal else Order(),
+                causal,
+            )
 
 
 def run_time(out: Path, passes: list[str]) -> int:
@@ -109,11 +129,17 @@ def run_time(out: Path, passes: list[str]) -> int:
             row = case.columns()
             for l2_start in ("warm", "cold"):
                 others = chains if case.implementation in ("naive", "minimal") else library
-                times = {case.implementation: case_ms(case, l2_start == "cold")} | others(case, l2_start == "cold")
+                times = {case.implementation: case_ms(case, l2_start == "cold")} | others(
+                    case, l2_start == "cold"
+                )
                 for name, ms in times.items():
                     own = name == case.implementation
                     tile = [row[x] if own else "" for x in ("block_q", "block_k", "warps")]
-                    name_of = name if own else name + ("_bwd" if case.implementation == "flash_bwd" else "")
+                    name_of = (
+                        name
+                        if own
+                        else name + ("_bwd" if case.implementation == "flash_bwd" else "")
+                    )
                     rate = flops(case) / ms / 1e9
                     problem = [name_of, *(row[x] for x in PROBLEM[1:])]
                     writer.writerow((*problem, *tile, l2_start, f"{ms:.4f}", f"{rate:.1f}"))
@@ -127,11 +153,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("check", "time"))
     parser.add_argument("--out", type=Path, help="CSV to write (time)")
-    parser.add_argument("--groups", nargs="+", choices=parts(), default=list(parts()), help="parts of the plan")
     parser.add_argument(
-        "--passes", nargs="+", choices=("fwd", "bwd", "chain"), default=["fwd", "bwd", "chain"], help="what to time"
+        "--groups", nargs="+", choices=parts(), default=list(parts()), help="parts of the plan"
     )
-    parser.add_argument("--quick", action="store_true", help="check a seventh of the instantiations")
+    parser.add_argument(
+        "--passes",
+        nargs="+",
+        choices=("fwd", "bwd", "chain"),
+        default=["fwd", "bwd", "chain"],
+        help="what to time",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="check a seventh of the instantiations"
+    )
     a = parser.parse_args()
     try:
         if a.what == "check":

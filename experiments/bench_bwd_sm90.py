@@ -85,29 +85,43 @@ def small(spec: Sm90BwdSpec) -> Iterator[Problem]:
     yield Problem(shape(1, 2, 1, 500, 200), Sm90Order("head"))
     yield Problem(shape(3, 2, 2, 1, 777), Sm90Order("head"))
     yield Problem(shape(1, 2, 1, 300, 400), Sm90Order("query"), magnitude=30.0)
-    yield Problem(shape(5, 4, 2, 700, 900), Sm90Order("head"), lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)))
+    yield Problem(
+        shape(5, 4, 2, 700, 900),
+        Sm90Order("head"),
+        lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)),
+    )
     lengths = (512, 100, 257)
-    yield Problem(shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1)
+    yield Problem(
+        shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1
+    )
     yield Problem(shape(2, 16, 4, 1000, 1111), Sm90Order("query", direction="descending"))
     yield Problem(shape(4, 32, 8, 640, 640), Sm90Order("head", "heavy_first", 8, "alternating"))
     if spec.sums != "ordered":
         yield Problem(shape(2, 16, 16, 1024, 1024), Sm90Order("head", "fold", 3))
-        yield Problem(shape(1, 16, 16, 1024, 1500), Sm90Order("query", "light_first", 0, "descending"))
+        yield Problem(
+            shape(1, 16, 16, 1024, 1500), Sm90Order("query", "light_first", 0, "descending")
+        )
 
 
 def checked_specs() -> list[Sm90BwdSpec]:
     """Every instantiation with a causal mask, the fastest with every mask and type, ordered sums or not."""
     specs = [
         fastest_backward(d, mask, dtype, ordered)
-        for d, mask, dtype, ordered in itertools.product(HEAD_DIMS, MASKS, TORCH_DTYPES, (False, True))
+        for d, mask, dtype, ordered in itertools.product(
+            HEAD_DIMS, MASKS, TORCH_DTYPES, (False, True)
+        )
     ]
     for d in HEAD_DIMS:
         specs += backward_variants(d, "causal", "bf16")
-        specs += [replace(spec, mask="window") for spec in backward_variants(d, "none", "fp16")[::4]]
+        specs += [
+            replace(spec, mask="window") for spec in backward_variants(d, "none", "fp16")[::4]
+        ]
     return list(dict.fromkeys(specs))
 
 
-def gradients(t: dict[str, torch.Tensor], causal: bool, window: int | None) -> dict[str, torch.Tensor]:
+def gradients(
+    t: dict[str, torch.Tensor], causal: bool, window: int | None
+) -> dict[str, torch.Tensor]:
     """O and LSE, and dQ, dK, dV, in float64: of q, d_o [heads, rows, head_dim] and k, v [kv_heads, keys, head_dim]."""
     heads, kv_heads = t["q"].shape[0], t["k"].shape[0]
     q, d_o = t["q"].double(), t["d_o"].double()
@@ -139,34 +153,55 @@ def check(kernel: Sm90Backward, problem: Problem, seed: int) -> tuple[bool, dict
     s, spec = problem.shape, kernel.spec
     g = torch.Generator("cuda").manual_seed(seed)
     lengths = problem.lengths or ((s.seq_q,) * s.batch, (s.seq_k,) * s.batch)
-    bounds = [torch.tensor([0, *itertools.accumulate(x)], dtype=torch.int32, device="cuda") for x in lengths]
+    bounds = [
+        torch.tensor([0, *itertools.accumulate(x)], dtype=torch.int32, device="cuda")
+        for x in lengths
+    ]
     places = [[slice(int(b[n]), int(b[n + 1])) for n in range(s.batch)] for b in bounds]
     dtype = TORCH_DTYPES[spec.dtype]
 
-    def normal(heads: int, which: int, magnitude: float = 1.0) -> torch.Tensor:  # [all rows, heads, head_dim]
-        x = torch.randn((sum(lengths[which]), heads, s.head_dim), generator=g, device="cuda") * magnitude
+    def normal(
+        heads: int, which: int, magnitude: float = 1.0
+    ) -> torch.Tensor:  # [all rows, heads, head_dim]
+        x = (
+            torch.randn((sum(lengths[which]), heads, s.head_dim), generator=g, device="cuda")
+            * magnitude
+        )
         if problem.poisoned is not None:
             x[places[which][problem.poisoned]] = torch.nan
         return x.to(dtype)
 
-    packed = {"q": normal(s.heads, 0, problem.magnitude), "k": normal(s.kv_heads, 1, problem.magnitude)}
+    packed = {
+        "q": normal(s.heads, 0, problem.magnitude),
+        "k": normal(s.kv_heads, 1, problem.magnitude),
+    }
     packed |= {"v": normal(s.kv_heads, 1), "d_o": normal(s.heads, 0)}
-    packed["o"], lse = torch.full_like(packed["q"], torch.nan), torch.full((s.heads, sum(lengths[0])), torch.nan)
+    packed["o"], lse = (
+        torch.full_like(packed["q"], torch.nan),
+        torch.full((s.heads, sum(lengths[0])), torch.nan),
+    )
     lse = lse.cuda()
     wanted = []
     for rows, keys in zip(*places, strict=True):
         own = {
-            name: x[rows if name in ("q", "d_o") else keys].transpose(0, 1) for name, x in packed.items() if name != "o"
+            name: x[rows if name in ("q", "d_o") else keys].transpose(0, 1)
+            for name, x in packed.items()
+            if name != "o"
         }
         wanted.append(gradients(own, spec.mask == "causal", s.window))
-        packed["o"][rows], lse[:, rows] = wanted[-1]["o"].transpose(0, 1).to(dtype), wanted[-1]["lse"].float()
+        packed["o"][rows], lse[:, rows] = (
+            wanted[-1]["o"].transpose(0, 1).to(dtype),
+            wanted[-1]["lse"].float(),
+        )
     ragged, t = None, packed | {"lse": lse}
     if problem.lengths is None:
         sizes = {name: (s.batch, -1, x.shape[1], s.head_dim) for name, x in packed.items()}
         t = {name: x.view(sizes[name]).transpose(1, 2).contiguous() for name, x in packed.items()}
         t["lse"] = lse.view(s.heads, s.batch, s.seq_q).transpose(0, 1).contiguous()
     else:
-        ragged = Ragged(sum(lengths[0]), sum(lengths[1]), bounds[0].data_ptr(), bounds[1].data_ptr())
+        ragged = Ragged(
+            sum(lengths[0]), sum(lengths[1]), bounds[0].data_ptr(), bounds[1].data_ptr()
+        )
     runs = []
     for _ in range(2):
         got = {name: torch.full_like(t[name[1:]], torch.nan) for name in GRADIENTS}
@@ -206,15 +241,23 @@ def run_check(specs: list[Sm90BwdSpec], first: int, quick: bool) -> None:
                 worst[spec.dtype] = {name: max(old.get(name, 0.0), x) for name, x in errors.items()}
             if not good:
                 print(f"WRONG {spec} {problem}: {errors}", flush=True)
-    shown = "; ".join(dtype + "".join(f" {name} {x:.1e}" for name, x in by.items()) for dtype, by in worst.items())
-    print(f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}")
+    shown = "; ".join(
+        dtype + "".join(f" {name} {x:.1e}" for name, x in by.items()) for dtype, by in worst.items()
+    )
+    print(
+        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}"
+    )
 
 
 # ---- Fast
 
 
 def own_launches(
-    kernel: Sm90Backward, s: Shape, t: dict[str, torch.Tensor], order: Sm90Order, ragged: Ragged | None = None
+    kernel: Sm90Backward,
+    s: Shape,
+    t: dict[str, torch.Tensor],
+    order: Sm90Order,
+    ragged: Ragged | None = None,
 ) -> list[Launch]:
     """The launches of a call; its workspace starts as NaN and lives as long as `t`."""
     sizes = kernel.workspace(s, ragged)
@@ -228,7 +271,9 @@ def random_tensors(s: Shape, dtype: str) -> dict[str, torch.Tensor]:
     g = torch.Generator("cuda").manual_seed(7)
 
     def normal(heads: int, seq: int) -> torch.Tensor:
-        return torch.randn((s.batch, heads, seq, s.head_dim), generator=g, device="cuda").to(TORCH_DTYPES[dtype])
+        return torch.randn((s.batch, heads, seq, s.head_dim), generator=g, device="cuda").to(
+            TORCH_DTYPES[dtype]
+        )
 
     t = {name: normal(s.heads, s.seq_q) for name in ("q", "d_o", "o")}
     t |= {name: normal(s.kv_heads, s.seq_k) for name in "kv"}
@@ -249,8 +294,13 @@ def default_order(causal: bool) -> Sm90Order:
     return Sm90Order("head" if causal else "query")
 
 
-def own_call(spec: Sm90BwdSpec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Order) -> Callable[[], None]:
-    launches, stream = own_launches(Sm90Backward(spec), s, t, order), torch.cuda.current_stream().cuda_stream
+def own_call(
+    spec: Sm90BwdSpec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Order
+) -> Callable[[], None]:
+    launches, stream = (
+        own_launches(Sm90Backward(spec), s, t, order),
+        torch.cuda.current_stream().cuda_stream,
+    )
 
     def call() -> None:
         for launch in launches:
@@ -259,7 +309,9 @@ def own_call(spec: Sm90BwdSpec, s: Shape, t: dict[str, torch.Tensor], order: Sm9
     return call
 
 
-def library_call(name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> Callable[[], Any]:
+def library_call(
+    name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]
+) -> Callable[[], Any]:
     """The backward of one of PyTorch's backends, whose keys are repeated where it refuses them grouped."""
     leaves, o = library_output(name, s, causal, t, with_gradient=True)
     return partial(torch.autograd.grad, o, leaves, t["d_o"], retain_graph=True)
@@ -272,7 +324,9 @@ def row(
     """Hands a row of the table to the parent, and gives its TFLOP/s."""
     rate = f"{2.5 * flops(s, causal) / ms / 1e9:.1f}"
     problem = [name, s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, int(causal), dtype]
-    knobs = [getattr(spec, knob, "") for knob in KNOBS] + [getattr(order, knob, "") for knob in ORDER]
+    knobs = [getattr(spec, knob, "") for knob in KNOBS] + [
+        getattr(order, knob, "") for knob in ORDER
+    ]
     print("ROW", ",".join(map(str, [*problem, *knobs, f"{ms:.4f}", rate, "burst", ""])))
     return rate
 
@@ -281,7 +335,11 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
     """The fastest instantiation, with ordered sums or not, beside PyTorch's backends."""
     for i, (s, dtype, causal) in enumerate(problems[first:], first):
         print("ITEM", i, flush=True)
-        t, order, mask = tensors(s, dtype, causal), default_order(causal), "causal" if causal else "none"
+        t, order, mask = (
+            tensors(s, dtype, causal),
+            default_order(causal),
+            "causal" if causal else "none",
+        )
         said = []
         for name, ordered in (("flash_bwd_sm90", False), ("flash_bwd_sm90_ordered", True)):
             spec = fastest_backward(s.head_dim, mask, dtype, ordered)
@@ -298,7 +356,12 @@ def swept(head_dim: int) -> list[Sm90BwdSpec]:
     """Every way to add and to overlap; other stages of the fastest and of the plainest."""
     first = fastest_backward(head_dim)
     plain = replace(first, sums="copied", overlap="same_queries")
-    staged = {replace(x, stages=n, score_stages=s) for x in (first, plain) for n in (1, 2, 3) for s in (1, 2)}
+    staged = {
+        replace(x, stages=n, score_stages=s)
+        for x in (first, plain)
+        for n in (1, 2, 3)
+        for s in (1, 2)
+    }
     return [
         spec
         for spec in backward_variants(head_dim)
@@ -312,11 +375,19 @@ def run_sweep(specs: list[Sm90BwdSpec], first: int) -> None:
         print("ITEM", i, flush=True)
         rates = []
         for s, causal in itertools.product(sweep_shapes(spec.head_dim)[1::2], (False, True)):
-            masked, t = replace(spec, mask="causal" if causal else "none"), tensors(s, spec.dtype, causal)
+            masked, t = (
+                replace(spec, mask="causal" if causal else "none"),
+                tensors(s, spec.dtype, causal),
+            )
             for order in (Sm90Order("query"), Sm90Order("head")):
                 ms = median_ms(own_call(masked, s, t, order), False)
                 rates.append(row("flash_bwd_sm90", s, causal, spec.dtype, ms, masked, order))
-        print(spec.head_dim, *(f"{rate:>6}" for rate in rates), *(getattr(spec, knob) for knob in KNOBS), flush=True)
+        print(
+            spec.head_dim,
+            *(f"{rate:>6}" for rate in rates),
+            *(getattr(spec, knob) for knob in KNOBS),
+            flush=True,
+        )
 
 
 def run_orders(shapes: list[Shape], first: int) -> None:
@@ -327,19 +398,31 @@ def run_orders(shapes: list[Shape], first: int) -> None:
             t, rates = tensors(s, "bf16", causal), {}
             spec = fastest_backward(s.head_dim, "causal" if causal else "none")
             sections = [("query", 0), ("head", 0), ("head", s.heads // 2), ("head", s.heads // 4)]
-            for (name, section), blocks, direction in itertools.product(sections, BLOCKS, DIRECTIONS):
+            for (name, section), blocks, direction in itertools.product(
+                sections, BLOCKS, DIRECTIONS
+            ):
                 order = Sm90Order(name, blocks, section, direction)
                 ms = median_ms(own_call(spec, s, t, order), False)
                 rates[float(row("flash_bwd_sm90", s, causal, "bf16", ms, spec, order))] = order
             least, most = min(rates), max(rates)
-            print(s, "causal" if causal else "full", least, rates[least], most, rates[most], flush=True)
+            print(
+                s,
+                "causal" if causal else "full",
+                least,
+                rates[least],
+                most,
+                rates[most],
+                flush=True,
+            )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("check", "time", "sweep", "orders"))
     parser.add_argument("--quick", action="store_true", help="check a part, small problems only")
-    parser.add_argument("--head-dim", type=int, nargs="+", default=list(HEAD_DIMS), choices=HEAD_DIMS)
+    parser.add_argument(
+        "--head-dim", type=int, nargs="+", default=list(HEAD_DIMS), choices=HEAD_DIMS
+    )
     parser.add_argument("--out", type=Path, help="CSV to write (time, sweep, orders)")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     a = parser.parse_args()

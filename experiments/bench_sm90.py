@@ -43,8 +43,29 @@ TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2}
 LSE_TOLERANCE = 2e-3
 LIBRARIES = {"cudnn": SDPBackend.CUDNN_ATTENTION, "pytorch_flash": SDPBackend.FLASH_ATTENTION}
 HEAD_DIMS = (64, 128, 256)
-PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
-KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly", "pack")
+PROBLEM = (
+    "implementation",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "causal",
+    "dtype",
+)
+KNOBS = (
+    "consumers",
+    "block_k",
+    "stages",
+    "q_stages",
+    "schedule",
+    "cluster",
+    "pipeline",
+    "turns",
+    "poly",
+    "pack",
+)
 ORDER = ("order", "blocks", "section_heads", "direction")
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "ms", "tflops", "regime", "sm_clock_mhz")
 NOTES = {
@@ -81,18 +102,31 @@ def small(spec: Sm90Spec) -> Iterator[Problem]:
 
     def shape(*sizes: int) -> Shape:
         batch, heads, kv_heads, *lengths = sizes
-        return Shape(batch, kv_heads * spec.pack if spec.pack > 1 else heads, kv_heads, *lengths, spec.head_dim, window)
+        return Shape(
+            batch,
+            kv_heads * spec.pack if spec.pack > 1 else heads,
+            kv_heads,
+            *lengths,
+            spec.head_dim,
+            window,
+        )
 
     yield Problem(shape(2, 4, 2, 333, 410), default)
     yield Problem(shape(1, 2, 1, 500, 200), default, with_lse=False)
     yield Problem(shape(3, 2, 2, 1, 777), default)
     yield Problem(shape(1, 2, 1, 300, 400), default, magnitude=30.0)
     if spec.pack == 1:
-        yield Problem(shape(5, 4, 2, 700, 900), default, lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)))
+        yield Problem(
+            shape(5, 4, 2, 700, 900),
+            default,
+            lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)),
+        )
     yield Problem(shape(2, 8, 2, 777, 900), default, shuffled=True)
     lengths = (512, 100, 257)
     if spec.pack == 1:
-        yield Problem(shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1)
+        yield Problem(
+            shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1
+        )
     yield Problem(shape(2, 16, 4, 1000, 1111), Sm90Order("query", "light_first"))
     yield Problem(shape(4, 32, 8, 640, 640), Sm90Order("head", "heavy_first", 8, "descending"))
     yield Problem(shape(2, 16, 16, 1024, 1024), Sm90Order("head", "fold", 3, "alternating"))
@@ -102,11 +136,17 @@ def checked_specs() -> list[Sm90Spec]:
     """Every variant with and without a causal mask, the fastest with every mask and type."""
     specs = [fastest(d, mask, dtype) for d in HEAD_DIMS for mask in MASKS for dtype in TORCH_DTYPES]
     for d in HEAD_DIMS:
-        specs += [*variants(d, "none", "fp16"), *variants(d, "causal", "bf16"), *variants(d, "window", "bf16")[::3]]
+        specs += [
+            *variants(d, "none", "fp16"),
+            *variants(d, "causal", "bf16"),
+            *variants(d, "window", "bf16")[::3],
+        ]
     return list(dict.fromkeys(specs))
 
 
-def weights(q: torch.Tensor, k: torch.Tensor, causal: bool, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def weights(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, window: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """P and LSE of q [heads, rows, head_dim] and k [heads, keys, head_dim] in float64."""
     scores = q.double() @ k.double().transpose(-1, -2) * q.shape[-1] ** -0.5
     rows, keys = torch.arange(q.shape[1], device="cuda"), torch.arange(k.shape[1], device="cuda")
@@ -139,12 +179,20 @@ def check(kernel: Sm90Forward, problem: Problem, seed: int) -> tuple[bool, float
     s, spec = problem.shape, kernel.spec
     g = torch.Generator("cuda").manual_seed(seed)
     lengths = problem.lengths or ((s.seq_q,) * s.batch, (s.seq_k,) * s.batch)
-    bounds = [torch.tensor([0, *itertools.accumulate(x)], dtype=torch.int32, device="cuda") for x in lengths]
+    bounds = [
+        torch.tensor([0, *itertools.accumulate(x)], dtype=torch.int32, device="cuda")
+        for x in lengths
+    ]
 
     def normal(heads: int, which: int) -> torch.Tensor:  # [all rows, heads, head_dim]
-        x = torch.randn((sum(lengths[which]), heads, s.head_dim), generator=g, device="cuda") * problem.magnitude
+        x = (
+            torch.randn((sum(lengths[which]), heads, s.head_dim), generator=g, device="cuda")
+            * problem.magnitude
+        )
         if problem.poisoned is not None:
-            x[int(bounds[which][problem.poisoned]) : int(bounds[which][problem.poisoned + 1])] = math.nan
+            x[int(bounds[which][problem.poisoned]) : int(bounds[which][problem.poisoned + 1])] = (
+                math.nan
+            )
         return x.to(TORCH_DTYPES[spec.dtype])
 
     packed = {"q": normal(s.heads, 0), "k": normal(s.kv_heads, 1), "v": normal(s.kv_heads, 1)}
@@ -154,7 +202,9 @@ def check(kernel: Sm90Forward, problem: Problem, seed: int) -> tuple[bool, float
         t = {name: x.view(sizes[name]).transpose(1, 2).contiguous() for name, x in packed.items()}
         lse = torch.full((s.batch, s.heads, s.seq_q), math.nan, device="cuda")
     else:
-        ragged = Ragged(sum(lengths[0]), sum(lengths[1]), bounds[0].data_ptr(), bounds[1].data_ptr())
+        ragged = Ragged(
+            sum(lengths[0]), sum(lengths[1]), bounds[0].data_ptr(), bounds[1].data_ptr()
+        )
         lse = torch.full((s.heads, sum(lengths[0])), math.nan, device="cuda")
     remap = torch.randperm(kernel.tiles(s), generator=g, device="cuda").int()
     o = [torch.full_like(t["q"], math.nan) for _ in range(2)]
@@ -171,9 +221,13 @@ def check(kernel: Sm90Forward, problem: Problem, seed: int) -> tuple[bool, float
         if n == problem.poisoned:
             continue
         rows, keys = (slice(int(b[n]), int(b[n + 1])) for b in bounds)
-        q, k, v = (x.transpose(0, 1) for x in (packed["q"][rows], packed["k"][keys], packed["v"][keys]))
+        q, k, v = (
+            x.transpose(0, 1) for x in (packed["q"][rows], packed["k"][keys], packed["v"][keys])
+        )
         want, want_lse = reference(q, k, v, spec.mask == "causal", s.window)
-        got, got_lse = (o[1][n], lse[n]) if ragged is None else (o[1][rows].transpose(0, 1), lse[:, rows])
+        got, got_lse = (
+            (o[1][n], lse[n]) if ragged is None else (o[1][rows].transpose(0, 1), lse[:, rows])
+        )
         empty = want_lse == -math.inf
         good &= bool((got[empty] == 0).all())
         norm = torch.linalg.norm(want).clamp_min(1e-30)
@@ -182,7 +236,11 @@ def check(kernel: Sm90Forward, problem: Problem, seed: int) -> tuple[bool, float
             good &= bool((got_lse[empty] == -math.inf).all())
             lse_error = max(lse_error, largest((got_lse.double() - want_lse)[~empty]))
     loose = 50 if problem.magnitude > 1 else 1
-    return good and error <= TOLERANCE[spec.dtype] and lse_error <= LSE_TOLERANCE * loose, error, lse_error
+    return (
+        good and error <= TOLERANCE[spec.dtype] and lse_error <= LSE_TOLERANCE * loose,
+        error,
+        lse_error,
+    )
 
 
 def run_check(specs: list[Sm90Spec], first: int, quick: bool) -> None:
@@ -204,7 +262,9 @@ def run_check(specs: list[Sm90Spec], first: int, quick: bool) -> None:
             if not good:
                 print(f"WRONG {spec} {problem}: {errors}", flush=True)
     shown = ", ".join(f"{dtype} O {o:.1e} LSE {lse:.1e}" for dtype, (o, lse) in worst.items())
-    print(f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}")
+    print(
+        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}"
+    )
 
 
 # ---- Fast
@@ -220,9 +280,15 @@ def tensors(s: Shape, dtype: str) -> dict[str, torch.Tensor]:
     g = torch.Generator("cuda").manual_seed(7)
 
     def normal(heads: int, seq: int) -> torch.Tensor:
-        return torch.randn((s.batch, heads, seq, s.head_dim), generator=g, device="cuda").to(TORCH_DTYPES[dtype])
+        return torch.randn((s.batch, heads, seq, s.head_dim), generator=g, device="cuda").to(
+            TORCH_DTYPES[dtype]
+        )
 
-    t = {"q": normal(s.heads, s.seq_q), "k": normal(s.kv_heads, s.seq_k), "v": normal(s.kv_heads, s.seq_k)}
+    t = {
+        "q": normal(s.heads, s.seq_q),
+        "k": normal(s.kv_heads, s.seq_k),
+        "v": normal(s.kv_heads, s.seq_k),
+    }
     return t | {"o": torch.empty_like(t["q"])}
 
 
@@ -230,7 +296,9 @@ def default_order(causal: bool) -> Sm90Order:
     return Sm90Order("head", "heavy_first") if causal else Sm90Order("query", "light_first")
 
 
-def own_call(spec: Sm90Spec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Order) -> Callable[[], None]:
+def own_call(
+    spec: Sm90Spec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Order
+) -> Callable[[], None]:
     launch = Sm90Forward(spec).launch(s, {name: x.data_ptr() for name, x in t.items()}, order)
     return lambda: launch.run(torch.cuda.current_stream().cuda_stream)
 
@@ -243,19 +311,27 @@ def library_output(
     q, k, v = (t[x].detach().requires_grad_(with_gradient) for x in "qkv")
     with sdpa_kernel(LIBRARIES[name]):
         try:
-            return [q, k, v], scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=group > 1)
+            return [q, k, v], scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=group > 1
+            )
         except RuntimeError:
-            k, v = (t[x].repeat_interleave(group, dim=1).requires_grad_(with_gradient) for x in "kv")
+            k, v = (
+                t[x].repeat_interleave(group, dim=1).requires_grad_(with_gradient) for x in "kv"
+            )
             return [q, k, v], scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def library_call(name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> Callable[[], Any]:
+def library_call(
+    name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]
+) -> Callable[[], Any]:
     """One of PyTorch's backends on the same problem."""
     (q, k, v), _ = library_output(name, s, causal, t)
 
     def call() -> Any:
         with sdpa_kernel(LIBRARIES[name]):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=k.shape[1] < q.shape[1])
+            return scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=k.shape[1] < q.shape[1]
+            )
 
     return call
 
@@ -283,16 +359,30 @@ def row(
     """Hands a row of the table to the parent, and gives its TFLOP/s."""
     rate = f"{flops(s, causal) / ms / 1e9:.1f}"
     problem = [name, s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, int(causal), dtype]
-    knobs = [getattr(spec, knob, "") for knob in KNOBS] + [getattr(order, knob, "") for knob in ORDER]
-    print("ROW", ",".join(map(str, [*problem, *knobs, f"{ms:.4f}", rate, "sustained" if clock else "burst", clock])))
+    knobs = [getattr(spec, knob, "") for knob in KNOBS] + [
+        getattr(order, knob, "") for knob in ORDER
+    ]
+    print(
+        "ROW",
+        ",".join(
+            map(
+                str, [*problem, *knobs, f"{ms:.4f}", rate, "sustained" if clock else "burst", clock]
+            )
+        ),
+    )
     return rate
 
 
 def timed_problems(head_dim: int) -> Iterator[tuple[Shape, str, bool]]:
     """Shape, type and mask of the table of speeds: as many tokens in each."""
     tokens = 131_072 if head_dim < 256 else 65_536
-    shapes = [(tokens // seq, tokens // seq, seq, "bf16") for seq in (2048, 4096, 8192, 16384, 32768)]
-    shapes += [(tokens // 4096, tokens // 4096, 4096, "fp16"), (tokens // 4096, tokens // 16384, 4096, "bf16")]
+    shapes = [
+        (tokens // seq, tokens // seq, seq, "bf16") for seq in (2048, 4096, 8192, 16384, 32768)
+    ]
+    shapes += [
+        (tokens // 4096, tokens // 4096, 4096, "fp16"),
+        (tokens // 4096, tokens // 16384, 4096, "bf16"),
+    ]
     shapes += [(tokens // 16384, tokens // 65536, 16384, "bf16")]
     for (heads, kv_heads, seq, dtype), causal in itertools.product(shapes, (False, True)):
         yield Shape(1, heads, kv_heads, seq, seq, head_dim), dtype, causal
@@ -308,7 +398,10 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
         calls |= {name: library_call(name, s, causal, t) for name in LIBRARIES}
         mine = {"flash_fwd_sm90": (spec, order)}
         bursts = {name: median_ms(call, False) for name, call in calls.items()}
-        said = [f"{name} {row(name, s, causal, dtype, ms, *mine.get(name, ()))}" for name, ms in bursts.items()]
+        said = [
+            f"{name} {row(name, s, causal, dtype, ms, *mine.get(name, ()))}"
+            for name, ms in bursts.items()
+        ]
         for name, call in calls.items():
             if s.seq_q == 16384 and s.heads == s.kv_heads:
                 time.sleep(1)
@@ -321,7 +414,9 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
 
 
 def sweep_shapes(head_dim: int) -> tuple[Shape, ...]:
-    return tuple(s for s, dtype, causal in timed_problems(head_dim) if dtype == "bf16" and not causal)[:4]
+    return tuple(
+        s for s, dtype, causal in timed_problems(head_dim) if dtype == "bf16" and not causal
+    )[:4]
 
 
 def run_sweep(specs: list[Sm90Spec], first: int) -> None:
@@ -330,16 +425,26 @@ def run_sweep(specs: list[Sm90Spec], first: int) -> None:
         print("ITEM", i, flush=True)
         rates = []
         for s, causal in itertools.product(sweep_shapes(spec.head_dim), (False, True)):
-            masked, order = replace(spec, mask="causal" if causal else "none"), default_order(causal)
+            masked, order = (
+                replace(spec, mask="causal" if causal else "none"),
+                default_order(causal),
+            )
             ms = median_ms(own_call(masked, s, tensors(s, spec.dtype), order), False)
             rates.append(row("flash_fwd_sm90", s, causal, spec.dtype, ms, masked, order))
-        print(spec.head_dim, *(f"{rate:>6}" for rate in rates), *(getattr(spec, knob) for knob in KNOBS), flush=True)
+        print(
+            spec.head_dim,
+            *(f"{rate:>6}" for rate in rates),
+            *(getattr(spec, knob) for knob in KNOBS),
+            flush=True,
+        )
 
 
 def orders(heads: int) -> list[Sm90Order]:
     """Both orders, sections of a half and a quarter of the heads; all orders of query blocks; all directions."""
     sections = [("query", 0), ("head", 0), ("head", heads // 2), ("head", heads // 4)]
-    return [Sm90Order(o, b, n, d) for (o, n), b, d in itertools.product(sections, BLOCKS, DIRECTIONS)]
+    return [
+        Sm90Order(o, b, n, d) for (o, n), b, d in itertools.product(sections, BLOCKS, DIRECTIONS)
+    ]
 
 
 def run_orders(shapes: list[Shape], first: int) -> None:
@@ -359,7 +464,12 @@ def run_orders(shapes: list[Shape], first: int) -> None:
 def packed_shapes() -> list[Shape]:
     """Few queries, as one decodes or checks a draft, against many keys of several sequences; and many queries."""
     few = [Shape(16, 32, 8, seq, 8192, 128) for seq in (1, 4, 16, 64, 256)]
-    return [*few, Shape(16, 64, 8, 1, 8192, 128), Shape(16, 64, 8, 16, 8192, 128), Shape(1, 32, 8, 4096, 4096, 128)]
+    return [
+        *few,
+        Shape(16, 64, 8, 1, 8192, 128),
+        Shape(16, 64, 8, 16, 8192, 128),
+        Shape(1, 32, 8, 4096, 4096, 128),
+    ]
 
 
 def run_pack(shapes: list[Shape], first: int) -> None:
@@ -383,24 +493,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("check", "time", "sweep", "orders", "pack"))
     parser.add_argument("--quick", action="store_true", help="check a part, small problems only")
-    parser.add_argument("--head-dim", type=int, nargs="+", default=list(HEAD_DIMS), choices=HEAD_DIMS)
+    parser.add_argument(
+        "--head-dim", type=int, nargs="+", default=list(HEAD_DIMS), choices=HEAD_DIMS
+    )
     parser.add_argument("--out", type=Path, help="CSV to write (all but check)")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     a = parser.parse_args()
     items: list[Any]
     if a.what == "check":
-        items = [spec for spec in checked_specs() if spec.head_dim in a.head_dim][:: 23 if a.quick else 1]
+        items = [spec for spec in checked_specs() if spec.head_dim in a.head_dim][
+            :: 23 if a.quick else 1
+        ]
         specs, run = items, partial(run_check, quick=a.quick)
     elif a.what == "time":
         items, run = [problem for d in a.head_dim for problem in timed_problems(d)], run_time
-        specs = [fastest(s.head_dim, "causal" if causal else "none", dtype) for s, dtype, causal in items]
+        specs = [
+            fastest(s.head_dim, "causal" if causal else "none", dtype) for s, dtype, causal in items
+        ]
     elif a.what == "sweep":
-        several = [replace(x, mask="none") for d in a.head_dim for x in variants(d) + variants(d, "causal")]
+        several = [
+            replace(x, mask="none") for d in a.head_dim for x in variants(d) + variants(d, "causal")
+        ]
         items, run = [spec for spec in dict.fromkeys(several) if spec.pack == 1], run_sweep
         specs = [replace(spec, mask=mask) for spec in items for mask in ("none", "causal")]
     elif a.what == "pack":
         items, run = packed_shapes(), run_pack
-        specs = [replace(fastest(s.head_dim), pack=pack) for s in items for pack in (1, s.heads // s.kv_heads)]
+        specs = [
+            replace(fastest(s.head_dim), pack=pack)
+            for s in items
+            for pack in (1, s.heads // s.kv_heads)
+        ]
     else:
         items, run = [s for d in a.head_dim for s in sweep_shapes(d)], run_orders
         specs = [fastest(d, mask) for d in a.head_dim for mask in ("none", "causal")]

@@ -47,9 +47,13 @@ def library(case: Case, flush: bool) -> dict[str, float]:
             try:
                 if backward:
                     o = scaled_dot_product_attention(q, k, v, is_causal=case.causal)
-                    times[name] = median_ms(partial(autograd.grad, o, (q, k, v), d_o, retain_graph=True), flush)
+                    times[name] = median_ms(
+                        partial(autograd.grad, o, (q, k, v), d_o, retain_graph=True), flush
+                    )
                 else:
-                    times[name] = median_ms(lambda: scaled_dot_product_attention(q, k, v, is_causal=case.causal), flush)
+                    times[name] = median_ms(
+                        lambda: scaled_dot_product_attention(q, k, v, is_causal=case.causal), flush
+                    )
             except RuntimeError as refusal:
                 print(f"{name} refuses {s}: {str(refusal).splitlines()[0]}")
     return times

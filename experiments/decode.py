@@ -45,7 +45,10 @@ def launch_all(backend: str) -> None:
     torch.manual_seed(0)
     for batch, heads, kv_heads, seq_q, seq_k, head_dim in SHAPES:
         q = torch.randn(batch, heads, seq_q, head_dim, device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn(batch, kv_heads, seq_k, head_dim, device="cuda", dtype=q.dtype) for _ in range(2))
+        k, v = (
+            torch.randn(batch, kv_heads, seq_k, head_dim, device="cuda", dtype=q.dtype)
+            for _ in range(2)
+        )
         with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
             scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
         torch.cuda.synchronize()
@@ -85,7 +88,9 @@ def main() -> None:
     """Profile both backends and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the table")
-    parser.add_argument("--launch", choices=tuple(BACKENDS), help="only run the kernels of a backend")
+    parser.add_argument(
+        "--launch", choices=tuple(BACKENDS), help="only run the kernels of a backend"
+    )
     args = parser.parse_args()
     if args.launch:
         launch_all(args.launch)

@@ -49,8 +49,14 @@ MARK = 0x7FC1
 PATIENCE_NS = 2_000_000_000
 PAUSE_CYCLES = 2_000_000
 ATTEMPTS = 3
-UNIT_OF_ENDS = "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen"
-LIBRARY = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+UNIT_OF_ENDS = (
+    "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen"
+)
+LIBRARY = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
 
 
 class Elsewhere(InputError):
@@ -72,10 +78,16 @@ class Case:
 
     @property
     def name(self) -> str:
-        made = [self.kernel, f"{self.heads}x{self.tokens}x{self.head_dim}", "causal" if self.causal else "none"]
+        made = [
+            self.kernel,
+            f"{self.heads}x{self.tokens}x{self.head_dim}",
+            "causal" if self.causal else "none",
+        ]
         if self.spec:
             s = self.spec
-            made.append(f"{s['block_q']}x{s['block_k']} w{s['warps']} s{s['stages']} m{s['min_ctas']}")
+            made.append(
+                f"{s['block_q']}x{s['block_k']} w{s['warps']} s{s['stages']} m{s['min_ctas']}"
+            )
         made += ["persistent"] * bool(self.spec.get("persistent"))
         return " ".join(made + [f"{key}={value}" for key, value in self.order.items()])
 
@@ -132,13 +144,20 @@ def launcher(case: Case) -> tuple[Any, Callable[[], Any]]:
     shape = (1, case.heads, case.tokens, case.head_dim)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
     if case.kernel == "own":
-        spec = FwdSpec(head_dim=case.head_dim, mask="causal" if case.causal else "none", dtype="bf16", **case.spec)
+        spec = FwdSpec(
+            head_dim=case.head_dim,
+            mask="causal" if case.causal else "none",
+            dtype="bf16",
+            **case.spec,
+        )
         forward = Forward(spec, build(spec, driver.compute_capability()))
         o = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
         lse = torch.empty(shape[:3], device="cuda")
         addresses = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
         sizes = Shape(1, case.heads, case.heads, case.tokens, case.tokens, case.head_dim)
-        launch = forward.launches(sizes, {n: t.data_ptr() for n, t in addresses.items()}, Order(**case.order))[0]
+        launch = forward.launches(
+            sizes, {n: t.data_ptr() for n, t in addresses.items()}, Order(**case.order)
+        )[0]
         launch.run()
         torch.cuda.synchronize()
         return o, lambda _kept=(addresses,): launch.run()  # type: ignore[misc]
@@ -229,7 +248,11 @@ def recorded() -> list[Shared]:
     import pandas as pd
 
     table = pd.read_csv(data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv")
-    table = table[(table.implementation == "flash_fwd") & (table.kernel == "flash_fwd") & (table.min_ctas >= 2)]
+    table = table[
+        (table.implementation == "flash_fwd")
+        & (table.kernel == "flash_fwd")
+        & (table.min_ctas >= 2)
+    ]
     table = table[table.splits.fillna(1) == 1]
     found = {}
     for row in table.itertuples():
@@ -239,7 +262,12 @@ def recorded() -> list[Shared]:
                 "min_ctas": int(row.min_ctas)} | ({"persistent": True} if row.persistent else {})  # fmt: skip
         if mask != "window":
             found[json.dumps([row.head_dim, spec])] = Shared(
-                "own", int(row.head_dim), mask == "causal", int(row.block_q), int(row.min_ctas), spec
+                "own",
+                int(row.head_dim),
+                mask == "causal",
+                int(row.block_q),
+                int(row.min_ctas),
+                spec,
             )
     return list(found.values())
 
@@ -279,8 +307,12 @@ def library_call(case: Shared, tiles: int, keys: int) -> tuple[Callable[[], Any]
 
     def call() -> Any:
         if case.kernel == "flash":
-            return torch.ops.aten._flash_attention_forward(q, k, v, None, None, rows, keys, 0.0, case.causal, False)[0]
-        return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
+            return torch.ops.aten._flash_attention_forward(
+                q, k, v, None, None, rows, keys, 0.0, case.causal, False
+            )[0]
+        return torch.ops.aten._efficient_attention_forward(
+            q, k, v, None, None, None, None, None, 0.0, 0, False
+        )[0]
 
     return call, d
 
@@ -300,7 +332,13 @@ def steps(case: Shared, held: int, watcher: driver.Function) -> dict[str, Any]:
     times, out = watch(where + size * torch.arange(tiles) * case.rows * d, call, watcher)
     if out.data_ptr() != where:
         raise Elsewhere("the output went elsewhere")
-    found = dict(zip(("first_us", "median_us", "last_us"), np.percentile(times / 1e3, (10, 50, 90)), strict=True))
+    found = dict(
+        zip(
+            ("first_us", "median_us", "last_us"),
+            np.percentile(times / 1e3, (10, 50, 90)),
+            strict=True,
+        )
+    )
     return {"kernel": case.kernel, "head_dim": d, "build": case.build, "dtype": case.spec.get("dtype", "bf16"),
             "ctas": held, "keys": STEP_KEYS} | {name: f"{value:.1f}" for name, value in found.items()}  # fmt: skip
 
@@ -318,10 +356,16 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
         first = sms * held
         shape = (1, first, 3 * case.rows, case.head_dim)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.dtype]
-        q, o = torch.randn(shape, device="cuda", dtype=dtype), torch.empty(shape, device="cuda", dtype=dtype)
+        q, o = (
+            torch.randn(shape, device="cuda", dtype=dtype),
+            torch.empty(shape, device="cuda", dtype=dtype),
+        )
         k, v = (torch.randn((1, 1, KEYS, case.head_dim), device="cuda", dtype=dtype) for _ in "kv")
         lse = torch.empty(shape[:3], device="cuda")
-        addresses = {n: t.data_ptr() for n, t in zip(("q", "k", "v", "o", "lse"), (q, k, v, o, lse), strict=True)}
+        addresses = {
+            n: t.data_ptr()
+            for n, t in zip(("q", "k", "v", "o", "lse"), (q, k, v, o, lse), strict=True)
+        }
         sizes = Shape(1, first, 1, shape[2], KEYS, case.head_dim)
         launch = forward.launches(sizes, addresses, Order("head"))[0]
 
@@ -373,14 +417,20 @@ def with_first(table: str, ends: Path) -> str:
     rows = pd.read_csv(io.StringIO(table), dtype=str)
     held = {(one.kernel, one.head_dim): one.ctas for one in SHARED_LIBRARY}
     with np.load(ends) as recorded_ends:
-        for case in (c for c in CASES if c.name in recorded_ends and not c.causal and c.kernel in LIBRARY):
+        for case in (
+            c for c in CASES if c.name in recorded_ends and not c.causal and c.kernel in LIBRARY
+        ):
             ctas = held[case.kernel, case.head_dim]
             times = recorded_ends[case.name].reshape(-1)[: ctas * SMS].reshape(ctas, SMS) / 10
             made = {"kernel": case.kernel, "head_dim": str(case.head_dim), "causal": "0", "ctas": str(ctas),
                     "ends_us": " ".join(f"{np.median(g):.1f}" for g in times),
                     "spread_us": " ".join(f"{np.percentile(g, 90) - np.percentile(g, 10):.1f}" for g in times),
                     "keys": " ".join([str(case.tokens)] * ctas), "run": "1"}  # fmt: skip
-            same = (rows.kernel == made["kernel"]) & (rows.head_dim == made["head_dim"]) & (rows.causal == "0")
+            same = (
+                (rows.kernel == made["kernel"])
+                & (rows.head_dim == made["head_dim"])
+                & (rows.causal == "0")
+            )
             rows = pd.concat([rows[~same], pd.DataFrame([made])])
     return rows.to_csv(index=False)
 
@@ -422,7 +472,9 @@ def record_ends(out: Path, watcher: driver.Function, only: str) -> None:
         except (InputError, RuntimeError) as error:
             print(f"{case.name}: {error}", file=sys.stderr)
             continue
-        found[case.name] = np.clip(ends // 100, -1, 2**31 - 1).astype(np.int32)  # tenths of a microsecond
+        found[case.name] = np.clip(ends // 100, -1, 2**31 - 1).astype(
+            np.int32
+        )  # tenths of a microsecond
         print(f"{case.name}: {ends.max() / 1e6:.3f} ms, unwatched {alone:.3f} ms", flush=True)
         torch.cuda.empty_cache()
     np.savez_compressed(out, **found)
@@ -433,7 +485,9 @@ def measured_steps(watcher: driver.Function, only: str) -> str:
     import pandas as pd
 
     rows = []
-    chosen = [(case, n + 1) for case in STEPPED if re.search(only, case.kernel) for n in range(case.ctas)]
+    chosen = [
+        (case, n + 1) for case in STEPPED if re.search(only, case.kernel) for n in range(case.ctas)
+    ]
     for case, held in chosen:
         try:
             rows.append(attempted(lambda case=case, held=held: steps(case, held, watcher)))  # type: ignore[misc]
@@ -464,11 +518,21 @@ def measured_shares(watcher: driver.Function, only: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
-    parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
-    parser.add_argument("--steps", action="store_true", help="when tiles end where an SM has one, two, ..., as CSV")
-    parser.add_argument("--first", type=Path, metavar="NPZ", help="add shares of recorded launches to --out; no GPU")
-    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches, or kernels, whose names match")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it"
+    )
+    parser.add_argument(
+        "--shares", action="store_true", help="how the CTAs of an SM share it, as CSV"
+    )
+    parser.add_argument(
+        "--steps", action="store_true", help="when tiles end where an SM has one, two, ..., as CSV"
+    )
+    parser.add_argument(
+        "--first", type=Path, metavar="NPZ", help="add shares of recorded launches to --out; no GPU"
+    )
+    parser.add_argument(
+        "--only", metavar="REGEX", default="", help="of the launches, or kernels, whose names match"
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out
     if arguments.first:
@@ -481,7 +545,10 @@ def main() -> None:
         watcher = driver.Function(compiled(HERE / "ends.cu", Path(name) / "ends.cubin"), "watch")
         warm_up(watcher)
         if arguments.shares or arguments.steps:
-            write_whole(out, (measured_shares if arguments.shares else measured_steps)(watcher, arguments.only))
+            write_whole(
+                out,
+                (measured_shares if arguments.shares else measured_steps)(watcher, arguments.only),
+            )
         else:
             record_ends(out, watcher, arguments.only)
     write_provenance(

@@ -29,7 +29,13 @@ FROM_EMPTY = ("--clock-control", "none", "--cache-control", "all")
 """Options of the profiler: the GPU's own clocks, and every launch from a flushed L2."""
 
 
-def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None, *, accelerated: bool = False) -> Path:
+def compiled(
+    source: Path,
+    cubin: Path,
+    defines: Mapping[str, Any] | None = None,
+    *,
+    accelerated: bool = False,
+) -> Path:
     """Compiles a source to `cubin`; gives `cubin`.
 
     Args:
@@ -39,7 +45,9 @@ def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None
         InputError: no nvcc, or what it says.
     """
     flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
-    architecture = "sm_" + driver.compute_capability().replace(".", "") + ("a" if accelerated else "")
+    architecture = (
+        "sm_" + driver.compute_capability().replace(".", "") + ("a" if accelerated else "")
+    )
     command = [
         str(find_nvcc()),
         f"-arch={architecture}",
@@ -59,7 +67,11 @@ def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None
 
 
 def profiled(
-    own: Sequence[str], options: Sequence[str], counted: Sequence[str], folder: Path, leaves: Path | None = None
+    own: Sequence[str],
+    options: Sequence[str],
+    counted: Sequence[str],
+    folder: Path,
+    leaves: Path | None = None,
 ) -> str:
     """Runs a script of this folder under the profiler; gives the raw page of the report.
 
@@ -75,7 +87,9 @@ def profiled(
     """
     report = folder / "report"
     metrics = ",".join(METRICS[name][0] for name in counted)
-    said = run_profiler([*options, "--metrics", metrics, "-f", "-o", str(report)], [sys.executable, *own])
+    said = run_profiler(
+        [*options, "--metrics", metrics, "-f", "-o", str(report)], [sys.executable, *own]
+    )
     found = report.with_suffix(".ncu-rep")
     if not found.is_file() or (leaves is not None and not leaves.is_file()):
         raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
@@ -111,7 +125,11 @@ def replayed(run: Callable[[], object], replays: int) -> float:
 
 
 def record(
-    out: Path, measure: Callable[[Path], pd.DataFrame], command: str, options: Sequence[str], **more: str
+    out: Path,
+    measure: Callable[[Path], pd.DataFrame],
+    command: str,
+    options: Sequence[str],
+    **more: str,
 ) -> None:
     """Writes the table that `measure` makes of PyTorch's kernels in an empty folder, and its provenance.
 
@@ -124,7 +142,12 @@ def record(
     write_whole(out, table.to_csv(index=False))
     driver.use_device()
     write_provenance(
-        out, command, pytorch=torch.__version__, profiler=profiler_version(), profiler_options=" ".join(options), **more
+        out,
+        command,
+        pytorch=torch.__version__,
+        profiler=profiler_version(),
+        profiler_options=" ".join(options),
+        **more,
     )
 
 

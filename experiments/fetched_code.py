@@ -34,7 +34,10 @@ def call(tokens: int, head_dim: int, causal: bool) -> Callable[[], Any]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, k, v = (torch.randn(1, HEADS, tokens, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    q, k, v = (
+        torch.randn(1, HEADS, tokens, head_dim, device="cuda", dtype=torch.bfloat16)
+        for _ in range(3)
+    )
     return lambda: scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
@@ -60,10 +63,20 @@ def measure(_: Path) -> pd.DataFrame:
         alone = [seconds(others[:count]) for count in COUNTS]
         for head_dim, tokens, causal in itertools.product(HEAD_DIMS, LENGTHS, (False, True)):
             made = call(tokens, head_dim, causal)
-            added = [seconds([made, *others[:n]]) - before for n, before in zip(COUNTS, alone, strict=True)]
+            added = [
+                seconds([made, *others[:n]]) - before
+                for n, before in zip(COUNTS, alone, strict=True)
+            ]
             times = [f"{taken:.9f}" for taken in (seconds([made]), *added)]
             rows.append((HEADS, tokens, head_dim, int(causal), *times))
-    names = ["heads", "tokens", "head_dim", "causal", "seconds", *(f"behind_{count}" for count in COUNTS)]
+    names = [
+        "heads",
+        "tokens",
+        "head_dim",
+        "causal",
+        "seconds",
+        *(f"behind_{count}" for count in COUNTS),
+    ]
     return pd.DataFrame(rows, columns=names)
 
 

@@ -92,7 +92,9 @@ def predictions(gpu: str, backward: bool) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for n, (heads, kv_heads, tokens, head_dim, mask, words) in enumerate(CASES, 1):
         shape = {"heads": heads, "kv_heads": kv_heads, "seq_q": tokens, "head_dim": head_dim}
-        asked = AttentionProblem(**shape, dtype="bf16", mask=mask, passes="bwd" if backward else "fwd", **words)
+        asked = AttentionProblem(
+            **shape, dtype="bf16", mask=mask, passes="bwd" if backward else "fwd", **words
+        )
         made = predict(asked, kernel="flex", gpu=gpu, method="replay")
         of = ("bwd.main", "bwd.dq") if backward else ("main",)
         moved = {f"{level}_{way}": sum(made.traffic.total(level, way, launch=name) for name in of)
@@ -120,7 +122,9 @@ def profile(backward: bool) -> list[dict[str, object]]:
     if len(launches) != len(CASES):
         sys.exit(f"{len(launches)} launches were seen, {len(CASES)} made")
     rows: list[dict[str, object]] = []
-    for n, (found, (heads, kv_heads, tokens, head_dim, mask, words)) in enumerate(zip(launches, CASES, strict=True), 1):
+    for n, (found, (heads, kv_heads, tokens, head_dim, mask, words)) in enumerate(
+        zip(launches, CASES, strict=True), 1
+    ):
         columns = {name: found.column(name) for name in (*NAMES, "registers", "smem_bytes")}
         rows.append({
             "call": n, "launch": 1, "implementation": f"pytorch_flex{'_backward' * backward}", "batch": 1,

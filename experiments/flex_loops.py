@@ -58,8 +58,16 @@ def call(build: Build) -> Any:
     import torch
 
     like = {"device": "cuda", "dtype": getattr(torch, build.dtype)}
-    q, k, v = (torch.randn(1, build.heads, n, build.head_dim, **like) for n in (build.seq_q, build.seq_k, build.seq_k))
-    return flex(Call("builds", FLEX, 1, build.heads, build.seq_q, build.seq_k, build.head_dim, build.mask), q, k, v)
+    q, k, v = (
+        torch.randn(1, build.heads, n, build.head_dim, **like)
+        for n in (build.seq_q, build.seq_k, build.seq_k)
+    )
+    return flex(
+        Call("builds", FLEX, 1, build.heads, build.seq_q, build.seq_k, build.head_dim, build.mask),
+        q,
+        k,
+        v,
+    )
 
 
 def timed(run: Any, place: Path) -> tuple[float, str]:
@@ -96,7 +104,9 @@ def work(part: int, place: Path) -> None:
 
 
 def cuobjdump(option: str, cubin: Path) -> str:
-    return subprocess.run(["cuobjdump", option, cubin], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["cuobjdump", option, cubin], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def loops(cubin: Path) -> Iterator[dict[str, Any]]:
@@ -107,19 +117,32 @@ def loops(cubin: Path) -> Iterator[dict[str, Any]]:
     spans = []
     for n, (at, text) in enumerate(code):
         to = re.search(r"\bBRA\b.* 0x([0-9a-f]+)", text)
-        if to and int(to[1], 16) < at and any(name in PRODUCTS for name in names[places[int(to[1], 16)] : n]):
+        if (
+            to
+            and int(to[1], 16) < at
+            and any(name in PRODUCTS for name in names[places[int(to[1], 16)] : n])
+        ):
             spans.append((places[int(to[1], 16)], n + 1))
-    (registers, stack), *_ = re.findall(r"REG:(\d+) STACK:(\d+)", cuobjdump("--dump-resource-usage", cubin))
+    (registers, stack), *_ = re.findall(
+        r"REG:(\d+) STACK:(\d+)", cuobjdump("--dump-resource-usage", cubin)
+    )
     for n, (first, end) in enumerate(spans or [(0, len(code))]):
         counts = Counter(names[first:end])
-        beside = {"registers": registers, "stack": stack, "loop": n if spans else -1, "instructions": end - first}
+        beside = {
+            "registers": registers,
+            "stack": stack,
+            "loop": n if spans else -1,
+            "instructions": end - first,
+        }
         yield {**beside, **{kind: counts[kind] for kind in KINDS}}
 
 
 def measure(folder: Path) -> pd.DataFrame:
     def start(part: int) -> None:
         command = [sys.executable, __file__, "--part", str(part), "--out", str(folder)]
-        subprocess.run(command, check=True, env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
+        subprocess.run(
+            command, check=True, env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(start, range(AT_ONCE)))
@@ -130,7 +153,10 @@ def measure(folder: Path) -> pd.DataFrame:
             continue
         seconds, name = json.loads(found.read_text(encoding="utf-8"))
         for cubin in sorted((folder / str(n)).glob(f"triton/*/{name}.cubin")):
-            rows += [{**build._asdict(), "kernel": name, "seconds": f"{seconds:.9f}", **row} for row in loops(cubin)]
+            rows += [
+                {**build._asdict(), "kernel": name, "seconds": f"{seconds:.9f}", **row}
+                for row in loops(cubin)
+            ]
     return pd.DataFrame(rows)
 
 

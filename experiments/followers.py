@@ -38,7 +38,15 @@ BUFFER = 2048 * MIB
 PAGE = 2 * MIB
 OPS = {"load": 0, "store": 1 << 30, "reduce": 1 << 29}
 SHARED_BYTES = 180 << 10
-LOADS = ("ld", "cp.async", "cp.async 128B", "bulk", "bulk evict_last", "bulk evict_first", "bulk evict_unchanged")
+LOADS = (
+    "ld",
+    "cp.async",
+    "cp.async 128B",
+    "bulk",
+    "bulk evict_last",
+    "bulk evict_first",
+    "bulk evict_unchanged",
+)
 COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_slice_read", "l2_slice_miss", "l2_fabric")
 
 
@@ -118,7 +126,9 @@ class Case:
         by_side = [list(np.flatnonzero(side == s)) for s in (0, 1)]
         member = np.tile(np.array([-1, 0, 1], dtype=np.int32), (side.size, 1))
         for g in range(self.groups):
-            of = {"one": [0] * each, "apart": [g % 2] * each, "both": [k % 2 for k in range(each)]}[self.sides]
+            of = {"one": [0] * each, "apart": [g % 2] * each, "both": [k % 2 for k in range(each)]}[
+                self.sides
+            ]
             for rank, s in enumerate(of):
                 member[by_side[s].pop(0)] = (g, 0, 1) if self.shared else (g, rank, each)
         return member
@@ -148,13 +158,22 @@ def plan() -> list[Case]:
               for hot in (4, 8) for period in (8, 12, 16, 20, 24, 32, 48) if hot < period]  # fmt: skip
     scans = (20, 24, 26, 28, 29, 30, 31, 32, 34, 36, 40, 44, 48, 52, 56, 60)
     cases += [
-        Case("scan", sides, shared, 1, size) for sides in ("one", "both") for shared in (False, True) for size in scans
+        Case("scan", sides, shared, 1, size)
+        for sides in ("one", "both")
+        for shared in (False, True)
+        for size in scans
     ]
-    cases += [Case("scan", "both", True, 1, size, apart=apart) for apart in (128, 100, 50) for size in scans[3:9]]
+    cases += [
+        Case("scan", "both", True, 1, size, apart=apart)
+        for apart in (128, 100, 50)
+        for size in scans[3:9]
+    ]
     cases += [Case("write", "both", False, 1, size)
               for size in (2, 4, 8, 12, 16, 20, 24, 26, 28, 30, 32, 36, 40, 48, 56, 64, 96, 128, 256)]  # fmt: skip
     cases += [
-        Case("beside", "both", shared, 2, 0, hot=hot) for shared in (False, True) for hot in (2, 6, 12, 24, 48, 96, 192)
+        Case("beside", "both", shared, 2, 0, hot=hot)
+        for shared in (False, True)
+        for hot in (2, 6, 12, 24, 48, 96, 192)
     ]
     cases += [Case("scan", "both", True, 1, size, place=place)
               for place in (-1, -2, -3, 1, 2, 3) for size in (26, 27, 28, 29, 30, 31, 32, 34)]  # fmt: skip
@@ -184,7 +203,9 @@ def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
     for i, case in enumerate(cases):
         table = torch.from_numpy(case.table().copy()).cuda()
         member = torch.from_numpy(case.members(side)).cuda()
-        if (int((table & (OPS["reduce"] - 1)).where(table >= 0, 0).max()) + 1) * case.chunk * 1024 > BUFFER:
+        if (
+            int((table & (OPS["reduce"] - 1)).where(table >= 0, 0).max()) + 1
+        ) * case.chunk * 1024 > BUFFER:
             raise InputError(f"{case}: the buffer is too small")
         p = Params(data.data_ptr(), table.data_ptr(), member.data_ptr(), barriers[i].data_ptr(),
                    barriers[i, 8:].data_ptr(), case.chunk * 64, table.shape[0], table.shape[1],
@@ -194,26 +215,36 @@ def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
         torch.cuda.synchronize()
 
 
-def measured(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path, folder: Path) -> pd.DataFrame:
+def measured(
+    cases: list[Case], side: npt.NDArray[np.int_], cubin: Path, folder: Path
+) -> pd.DataFrame:
     """The cases with what the profiler counted."""
     given = {"side": side.tolist(), "cubin": str(cubin), "cases": [asdict(c) for c in cases]}
     planned = folder / "plan.json"
     planned.write_text(json.dumps(given), encoding="utf-8")
     options = [*FROM_EMPTY, "--kernel-name", "regex:^follow"]
     launches, _ = parse_raw(profiled([__file__, "--play", str(planned)], options, COUNTED, folder))
-    return pd.DataFrame([asdict(c) | counts(launch, COUNTED) for c, launch in zip(cases, launches, strict=True)])
+    return pd.DataFrame(
+        [asdict(c) | counts(launch, COUNTED) for c, launch in zip(cases, launches, strict=True)]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
-    parser.add_argument("--play", type=Path, help="make the launches of this plan; for the profiler")
+    parser.add_argument(
+        "--play", type=Path, help="make the launches of this plan; for the profiler"
+    )
     parser.add_argument("--dry-run", action="store_true", help="count the launches")
     arguments = parser.parse_args()
     if arguments.dry_run:
         for case in plan():
             table, _ = case.table(), case.members(np.arange(132) % 2)
-            most = (int(np.where(table < 0, 0, table & (OPS["reduce"] - 1)).max()) + 1) * case.chunk * 1024
+            most = (
+                (int(np.where(table < 0, 0, table & (OPS["reduce"] - 1)).max()) + 1)
+                * case.chunk
+                * 1024
+            )
             if most > BUFFER:
                 raise InputError(f"{case} needs {most} bytes")
         print(f"{len(plan())} launches")
@@ -229,7 +260,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         side = sides_of_sms(folder, driver.multiprocessors())
-        table = measured(plan(), side, compiled(HERE / "followers.cu", folder / "followers.cubin"), folder)
+        table = measured(
+            plan(), side, compiled(HERE / "followers.cu", folder / "followers.cubin"), folder
+        )
     write_whole(out, table.to_csv(index=False))
     write_provenance(
         out, f"python experiments/followers.py --out {out.name}", profiler=profiler_version(),

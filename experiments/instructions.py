@@ -24,7 +24,16 @@ from pathlib import Path
 
 KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED",
          "LDL", "STL", "BAR", "SHFL")  # fmt: skip
-COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *KINDS, "LDL_outside", "STL_outside")
+COLUMNS = (
+    "kernel",
+    "template",
+    "stack_bytes",
+    "loop_first",
+    "instructions",
+    *KINDS,
+    "LDL_outside",
+    "STL_outside",
+)
 RESOURCES = ("kernel", "template", "registers", "stack_bytes")
 ATTENTION = re.compile(r"flash_(fwd|bwd)\w*kernel|fmha_cutlass[FB]")
 CODE = ("kernel", "template", "code")
@@ -36,7 +45,9 @@ PARTS = 14
 
 
 def cuobjdump(*arguments: str) -> str:
-    done = subprocess.run(["cuobjdump", "-arch", "sm_90", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["cuobjdump", "-arch", "sm_90", *arguments], capture_output=True, text=True, check=False
+    )
     return done.stdout
 
 
@@ -55,7 +66,9 @@ def resources(library: str) -> dict[str, tuple[str, str]]:
 def shown(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """(kernel, template) of mangled names."""
     listed = list(names)
-    done = subprocess.run(["c++filt"], input="\n".join(listed), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["c++filt"], input="\n".join(listed), capture_output=True, text=True, check=True
+    )
     found = {}
     for name, text in zip(listed, done.stdout.splitlines(), strict=True):
         kernel = re.match(r"(?:void )?([\w:]+)", text)
@@ -76,7 +89,9 @@ def instructions(library: str, names: list[str]) -> dict[str, list[tuple[int, st
     """(address, instruction) of each kernel."""
     with ThreadPoolExecutor(PARTS) as pool:
         parts = [names[n::PARTS] for n in range(PARTS)]
-        text = "\n".join(pool.map(lambda part: cuobjdump("-sass", "-fun", ",".join(part), library), parts))
+        text = "\n".join(
+            pool.map(lambda part: cuobjdump("-sass", "-fun", ",".join(part), library), parts)
+        )
     found: dict[str, list[tuple[int, str]]] = {}
     name = ""
     for line in text.splitlines():
@@ -135,8 +150,14 @@ def main() -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for name, lines in code.items():
-            counted = [(a, b, Counter(kind(text) for _, text in lines[a : b + 1])) for a, b in loops(lines)]
-            chosen = [c for c in counted if c[2]["HMMA"] >= LEAST_PRODUCTS and c[2]["MUFU"] >= LEAST_EXPONENTIALS]
+            counted = [
+                (a, b, Counter(kind(text) for _, text in lines[a : b + 1])) for a, b in loops(lines)
+            ]
+            chosen = [
+                c
+                for c in counted
+                if c[2]["HMMA"] >= LEAST_PRODUCTS and c[2]["MUFU"] >= LEAST_EXPONENTIALS
+            ]
             inside = {n for a, b, _ in chosen for n in range(a, b + 1)}
             outside = Counter(kind(text) for n, (_, text) in enumerate(lines) if n not in inside)
             for a, b, counts in chosen:

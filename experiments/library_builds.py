@@ -36,7 +36,14 @@ COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype",
            "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
            "accesses_per_tile", "accesses_per_pair", "known", "code")  # fmt: skip
 SPLIT_FLAGS = ("causal", "local", "alibi", "even_mn", "even_k", "softcap", "split", "append")
-SPLIT_TILES = {(32, 64, 256), (64, 64, 256), (96, 64, 128), (128, 64, 128), (192, 64, 64), (256, 64, 64)}
+SPLIT_TILES = {
+    (32, 64, 256),
+    (64, 64, 256),
+    (96, 64, 128),
+    (128, 64, 128),
+    (192, 64, 64),
+    (256, 64, 64),
+}
 """(head_dim, block_q, block_k) of the split kernel (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch)."""
 FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
 EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
@@ -105,9 +112,15 @@ def short_tiles() -> dict[str, dict[int, float]]:
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for call in drawn(2, 3, 4):
         match, width = FLASH.search(call["kernel"]), 2 * int(call["head_dim"] or 0)
-        if match is None or not call["kernel"].startswith("flash_fwd_kernel") or call["seq_q"] == "1":
+        if (
+            match is None
+            or not call["kernel"].startswith("flash_fwd_kernel")
+            or call["seq_q"] == "1"
+        ):
             continue
-        if width % 32 and width > (128 if int(match[2]) % 64 == 0 else 64):  # rows of several pieces
+        if width % 32 and width > (
+            128 if int(match[2]) % 64 == 0 else 64
+        ):  # rows of several pieces
             continue
         if call["seq_lens"] or call["window"]:
             continue
@@ -117,19 +130,28 @@ def short_tiles() -> dict[str, dict[int, float]]:
             continue
         heads, key_blocks = int(call["batch"]) * int(call["heads"]), -(-seq_k // block_k)
         stored = int(call["l2_write"]) - heads * seq_q * (width + WORD)
-        found[build_name(call), key_blocks].append(stored / heads / -(-seq_q // block_q) / (32 * warps))
+        found[build_name(call), key_blocks].append(
+            stored / heads / -(-seq_q // block_q) / (32 * warps)
+        )
     short: dict[str, dict[int, float]] = defaultdict(dict)
     for (name, key_blocks), each in found.items():
         if key_blocks <= SHORT:
             short[name][key_blocks] = WORD * round(median(each) / WORD)
     for call in recorded("h100_library_builds.csv"):
         match, one = FLASH.search(call["kernel"]), short[build_name(call)].get(1)
-        if match is None or one is None or "splitkv" in call["kernel"] or int(call["seq_q"]) >= SHORTEST:
+        if (
+            match is None
+            or one is None
+            or "splitkv" in call["kernel"]
+            or int(call["seq_q"]) >= SHORTEST
+        ):
             continue
         block_q, block_k, warps = map(int, match.groups()[2:])
         counts = visited(int(call["seq_q"]), block_q, block_k, call["causal"] == "1")
         if set(counts) == {1, 2}:
-            stored = int(call["local_write"]) / int(call["heads"]) / (32 * warps) - one * int((counts == 1).sum())
+            stored = int(call["local_write"]) / int(call["heads"]) / (32 * warps) - one * int(
+                (counts == 1).sum()
+            )
             short[build_name(call)][2] = stored / int((counts == 2).sum())
     return short
 
@@ -168,11 +190,16 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             seq, heads = int(call["seq_q"]), int(call["heads"])
             tiles = -(-seq // (block_q if passes == "fwd" else block_k))
             work = (tiles, pairs(seq, block_q, block_k, causal))
-            stores, loads = (int(call[f"local_{way}"]) / heads / threads for way in ("write", "read"))
+            stores, loads = (
+                int(call[f"local_{way}"]) / heads / threads for way in ("write", "read")
+            )
             counts = visited(seq, block_q, block_k, causal) if passes == "fwd" else np.zeros(0)
             short = {n: each for n, each in short_of[build_name(call)].items() if passes == "fwd"}
             in_short = sum(int((counts == n).sum()) * each for n, each in short.items())
-            fewer = [int(np.isin(counts, [*short]).sum()), int(counts[np.isin(counts, [*short])].sum())]
+            fewer = [
+                int(np.isin(counts, [*short]).sum()),
+                int(counts[np.isin(counts, [*short])].sum()),
+            ]
             stored.append((work[0] - fewer[0], work[1] - fewer[1], stores - in_short))
             moved.append((*work, (stores + loads) / WORD))
         per_tile, per_pair = solved(stored)
@@ -193,10 +220,14 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         if row is None:
             continue
         tile = (row["head_dim"], row["block_q"], row["block_k"])
-        if TRAITS.findall(full)[0] in run or (row["pass"] == "fwd" and row["dropout"] and tile in WITH_DROPOUT):
+        if TRAITS.findall(full)[0] in run or (
+            row["pass"] == "fwd" and row["dropout"] and tile in WITH_DROPOUT
+        ):
             rows.append(row)
     return rows + [
-        row for full, layout in code.items() if ">," in full and (row := of_splits(full, used.get(full, {}), layout))
+        row
+        for full, layout in code.items()
+        if ">," in full and (row := of_splits(full, used.get(full, {}), layout))
     ]
 
 
@@ -207,7 +238,10 @@ def laid_out() -> dict[str, str]:
 
 def of_splits(full: str, used: dict[str, str], layout: str) -> dict[str, Any] | None:
     """A row of a build of the split kernel, next to none of which spills; None where no call of PyTorch's takes it."""
-    match, on = FLASH.search(full.replace(",", ", ")), dict(zip(SPLIT_FLAGS, flags(full), strict=False))
+    match, on = (
+        FLASH.search(full.replace(",", ", ")),
+        dict(zip(SPLIT_FLAGS, flags(full), strict=False)),
+    )
     if (
         match is None
         or not used
@@ -239,16 +273,28 @@ def edges(narrow: bool, any_length: bool, whole: bool) -> str:
     return "narrow" if narrow else "full" if any_length else "whole" if whole else "ragged"
 
 
-def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]], layout: str) -> dict[str, Any] | None:
+def inferred(
+    full: str, used: dict[str, str], loops: list[dict[str, str]], layout: str
+) -> dict[str, Any] | None:
     """A row of a build that was not run; None where no call of PyTorch's takes it."""
     on, match = flags(full), FLASH.search(full.replace(",", ", "))
-    if match is None or "splitkv" in full or on[ALIBI] or on[SOFTCAP] or (match[1] == "fwd" and on[-1]):
+    if (
+        match is None
+        or "splitkv" in full
+        or on[ALIBI]
+        or on[SOFTCAP]
+        or (match[1] == "fwd" and on[-1])
+    ):
         return None
     if not (on[LOCAL] or on[DROPOUT]):
         return None
     passes, (width, block_q, block_k, warps) = match[1], map(int, match.groups()[1:])
     loop = max(loops, key=lambda r: int(r["HMMA"]))
-    frame, inside, outside = int(used["stack_bytes"]), WORD * int(loop["STL"]), WORD * int(loop["STL_outside"])
+    frame, inside, outside = (
+        int(used["stack_bytes"]),
+        WORD * int(loop["STL"]),
+        WORD * int(loop["STL_outside"]),
+    )
     outside_too = ("_outside", "") if passes == "bwd" else ("",)
     each = [int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in outside_too]
     accesses = (*[0] * (2 - len(each)), *each)
@@ -274,7 +320,9 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         block_q, block_k = int(match[3]), int(match[4])
         width = block_k if "_rf_" in kernel else 65536
         wide = [call for call in members if int(call["head_dim"]) == min(width, 256)]
-        size, dtype = (4, "fp32") if match[2] == "f32" else (2, {"f16": "fp16", "bf16": "bf16"}[match[2]])
+        size, dtype = (
+            (4, "fp32") if match[2] == "f32" else (2, {"f16": "fp16", "bf16": "bf16"}[match[2]])
+        )
         threads = 32 * (block_q * block_k // (32 * 32))
         points, reads = [], []
         for call in wide:
@@ -287,7 +335,12 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
                 asked += (key_blocks - 1) * seq * d * 4
             reads.append((int(call["l2_read"]) / heads - asked) / threads / work[1])
         per_tile, per_pair = solved(points)
-        words = (int(wide[0]["local_read"]) + int(wide[0]["local_write"])) / int(wide[0]["heads"]) / threads / WORD
+        words = (
+            (int(wide[0]["local_read"]) + int(wide[0]["local_write"]))
+            / int(wide[0]["heads"])
+            / threads
+            / WORD
+        )
         rows.append(dict(zip(COLUMNS, (
             "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
             used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
@@ -355,7 +408,16 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     for head_dim, points in found.items():
         per_tile, per_pair = solved(points)
         accesses = (round(2 * each / WORD) for each in (per_tile, per_pair))
-        numbers = (used[head_dim]["registers"], 0, number(per_tile), number(per_pair), "", "", 0, *accesses)
+        numbers = (
+            used[head_dim]["registers"],
+            0,
+            number(per_tile),
+            number(per_pair),
+            "",
+            "",
+            0,
+            *accesses,
+        )
         rows.append(dict(zip(COLUMNS, ("flex", "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
                                        *numbers, "counted", ""), strict=True)))  # fmt: skip
     return rows
@@ -366,11 +428,23 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table; else print it")
     arguments = parser.parse_args()
     calls = [
-        r for r in recorded("h100_library_builds.csv") if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
+        r
+        for r in recorded("h100_library_builds.csv")
+        if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
     ]
     rows = flash_rows(calls) + efficient_rows(calls) + flex_rows()
     rows += flex_backward_rows(recorded("h100_flex_backward.csv"))
-    order = ("kernel", "pass", "head_dim", "block_q", "block_k", "dtype", "mask", "dropout", "edges")
+    order = (
+        "kernel",
+        "pass",
+        "head_dim",
+        "block_q",
+        "block_k",
+        "dtype",
+        "mask",
+        "dropout",
+        "edges",
+    )
     numbers = ("head_dim", "block_q", "block_k")
     rows.sort(key=lambda r: tuple(int(r[c]) if c in numbers else str(r[c]) for c in order))
     lines = [",".join(COLUMNS), *(",".join(str(r[c]) for c in COLUMNS) for r in rows)]

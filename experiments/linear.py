@@ -127,13 +127,23 @@ def predicted(gpu: str) -> pd.DataFrame:
         for launch, time in zip(p.chain.launches, p.time.launches, strict=True):
             moved = {f"{level}_{way}": p.traffic.total(level, way, launch=launch.name)
                      for level in ("hbm", "l2") for way in ("read", "write")}  # fmt: skip
-            rows.append({"call": number, **call._asdict(), "launch": launch.name, **moved, "seconds": time.total_s})
+            rows.append(
+                {
+                    "call": number,
+                    **call._asdict(),
+                    "launch": launch.name,
+                    **moved,
+                    "seconds": time.total_s,
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def beside(file: Path, gpu: str) -> pd.DataFrame:
     """Median of predicted / counted - 1 by launch, where 2 MB or more were counted; of seconds, wherever."""
-    both = pd.read_csv(file).merge(predicted(gpu), on=["call", "launch"], suffixes=("", "_predicted"))
+    both = pd.read_csv(file).merge(
+        predicted(gpu), on=["call", "launch"], suffixes=("", "_predicted")
+    )
     found = {}
     for quantity, least in (*((name, 2e6) for name in COUNTED[:4]), ("seconds", 0.0)):
         rows = both[both[quantity] > least]
@@ -147,7 +157,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
     parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
     parser.add_argument("--predict", metavar="GPU", help="print what is predicted; needs no GPU")
-    parser.add_argument("--beside", type=Path, metavar="CSV", help="with --predict: errors beside this table")
+    parser.add_argument(
+        "--beside", type=Path, metavar="CSV", help="with --predict: errors beside this table"
+    )
     asked = parser.parse_args()
     if asked.predict and asked.beside:
         print(beside(asked.beside, asked.predict).to_string())

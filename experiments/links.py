@@ -23,7 +23,16 @@ import torch
 import torch.distributed as dist
 
 MIB = 1 << 20
-COLUMNS = ("what", "heads", "tokens", "causal", "MiB", "ms", "ms_without_exchange", "ms_local_kernel")
+COLUMNS = (
+    "what",
+    "heads",
+    "tokens",
+    "causal",
+    "MiB",
+    "ms",
+    "ms_without_exchange",
+    "ms_local_kernel",
+)
 EXCHANGED, COLLECTED = (0.001, 0.1, 1.0, 8.0, 64.0, 256.0), (1.0, 16.0, 64.0, 256.0)
 CALLS = (
     # what, heads, tokens, causal
@@ -42,7 +51,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         return out.float(), lse
     scores = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
     if causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
+        scores = scores.masked_fill(
+            torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf")
+        )
     lse = scores.logsumexp(dim=3)
     return (scores - lse[..., None]).exp() @ v, lse
 
@@ -67,7 +78,9 @@ def passed_on(tensor: Tensor, exchange: bool) -> tuple[Tensor, list[Any]]:
     return arriving, list(dist.batch_isend_irecv(operations))
 
 
-def around(q: Tensor, k: Tensor, v: Tensor, causal: bool, zigzag: bool, exchange: bool = True) -> Tensor:
+def around(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, zigzag: bool, exchange: bool = True
+) -> Tensor:
     """Keys and values go round. In zigzag a GPU has a chunk from each end of the sequence."""
     rank, world, half = dist.get_rank(), dist.get_world_size(), q.shape[2] // 2
     keys, found = torch.stack((k, v)), None
@@ -82,8 +95,13 @@ def around(q: Tensor, k: Tensor, v: Tensor, causal: bool, zigzag: bool, exchange
         elif zigzag and source < rank:
             found = merged(found, attend(q, k[:, :, :half], v[:, :, :half], False))
         elif zigzag:
-            later = merged((found[0][:, :, half:], found[1][:, :, half:]), attend(q[:, :, half:], k, v, False))
-            found = tuple(torch.cat((part[:, :, :half], new), dim=2) for part, new in zip(found, later, strict=True))
+            later = merged(
+                (found[0][:, :, half:], found[1][:, :, half:]), attend(q[:, :, half:], k, v, False)
+            )
+            found = tuple(
+                torch.cat((part[:, :, :half], new), dim=2)
+                for part, new in zip(found, later, strict=True)
+            )
         for wait in waits:
             wait.wait()
         keys = arriving
@@ -101,7 +119,9 @@ def heads_for_tokens(tensor: Tensor, back: bool) -> Tensor:
         everyone = [[torch.empty_like(part) for part in parts] for _ in range(world)]
         for whose, place in enumerate(everyone):
             for n, part in enumerate(parts):
-                dist.broadcast(place[n] if dist.get_rank() != whose else place[n].copy_(part), whose)
+                dist.broadcast(
+                    place[n] if dist.get_rank() != whose else place[n].copy_(part), whose
+                )
         arriving = [place[dist.get_rank()] for place in everyone]
     return torch.cat(arriving, dim=1 if back else 2)
 
@@ -161,7 +181,9 @@ def messages() -> Iterator[tuple[str, float, float]]:
 
     def held(mib: float, times: float = 1) -> Tensor:
         return torch.zeros(
-            max(world, int(mib * MIB * times) // 2 // world * world), dtype=torch.bfloat16, device="cuda"
+            max(world, int(mib * MIB * times) // 2 // world * world),
+            dtype=torch.bfloat16,
+            device="cuda",
         )
 
     for mib in EXCHANGED:
@@ -180,13 +202,25 @@ def calls() -> Iterator[dict[str, Any]]:
         q, k, v = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(3))
         row = {"what": what, "heads": heads, "tokens": tokens, "causal": int(causal)}
         method = METHODS[what]
-        row["ms"] = 1e3 * seconds(lambda q=q, k=k, v=v, causal=causal, method=method: method(q, k, v, causal))
+        row["ms"] = 1e3 * seconds(
+            lambda q=q, k=k, v=v, causal=causal, method=method: method(q, k, v, causal)
+        )
         if method is METHODS["ring"] or method is METHODS["zigzag"]:
-            alone = seconds(lambda q=q, k=k, v=v, causal=causal, method=method: method(q, k, v, causal, exchange=False))
+            alone = seconds(
+                lambda q=q, k=k, v=v, causal=causal, method=method: method(
+                    q, k, v, causal, exchange=False
+                )
+            )
             row["ms_without_exchange"] = 1e3 * alone
         if what != "all_gather_kv":
-            heads_here = [one.reshape(1, -1, tokens, HEAD_DIM) for one in (q, k, v)] if what == "ulysses" else (q, k, v)
-            row["ms_local_kernel"] = 1e3 * seconds(lambda a=heads_here, causal=causal: attend(*a, causal))
+            heads_here = (
+                [one.reshape(1, -1, tokens, HEAD_DIM) for one in (q, k, v)]
+                if what == "ulysses"
+                else (q, k, v)
+            )
+            row["ms_local_kernel"] = 1e3 * seconds(
+                lambda a=heads_here, causal=causal: attend(*a, causal)
+            )
         yield row
 
 
@@ -210,9 +244,13 @@ def check() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="table to write")
-    parser.add_argument("--check", action="store_true", help="compare results on CPUs; nothing is timed")
+    parser.add_argument(
+        "--check", action="store_true", help="compare results on CPUs; nothing is timed"
+    )
     asked = parser.parse_args()
     dist.init_process_group("gloo" if asked.check else "nccl")
     if asked.check:

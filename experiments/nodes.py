@@ -45,13 +45,17 @@ def call(
     from torch.nn.functional import scaled_dot_product_attention
 
     def made(heads: int, tokens: int) -> Any:
-        return torch.randn(1, heads, tokens, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=backward)
+        return torch.randn(
+            1, heads, tokens, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=backward
+        )
 
     q, k, v = made(heads, seq_q), made(kv_heads, seq_k), made(kv_heads, seq_k)
     out = torch.randn(1, heads, seq_q, head_dim, device="cuda", dtype=torch.bfloat16)
 
     def run() -> Any:
-        found = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads != kv_heads)
+        found = scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=heads != kv_heads
+        )
         return torch.autograd.grad(found, (q, k, v), out) if backward else found
 
     return run
@@ -109,8 +113,19 @@ def measure(_: Path) -> pd.DataFrame:
         rows.append((backend, *(int(x) for x in shape), *found.values(), ""))
     for name, with_memset in (("kernel", False), ("memset and kernel", True)):
         rows.append((name, *[""] * 7, *[""] * 3, f"{gap(with_memset):.9f}"))
-    names = ["implementation", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "backward"]
-    return pd.DataFrame(rows, columns=[*names, *(f"{kind.lower()}_nodes" for kind in KINDS), "seconds"])
+    names = [
+        "implementation",
+        "heads",
+        "kv_heads",
+        "seq_q",
+        "seq_k",
+        "head_dim",
+        "causal",
+        "backward",
+    ]
+    return pd.DataFrame(
+        rows, columns=[*names, *(f"{kind.lower()}_nodes" for kind in KINDS), "seconds"]
+    )
 
 
 def main() -> None:

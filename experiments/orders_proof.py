@@ -71,8 +71,14 @@ class Case:
         """Its cells in the tables."""
         heads, kv_heads, tokens, head_dim, causal = self.shape
         s = self.schedule
-        order = [""] * len(ORDER) if s is None else [s.order, s.section_heads, s.start, s.direction, s.scheduler]
-        return tuple(map(str, [self.kernel, heads, kv_heads, tokens, head_dim, int(causal), *order]))
+        order = (
+            [""] * len(ORDER)
+            if s is None
+            else [s.order, s.section_heads, s.start, s.direction, s.scheduler]
+        )
+        return tuple(
+            map(str, [self.kernel, heads, kv_heads, tokens, head_dim, int(causal), *order])
+        )
 
     @classmethod
     def of(cls, row: dict[str, str]) -> Case:
@@ -112,7 +118,9 @@ def own_schedules(shape: Shape) -> Iterator[Schedule]:
     for order, section in several:
         yield Schedule(order, Start.HEAVY_FIRST, section, turns, queue)
         yield Schedule(order, Start.HEAVY_FIRST, section, up, lists)
-    for (order, section), start, how in product(several[:2], (Start.FOLD, Start.LIGHT_FIRST), (one_tile, queue)):
+    for (order, section), start, how in product(
+        several[:2], (Start.FOLD, Start.LIGHT_FIRST), (one_tile, queue)
+    ):
         yield Schedule(order, start, section, up, how)
 
 
@@ -130,7 +138,9 @@ def triton_schedules(shape: Shape) -> Iterator[Schedule]:
 def cases() -> list[Case]:
     """Every case with an order."""
     own = [Case(OWN, shape, s) for shape in (*PROBLEMS, *README) for s in own_schedules(shape)]
-    return own + [Case(TRITON, shape, s) for shape in TRITON_PROBLEMS for s in triton_schedules(shape)]
+    return own + [
+        Case(TRITON, shape, s) for shape in TRITON_PROBLEMS for s in triton_schedules(shape)
+    ]
 
 
 # ---- Predictions
@@ -157,14 +167,21 @@ def predict(out: Path) -> None:
         choice = OrderChoice.of(kernel.with_(schedule=case.schedule), problem)
         requests.append((choice, Request(problem, applied(choice, kernel, problem, gpu), gpu)))
     entries: dict[tuple[str, Shape], list[tuple[Case, OrderEntry]]] = {}
-    for case, (choice, _), made in zip(listed, requests, predict_many(r for _, r in requests), strict=False):
+    for case, (choice, _), made in zip(
+        listed, requests, predict_many(r for _, r in requests), strict=False
+    ):
         entry = OrderEntry.of(choice, [OrderPart.of(made)], [1.0])
         entries.setdefault((case.kernel, case.shape), []).append((case, entry))
     lines = [",".join((*PROBLEM, *ORDER, "rank", "hbm_read", "hbm_write", "compulsory", "seconds"))]
     for key, several in entries.items():
         order = [e.choice for e in ranked([entry for _, entry in several], owns[key])]
         for case, e in several:
-            values = [order.index(e.choice) + 1, e.hbm_read_bytes, e.hbm_write_bytes, e.compulsory_bytes]
+            values = [
+                order.index(e.choice) + 1,
+                e.hbm_read_bytes,
+                e.hbm_write_bytes,
+                e.compulsory_bytes,
+            ]
             lines.append(",".join([*case.key, *map(str, values), f"{e.time_s:.6g}"]))
     write_whole(out, "\n".join(lines) + "\n")
     print(len(lines) - 1, "predictions")
@@ -220,7 +237,9 @@ def triton_source(schedule: Schedule) -> str:
     from iosim.studies.orders.code import LANGUAGES, code, key_block
 
     remap = "\n".join(f"    {line}".rstrip() for line in code(schedule, "triton").splitlines())
-    return TRITON_SOURCE.replace("    # remap", remap).replace("KEY_BLOCK", key_block(schedule, LANGUAGES["triton"]))
+    return TRITON_SOURCE.replace("    # remap", remap).replace(
+        "KEY_BLOCK", key_block(schedule, LANGUAGES["triton"])
+    )
 
 
 class TritonKernels:
@@ -265,10 +284,16 @@ limit would lower its clock, of whatever order is timed last."""
 LAST: dict[str, Any] = {}
 """The output tensor of the problem whose calls are made."""
 STARTS = {Start.LIGHT_FIRST: "light_first", Start.HEAVY_FIRST: "heavy_first", Start.FOLD: "fold"}
-SCHEDULES = {Scheduler.STATIC: "one_tile", Scheduler.PERSISTENT: "static", Scheduler.DYNAMIC: "dynamic"}
+SCHEDULES = {
+    Scheduler.STATIC: "one_tile",
+    Scheduler.PERSISTENT: "static",
+    Scheduler.DYNAMIC: "dynamic",
+}
 
 
-def calls_of(shape: Shape, several: Sequence[Case], kernels: TritonKernels) -> Iterator[tuple[Case, Callable[[], Any]]]:
+def calls_of(
+    shape: Shape, several: Sequence[Case], kernels: TritonKernels
+) -> Iterator[tuple[Case, Callable[[], Any]]]:
     """The calls of one problem's cases; libraries take their own outputs."""
     from bench_sm90 import library_call, own_call, tensors
     from sm90 import Sm90Order, fastest
@@ -286,7 +311,9 @@ def calls_of(shape: Shape, several: Sequence[Case], kernels: TritonKernels) -> I
             yield case, kernels.call(case, t)
         else:
             o = case.schedule
-            spec = replace(fastest(head_dim, "causal" if causal else "none"), schedule=SCHEDULES[o.scheduler])
+            spec = replace(
+                fastest(head_dim, "causal" if causal else "none"), schedule=SCHEDULES[o.scheduler]
+            )
             order = Sm90Order(str(o.order), STARTS[o.start], o.section_heads, str(o.direction))
             yield case, own_call(spec, s, t, order)
 
@@ -375,7 +402,9 @@ def launch_all(cases_of: Sequence[Case]) -> None:
         torch.cuda.empty_cache()
 
 
-def profile(predicted: Path, grouped: dict[Shape, list[Case]]) -> dict[tuple[str, ...], tuple[int, int]]:
+def profile(
+    predicted: Path, grouped: dict[Shape, list[Case]]
+) -> dict[tuple[str, ...], tuple[int, int]]:
     """HBM bytes (read, written) of every case with an order."""
     from iosim.evidence.columns import METRICS
     from iosim.evidence.cuda.ncu import find_ncu, import_report, parse_raw
@@ -384,14 +413,29 @@ def profile(predicted: Path, grouped: dict[Shape, list[Case]]) -> dict[tuple[str
     listed = [case for several in grouped.values() for case in several if case.schedule is not None]
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "orders.ncu-rep"
-        options = ["--cache-control", "all", "--clock-control", "none", "-k", "regex:flash_fwd_sm90|flash_remapped"]
-        own = [sys.executable, str(Path(__file__).resolve()), "launch", "--predicted", str(predicted)]
+        options = [
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            "regex:flash_fwd_sm90|flash_remapped",
+        ]
+        own = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "launch",
+            "--predicted",
+            str(predicted),
+        ]
         subprocess.run([str(find_ncu()), *options, "--metrics", metrics, "-o", str(report), *own], check=True,
                        stdout=subprocess.DEVNULL)  # fmt: skip
         launches, _ = parse_raw(import_report(report))
     if len(launches) != len(listed):
         raise SystemExit(f"the report has {len(launches)} of {len(listed)} launches")
-    pairs = ((round(x.column("hbm_read") or 0), round(x.column("hbm_write") or 0)) for x in launches)
+    pairs = (
+        (round(x.column("hbm_read") or 0), round(x.column("hbm_write") or 0)) for x in launches
+    )
     return {case.key: pair for case, pair in zip(listed, pairs, strict=True)}
 
 

@@ -9,7 +9,11 @@ Row = dict[str, str]
 PROBLEM = ("kernel", "heads", "kv_heads", "tokens", "head_dim", "causal")
 ORDER = ("order", "section_heads", "start", "direction", "scheduler")
 OWN, TRITON = "flash-sm90", "triton"
-README = (("8", "8", "32768", "128", "1"), ("32", "32", "4096", "128", "0"), ("32", "32", "8192", "128", "1"))
+README = (
+    ("8", "8", "32768", "128", "1"),
+    ("32", "32", "4096", "128", "0"),
+    ("32", "32", "8192", "128", "1"),
+)
 Pair = tuple[Row, Row]
 """A case as predicted and as measured."""
 
@@ -86,7 +90,9 @@ def default_of(several: Sequence[Pair]) -> Row:
 
 def beside(grouped: dict[tuple[str, ...], list[Pair]], measured: Sequence[Row]) -> Iterator[str]:
     """flash_fwd_sm90 with iosim's pick and with its default order, cuDNN and FlashAttention-2: milliseconds."""
-    library = {tuple(row[x] for x in PROBLEM): float(row["ms"]) for row in measured if not row["order"]}
+    library = {
+        tuple(row[x] for x in PROBLEM): float(row["ms"]) for row in measured if not row["order"]
+    }
     yield "| problem | iosim's pick, ms | default order | cuDNN | FlashAttention-2 | cuDNN / pick | FA2 / pick |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for (name, *problem), several in grouped.items():
@@ -104,7 +110,10 @@ def summary(grouped: dict[tuple[str, ...], list[Pair]]) -> Iterator[str]:
     yield "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
     for kernel in (OWN, TRITON):
         several = [pairs for (name, *_), pairs in grouped.items() if name == kernel]
-        times, sizes = [time_ratio(pairs) for pairs in several], [byte_ratio(pairs) for pairs in several]
+        times, sizes = (
+            [time_ratio(pairs) for pairs in several],
+            [byte_ratio(pairs) for pairs in several],
+        )
         errors = sorted(abs(moved(p) / moved(m) - 1) for pairs in several for p, m in pairs)
         yield (f"| {kernel} | {len(several)} | {sum(x <= 1.02 for x in times)} | {sum(x <= 1.05 for x in times)} | "
                f"{median(times):.3f} | {sum(x <= 1.05 for x in sizes)} | {100 * median(errors):.1f} %, "

@@ -36,7 +36,9 @@ def paged_decode(
     unit, split = tl.program_id(0), tl.program_id(1)
     b, h = unit // HEADS, unit % HEADS
     rows, cols = tl.arange(0, R), tl.arange(0, D)
-    tile = tl.load(q + (unit * G + rows)[:, None] * D + cols[None, :], mask=rows[:, None] < G, other=0.0)
+    tile = tl.load(
+        q + (unit * G + rows)[:, None] * D + cols[None, :], mask=rows[:, None] < G, other=0.0
+    )
     top = tl.full([R], float("-inf"), tl.float32)
     total = tl.zeros([R], tl.float32)
     sums = tl.zeros([R, D], tl.float32)
@@ -52,7 +54,9 @@ def paged_decode(
         sums = sums * shrink[:, None] + tl.dot(weights.to(tile.dtype), tl.load(v + at))
         top = new
     place = (split * tl.num_programs(0) + unit) * G + rows
-    tl.store(out + place[:, None] * D + cols[None, :], sums / total[:, None], mask=rows[:, None] < G)
+    tl.store(
+        out + place[:, None] * D + cols[None, :], sums / total[:, None], mask=rows[:, None] < G
+    )
     tl.store(lse + place, top + tl.log(total), mask=rows < G)
 
 
@@ -65,11 +69,16 @@ def launch_all() -> None:
 
     q = normal(BATCH, KV_HEADS, GROUP, HEAD_DIM)
     k, v = normal(BATCH, SEQ, KV_HEADS, HEAD_DIM), normal(BATCH, SEQ, KV_HEADS, HEAD_DIM)
-    right = torch.nn.functional.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2))
+    right = torch.nn.functional.scaled_dot_product_attention(
+        q, k.transpose(1, 2), v.transpose(1, 2)
+    )
     for page in PAGES:
         pages = SEQ // page
         slots = torch.randperm(BATCH * pages, device="cuda", generator=generator)
-        stored = [torch.empty(BATCH * pages, page, KV_HEADS, HEAD_DIM, device="cuda", dtype=q.dtype) for _ in range(2)]
+        stored = [
+            torch.empty(BATCH * pages, page, KV_HEADS, HEAD_DIM, device="cuda", dtype=q.dtype)
+            for _ in range(2)
+        ]
         for pool, rows in zip(stored, (k, v), strict=True):
             pool[slots] = rows.reshape(pool.shape)
         out = torch.empty(SPLITS, BATCH, KV_HEADS, GROUP, HEAD_DIM, device="cuda")

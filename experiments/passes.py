@@ -42,7 +42,12 @@ Range = tuple[str, int, int]
 
 
 def plan() -> list[Range]:
-    return [(chain, mib, n + 1) for chain in CHAINS for mib in SIZES for n in range(chain.count(",") + 1)]
+    return [
+        (chain, mib, n + 1)
+        for chain in CHAINS
+        for mib in SIZES
+        for n in range(chain.count(",") + 1)
+    ]
 
 
 def run(one: str, tensors: Mapping[str, Any]) -> None:
@@ -91,7 +96,9 @@ def measured(folder: Path) -> pd.DataFrame:
     table = pd.DataFrame(plan(), columns=["chain", "mib", "launches"])
     for name in COUNTED:
         at = names.index(METRICS[name][0])
-        table[name] = [round(float(row[at].replace(",", "")) * unit_scale(units[at])) for row in rows]
+        table[name] = [
+            round(float(row[at].replace(",", "")) * unit_scale(units[at])) for row in rows
+        ]
     return table
 
 

@@ -94,8 +94,15 @@ def placed(case: Case, pool: Any, random: Any) -> Iterator[tuple[str, list[Any]]
 
     for n in range(ALLOCATIONS):
         torch.cuda.empty_cache()
-        other = torch.empty(int(torch.randint(1, 64, (1,), generator=random)) * MIB, dtype=torch.uint8, device="cuda")
-        yield f"allocation {n + 1}", [torch.empty(case.shape, dtype=torch.bfloat16, device="cuda") for _ in "qkv"]
+        other = torch.empty(
+            int(torch.randint(1, 64, (1,), generator=random)) * MIB,
+            dtype=torch.uint8,
+            device="cuda",
+        )
+        yield (
+            f"allocation {n + 1}",
+            [torch.empty(case.shape, dtype=torch.bfloat16, device="cuda") for _ in "qkv"],
+        )
         del other
     torch.cuda.empty_cache()
     for place in PLACES:
@@ -136,7 +143,9 @@ def measured(folder: Path) -> pd.DataFrame:
     """A row a case and place: where its tensors lay, in pages from the lowest of all, and what was counted."""
     made = folder / "made.json"
     options = [*FROM_EMPTY, "--profile-from-start", "off", "--kernel-name", KERNELS]
-    launches, _ = parse_raw(profiled([__file__, "--launch", str(made)], options, COUNTED, folder, leaves=made))
+    launches, _ = parse_raw(
+        profiled([__file__, "--launch", str(made)], options, COUNTED, folder, leaves=made)
+    )
     calls = json.loads(made.read_text(encoding="utf-8"))
     if len(launches) != len(calls):
         raise InputError(f"{len(launches)} launches were seen, {len(calls)} made")

@@ -70,7 +70,9 @@ class Meter:
         self.nvml, self.gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
 
     def instant_w(self) -> float:
-        value = self.nvml.nvmlDeviceGetFieldValues(self.gpu, [self.nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        value = self.nvml.nvmlDeviceGetFieldValues(self.gpu, [self.nvml.NVML_FI_DEV_POWER_INSTANT])[
+            0
+        ]
         return value.value.uiVal / 1e3
 
     def average_w(self) -> float:
@@ -100,7 +102,15 @@ def windows(load: Load, meter: Meter) -> list[dict[str, object]]:
     samples: list[tuple[float, float, float, float, float]] = []
 
     def sample() -> None:
-        samples.append((time.perf_counter(), meter.sm_mhz(), meter.instant_w(), meter.average_w(), meter.energy_j()))
+        samples.append(
+            (
+                time.perf_counter(),
+                meter.sm_mhz(),
+                meter.instant_w(),
+                meter.average_w(),
+                meter.energy_j(),
+            )
+        )
 
     start = time.perf_counter()
     events[0].record()
@@ -146,10 +156,16 @@ class Units:
         source = HERE / "power.cu"
         self.cubin = compiled(source, folder / "power.cubin", accelerated=True)
         self.sms = driver.multiprocessors()
-        self.data, self.out, self.clock = driver.Buffer(4 * GIB), driver.Buffer(256), driver.Buffer(256)
+        self.data, self.out, self.clock = (
+            driver.Buffer(4 * GIB),
+            driver.Buffer(256),
+            driver.Buffer(256),
+        )
         self.run("power_fill", 8 * self.sms, 256, 0, 4 * GIB, 1)()
 
-    def run(self, name: str, ctas: int, threads: int, shared: int, size: int, passes: int) -> Callable[[], None]:
+    def run(
+        self, name: str, ctas: int, threads: int, shared: int, size: int, passes: int
+    ) -> Callable[[], None]:
         function = driver.Function(self.cubin, name, shared)
         work = Work(self.data.address, self.out.address, size, passes, self.clock.address)
         return lambda: function.launch((ctas, 1, 1), threads, work, 0, shared)
@@ -169,7 +185,13 @@ class Units:
         seconds = min(driver.elapsed_s(trial) for _ in range(2))
         passes = max(1, round(passes * 0.03 / seconds))
         does = {what: amount * passes * ctas for what, amount in each.items()}
-        return Load(shown, self.run(name, ctas, threads, shared, size, passes), ctas, does, clock_mhz=self.clock_mhz)
+        return Load(
+            shown,
+            self.run(name, ctas, threads, shared, size, passes),
+            ctas,
+            does,
+            clock_mhz=self.clock_mhz,
+        )
 
     def all(self) -> list[Load]:
         loads = [self.load("power_sleep", "sleep", {}, threads=32, passes=10_000)]
@@ -196,11 +218,17 @@ class Units:
         for sms in (self.sms, 110, 88, 66, 44, 22):
             loads.append(self.load("power_wgmma", "wgmma", wgmma, sms=sms, **alone))
         for sms in (self.sms, 66):
-            loads.append(self.load("power_wgmma_registers", "wgmma_registers", registers, sms=sms, **alone))
+            loads.append(
+                self.load("power_wgmma_registers", "wgmma_registers", registers, sms=sms, **alone)
+            )
             loads.append(self.load("power_wgmma_zeros", "wgmma_zeros", wgmma, sms=sms, **alone))
         loads.append(
             self.load(
-                "power_mma_zeros", "mma_zeros", {"flops": 8 * 32 * 4096.0, "instructions": 256.0}, per_sm=2, threads=256
+                "power_mma_zeros",
+                "mma_zeros",
+                {"flops": 8 * 32 * 4096.0, "instructions": 256.0},
+                per_sm=2,
+                threads=256,
             )
         )
         for size, shown in ((16 * MIB, "l2_load"), (4 * GIB, "hbm_load")):
@@ -267,11 +295,21 @@ def attention_loads() -> list[Load]:
         rows = 1 if passes == "decode" else tokens
         keys = 16384 if passes == "decode" else tokens
         backward = passes == "bwd"
-        q = torch.randn(batch, heads, rows, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=backward)
+        q = torch.randn(
+            batch,
+            heads,
+            rows,
+            head_dim,
+            device="cuda",
+            dtype=torch.bfloat16,
+            requires_grad=backward,
+        )
         k, v = (torch.randn(batch, kv_heads, keys, head_dim, device="cuda", dtype=torch.bfloat16,
                             requires_grad=backward) for _ in "kv")  # fmt: skip
 
-        def launch(q=q, k=k, v=v, kind=kinds[backend], causal=bool(causal), gqa=heads != kv_heads) -> None:
+        def launch(
+            q=q, k=k, v=v, kind=kinds[backend], causal=bool(causal), gqa=heads != kv_heads
+        ) -> None:
             with sdpa_kernel(kind):
                 sdpa(q, k, v, is_causal=causal, enable_gqa=gqa)
 
@@ -288,9 +326,13 @@ def attention_loads() -> list[Load]:
         loads.append(Load(backend, launch, 0, {}, problem))
     for n in (8192, 2048):
         a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in "ab")
-        loads.append(Load(f"matmul_{n}", lambda a=a, b=b: torch.matmul(a, b), 0, {"flops": 2.0 * n**3}))
+        loads.append(
+            Load(f"matmul_{n}", lambda a=a, b=b: torch.matmul(a, b), 0, {"flops": 2.0 * n**3})
+        )
     x, y = (torch.randn(GIB // 2, device="cuda", dtype=torch.float32) for _ in "xy")
-    moved = {f"{level}_{way}_bytes": 2.0 * GIB for level in ("hbm", "l2") for way in ("read", "write")}
+    moved = {
+        f"{level}_{way}_bytes": 2.0 * GIB for level in ("hbm", "l2") for way in ("read", "write")
+    }
     loads.append(Load("copy", lambda: y.copy_(x), 0, moved))
     return loads
 
@@ -313,7 +355,12 @@ DENSE_FLOPS = 4096
 
 def settled(table: pd.DataFrame) -> pd.DataFrame:
     """A row a load: the mean of its windows from SETTLED on."""
-    return table[table.window >= SETTLED].groupby(["load", "ctas"], sort=False).mean(numeric_only=True).reset_index()
+    return (
+        table[table.window >= SETTLED]
+        .groupby(["load", "ctas"], sort=False)
+        .mean(numeric_only=True)
+        .reset_index()
+    )
 
 
 def rates(rows: pd.DataFrame) -> list[str]:
@@ -325,7 +372,9 @@ def rates(rows: pd.DataFrame) -> list[str]:
     lines = [f"dram_{way}_bandwidth_bytes_per_s = {a_second(load, f'hbm_{way}_bytes'):.4g}"
              for way, load in (("read", "hbm_load"), ("write", "hbm_store"))]  # fmt: skip
     lines.append(f"dram_copy_bandwidth_bytes_per_s = {2 * a_second('copy', 'hbm_read_bytes'):.4g}")
-    lines.append(f"l2_read_bandwidth_measured_bytes_per_s = {a_second('l2_load', 'l2_read_bytes'):.4g}")
+    lines.append(
+        f"l2_read_bandwidth_measured_bytes_per_s = {a_second('l2_load', 'l2_read_bytes'):.4g}"
+    )
     free, mma = highest(rows, "wgmma"), highest(rows, "mma")
     each = mma.flops / mma.ms * 1e3 / (mma.ctas * mma.true_sm_mhz * 1e6 * DENSE_FLOPS)
     return [*lines, f"tensor_clock_fraction = {free.true_sm_mhz / free.sm_mhz:.4g}",
@@ -340,16 +389,26 @@ def highest(rows: pd.DataFrame, load: str) -> pd.Series:
 def fitted(table: pd.DataFrame) -> str:
     """Least squares of the power of loads that no limit slows, in watts, on what they do a second."""
     rows = settled(table)
-    rows = rows[rows.load.isin([*IN_FIT, "mma", "copy", "integer", "wgmma_registers", "wgmma_zeros", "mma_zeros"])]
-    counted = pd.DataFrame({name: rows[what].fillna(0) / (rows.ms * 1e-3) * 1e-12 for name, what in ENERGIES.items()})
+    rows = rows[
+        rows.load.isin(
+            [*IN_FIT, "mma", "copy", "integer", "wgmma_registers", "wgmma_zeros", "mma_zeros"]
+        )
+    ]
+    counted = pd.DataFrame(
+        {name: rows[what].fillna(0) / (rows.ms * 1e-3) * 1e-12 for name, what in ENERGIES.items()}
+    )
     chosen = (rows.sm_mhz >= UNLIMITED * rows.sm_mhz.max()) & rows.load.isin(IN_FIT)
     matrix = np.column_stack([np.ones(len(rows)), counted])
     weights = 1 / rows.power_w[chosen].to_numpy()
-    solved, *_ = np.linalg.lstsq(matrix[chosen] * weights[:, None], rows.power_w[chosen] * weights, rcond=None)
+    solved, *_ = np.linalg.lstsq(
+        matrix[chosen] * weights[:, None], rows.power_w[chosen] * weights, rcond=None
+    )
     energies = dict(zip(("awake_power_w", *ENERGIES), solved, strict=True))
     mma = highest(rows, "mma")
     instructions = 1e-12 * energies["warp_instruction_pj"] * mma.instructions
-    energies["mma_sync_pj_per_flop"] = 1e12 * ((mma.power_w - solved[0]) * mma.ms * 1e-3 - instructions) / mma.flops
+    energies["mma_sync_pj_per_flop"] = (
+        1e12 * ((mma.power_w - solved[0]) * mma.ms * 1e-3 - instructions) / mma.flops
+    )
     # Products go with the clock: their mean over the windows is its mean, where the SMs' own counter has one launch.
     limited, free = rows[rows.load == "wgmma"].sort_values("ctas").iloc[-1], highest(rows, "wgmma")
     energy, clock = ([f(r) for r in (limited, free)] for f in (
@@ -357,16 +416,23 @@ def fitted(table: pd.DataFrame) -> str:
     ))  # fmt: skip
     energies["energy_clock_exponent"] = np.log(energy[0] / energy[1]) / np.log(clock[0] / clock[1])
     lines = [*rates(rows), *(f"{name} = {value:.3g}" for name, value in energies.items())]
-    lines += ["", "load, CTAs: measured W, by the energies at the highest clock (limits slow those of a lower clock)"]
+    lines += [
+        "",
+        "load, CTAs: measured W, by the energies at the highest clock (limits slow those of a lower clock)",
+    ]
     for (_, r), power in zip(rows.iterrows(), matrix @ solved, strict=True):
         lines.append(f"  {r.load} {r.ctas:.0f}: {r.power_w:.0f}, {power:.0f} ({r.sm_mhz:.0f} MHz)")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--fit", metavar="TABLE", help="fit a recorded table of measurements/; needs no GPU")
+    parser.add_argument(
+        "--fit", metavar="TABLE", help="fit a recorded table of measurements/; needs no GPU"
+    )
     arguments = parser.parse_args()
     if arguments.fit:
         print(fitted(pd.read_csv(HERE / "measurements" / arguments.fit)))

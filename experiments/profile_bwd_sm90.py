@@ -74,17 +74,31 @@ def row(number: int, call: Call, found: Profiled) -> str:
     """A launch of a call; `number` counts the launches of all calls from 0."""
     s, spec = call.shape, call.spec
     causal = int(spec.mask == "causal")
-    problem = ["flash_bwd_sm90", s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, causal, spec.dtype]
+    problem = [
+        "flash_bwd_sm90",
+        s.batch,
+        s.heads,
+        s.kv_heads,
+        s.seq_q,
+        s.seq_k,
+        s.head_dim,
+        causal,
+        spec.dtype,
+    ]
     knobs = [getattr(spec, knob) for knob in KNOBS] + [getattr(call.order, knob) for knob in ORDER]
     place = [s.window or "", found.kernel.split("(")[0], "x".join(map(str, found.grid))]
-    return ",".join(map(str, [number // 3 + 1, number % 3 + 1, *problem, *knobs, *place, *counted(found)]))
+    return ",".join(
+        map(str, [number // 3 + 1, number % 3 + 1, *problem, *knobs, *place, *counted(found)])
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="CSV to write")
     parser.add_argument("--dry-run", action="store_true", help="say how many launches")
-    parser.add_argument("--seconds", type=float, default=600.0, help="start no further shape after so long")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="start no further shape after so long"
+    )
     parser.add_argument("--launch", type=int, nargs="+", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.launch:
@@ -108,7 +122,9 @@ def main() -> int:
         calls = [call for call in calls_of(number) for _ in range(3)]
         found = profile(__file__, "flash_bwd_sm90", [number])
         if len(found) != len(calls):
-            print(f"the report has {len(found)} of {len(calls)} launches of shape {number}; they are left out")
+            print(
+                f"the report has {len(found)} of {len(calls)} launches of shape {number}; they are left out"
+            )
             continue
         rows += [row(len(rows) - 1 + n, *x) for n, x in enumerate(zip(calls, found, strict=True))]
         write_whole(a.out, "\n".join(rows) + "\n")

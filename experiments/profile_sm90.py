@@ -27,8 +27,28 @@ from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw
 
 COUNTERS = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
             "l2_fabric", "seconds", "registers", "smem_bytes")  # fmt: skip
-PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
-KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+PROBLEM = (
+    "implementation",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "causal",
+    "dtype",
+)
+KNOBS = (
+    "consumers",
+    "block_k",
+    "stages",
+    "q_stages",
+    "schedule",
+    "cluster",
+    "pipeline",
+    "turns",
+    "poly",
+)
 ORDER = ("order", "blocks", "section_heads", "direction")
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "grid", *COUNTERS)
 
@@ -54,14 +74,20 @@ def orders(heads: int, causal: bool) -> list[Sm90Order]:
     if not causal:
         sections = [("query", 0), ("head", 0), ("head", heads // 2)]
         return [
-            Sm90Order(o, "light_first", n, d) for (o, n), d in itertools.product(sections, ("ascending", "alternating"))
+            Sm90Order(o, "light_first", n, d)
+            for (o, n), d in itertools.product(sections, ("ascending", "alternating"))
         ]
     sections = [("query", 0), ("head", 0), ("head", heads // 2), ("head", max(heads // 4, 1))]
     several = [
-        Sm90Order(o, "heavy_first", n, d) for (o, n), d in itertools.product(sections, ("ascending", "descending"))
+        Sm90Order(o, "heavy_first", n, d)
+        for (o, n), d in itertools.product(sections, ("ascending", "descending"))
     ]
     several += [Sm90Order(o, "heavy_first", 0, "alternating") for o in ("query", "head")]
-    several += [Sm90Order(o, "light_first", 0, d) for o in ("query", "head") for d in ("ascending", "descending")]
+    several += [
+        Sm90Order(o, "light_first", 0, d)
+        for o in ("query", "head")
+        for d in ("ascending", "descending")
+    ]
     return [*several, Sm90Order("query", "fold"), Sm90Order("head", "fold")]
 
 
@@ -107,7 +133,10 @@ def check_against_cudnn(numbers: list[int]) -> None:
         for call in {call.spec.mask: call for call in reversed(calls)}.values():
             own_call(call.spec, call.shape, t, call.order)()
             want = library_call("cudnn", call.shape, call.spec.mask == "causal", t)()
-            error = (torch.linalg.norm(t["o"] - want, dtype=torch.float32) / torch.linalg.norm(want.float())).item()
+            error = (
+                torch.linalg.norm(t["o"] - want, dtype=torch.float32)
+                / torch.linalg.norm(want.float())
+            ).item()
             if not error < 1e-2:
                 raise InputError(f"{call} differs from cuDNN by {error:.1e}")
 
@@ -117,22 +146,49 @@ def profile(script: str, kernels: str, numbers: list[int]) -> list[Profiled]:
     metrics = ",".join(METRICS[name][0] for name in COUNTERS)
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "sm90.ncu-rep"
-        options = ["--cache-control", "all", "--clock-control", "none", "-k", f"regex:{kernels}", "--metrics", metrics]
+        options = [
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            f"regex:{kernels}",
+            "--metrics",
+            metrics,
+        ]
         own = [sys.executable, script, "--launch", *map(str, numbers)]
-        subprocess.run([str(find_ncu()), *options, "-o", str(report), *own], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [str(find_ncu()), *options, "-o", str(report), *own],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         launches, _ = parse_raw(import_report(report))
     return launches
 
 
 def counted(found: Profiled) -> list[object]:
     values = {name: found.column(name) for name in COUNTERS}
-    return ["" if x is None else f"{x:.9g}" if n == "seconds" else round(x) for n, x in values.items()]
+    return [
+        "" if x is None else f"{x:.9g}" if n == "seconds" else round(x) for n, x in values.items()
+    ]
 
 
 def row(call: Call, found: Profiled) -> str:
     s, causal = call.shape, int(call.spec.mask == "causal")
-    problem = ["flash_fwd_sm90", s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, causal, call.spec.dtype]
-    knobs = [getattr(call.spec, knob) for knob in KNOBS] + [getattr(call.order, knob) for knob in ORDER]
+    problem = [
+        "flash_fwd_sm90",
+        s.batch,
+        s.heads,
+        s.kv_heads,
+        s.seq_q,
+        s.seq_k,
+        s.head_dim,
+        causal,
+        call.spec.dtype,
+    ]
+    knobs = [getattr(call.spec, knob) for knob in KNOBS] + [
+        getattr(call.order, knob) for knob in ORDER
+    ]
     return ",".join(map(str, [*problem, *knobs, found.grid[0], *counted(found)]))
 
 
@@ -140,7 +196,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="CSV to write")
     parser.add_argument("--dry-run", action="store_true", help="say how many launches")
-    parser.add_argument("--seconds", type=float, default=600.0, help="start no further portion after so long")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="start no further portion after so long"
+    )
     parser.add_argument("--launch", type=int, nargs="+", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.launch:
@@ -163,9 +221,14 @@ def main() -> int:
             break
         numbers = list(range(first, min(first + PORTION, len(SHAPES))))
         check_against_cudnn(numbers)
-        calls, found = [call for n in numbers for call in calls_of(n)], profile(__file__, "flash_fwd_sm90", numbers)
+        calls, found = (
+            [call for n in numbers for call in calls_of(n)],
+            profile(__file__, "flash_fwd_sm90", numbers),
+        )
         if len(found) != len(calls):
-            print(f"the report has {len(found)} of {len(calls)} launches of shapes {numbers}; they are left out")
+            print(
+                f"the report has {len(found)} of {len(calls)} launches of shapes {numbers}; they are left out"
+            )
             continue
         rows += [row(*x) for x in zip(calls, found, strict=True)]
         write_whole(a.out, "\n".join(rows) + "\n")

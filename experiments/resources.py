@@ -44,9 +44,13 @@ Row = dict[str, str]
 
 def candidates() -> Iterator[tuple[str, FwdSpec]]:
     """Every (cc, tile) of the table: its live values leave room in 255 registers and it fits a CTA's shared memory."""
-    tiles = itertools.product((64, 128, 96, 256), BLOCK_Q, BLOCK_K, (4, 8), (2, 1, 3), (False, True))
+    tiles = itertools.product(
+        (64, 128, 96, 256), BLOCK_Q, BLOCK_K, (4, 8), (2, 1, 3), (False, True)
+    )
     grid = [(cc, *tile) for cc, tile in itertools.product(BUILT, tiles)]
-    for cc, head_dim, block_q, block_k, warps, stages, causal in sorted(grid, key=lambda item: -float(item[0])):
+    for cc, head_dim, block_q, block_k, warps, stages, causal in sorted(
+        grid, key=lambda item: -float(item[0])
+    ):
         dtype, mask = ("fp16" if cc == "7.5" else "bf16"), ("causal" if causal else "none")
         spec = FwdSpec(head_dim, block_q, block_k, warps, stages, mask, dtype)
         if cc == "7.5" and stages > 1:
@@ -63,11 +67,18 @@ def measure(cc: str, spec: FwdSpec, nvcc: Path) -> Row:
     """Compiles a tile for the most CTAs an SM that spill nothing, and gives its row."""
     for ctas in range(most_ctas(spec, cc), 0, -1):
         with tempfile.TemporaryDirectory() as scratch:
-            reports, _ = compile_to(replace(spec, min_ctas=ctas), cc, nvcc, Path(scratch) / "kernel.cubin")
+            reports, _ = compile_to(
+                replace(spec, min_ctas=ctas), cc, nvcc, Path(scratch) / "kernel.cubin"
+            )
             report = reports["flash_fwd"]
         if report.spill_store_bytes == 0 or ctas == 1:
             break
-    numbers = (report.registers, report.spill_store_bytes, report.spill_load_bytes, report.static_smem_bytes)
+    numbers = (
+        report.registers,
+        report.spill_store_bytes,
+        report.spill_load_bytes,
+        report.static_smem_bytes,
+    )
     values = (*row_key(cc, spec), *numbers, spec.dynamic_shared_bytes, compiler_version(nvcc), ctas)
     return dict(zip(COLUMNS, map(str, values), strict=True))
 
@@ -86,7 +97,12 @@ def write_table(path: Path, rows: dict[tuple[str, ...], Row]) -> None:
     scratch.replace(path)
     command = "python experiments/resources.py"
     compiler = compiler_version(find_nvcc())
-    stamp = {"sources": source_digest(), "of": "flash_fwd.cu and its headers", "compiler": compiler, "command": command}
+    stamp = {
+        "sources": source_digest(),
+        "of": "flash_fwd.cu and its headers",
+        "compiler": compiler,
+        "command": command,
+    }
     lines = [f'{name} = "{value}"' for name, value in stamp.items()]
     path.with_suffix(".toml").write_text("\n".join(["schema = 1", *lines]) + "\n")
 
@@ -96,11 +112,17 @@ def generate(path: Path, jobs: int) -> None:
     nvcc = find_nvcc()
     wanted = {row_key(cc, spec): (cc, spec) for cc, spec in candidates()}
     compiler = compiler_version(nvcc)
-    kept = {key: row for key, row in read_table(path).items() if key in wanted and row["compiler"] == compiler}
+    kept = {
+        key: row
+        for key, row in read_table(path).items()
+        if key in wanted and row["compiler"] == compiler
+    }
     missing = [item for key, item in wanted.items() if key not in kept]
     print(f"{len(kept)} rows kept, {len(missing)} to compile", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
-        for done, row in enumerate(pool.map(lambda item: measure(item[0], item[1], nvcc), missing), start=1):
+        for done, row in enumerate(
+            pool.map(lambda item: measure(item[0], item[1], nvcc), missing), start=1
+        ):
             kept[tuple(row[name] for name in KEY)] = row
             if done % 20 == 0 or done == len(missing):
                 write_table(path, kept)
@@ -120,8 +142,12 @@ def differing(path: Path, count: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Generate or check the resource table of flash_fwd.")
-    parser.add_argument("--out", type=Path, default=None, help="CSV to fill (default: kernels/resources.csv)")
+    parser = argparse.ArgumentParser(
+        description="Generate or check the resource table of flash_fwd."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="CSV to fill (default: kernels/resources.csv)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--check", type=int, metavar="N", help="recompile about N rows and compare")
     arguments = parser.parse_args()

@@ -31,7 +31,30 @@ from experiment import record, run_script
 REPEATS = 7
 FLASH, EFFICIENT, CUDNN, FLEX = "pytorch_flash", "pytorch_mem_efficient", "cudnn", "pytorch_flex"
 BACKENDS = {FLASH: "FLASH_ATTENTION", EFFICIENT: "EFFICIENT_ATTENTION", CUDNN: "CUDNN_ATTENTION"}
-WIDTHS = (24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 152, 160, 192, 200, 224, 248, 256)
+WIDTHS = (
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    72,
+    80,
+    88,
+    96,
+    104,
+    112,
+    120,
+    128,
+    136,
+    152,
+    160,
+    192,
+    200,
+    224,
+    248,
+    256,
+)
 SMS = 132
 
 
@@ -84,7 +107,9 @@ def prepared(call: Call) -> Callable[[], object]:
     pitch = call.pitch or call.head_dim
 
     def made(tokens: int, heads: int) -> Any:
-        return torch.randn(call.batch, heads, tokens, pitch, device="cuda", dtype=kind)[..., : call.head_dim]
+        return torch.randn(call.batch, heads, tokens, pitch, device="cuda", dtype=kind)[
+            ..., : call.head_dim
+        ]
 
     shared = call.keys_lie == "shared"
     q = made(call.seq_q, call.heads)
@@ -94,7 +119,9 @@ def prepared(call: Call) -> Callable[[], object]:
     causal = call.mask == "causal"
     if call.implementation.endswith("_backward"):
         aten = torch.ops.aten
-        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)
+        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, True, 0.0, causal
+        )
         grad = torch.randn_like(out)
         return lambda: aten._scaled_dot_product_efficient_attention_backward(
             grad, q, k, v, None, out, lse, seed, offset, 0.0, [True, True, True, False], causal
@@ -121,7 +148,9 @@ def flex(call: Call, q: Any, k: Any, v: Any) -> Callable[[], object]:
     compiled = torch.compile(flex_attention, dynamic=False)
     if call.mask == "none":
         return lambda: compiled(q, k, v)
-    blocks = create_block_mask(conditions[call.mask], None, None, call.seq_q, call.seq_k, device="cuda")
+    blocks = create_block_mask(
+        conditions[call.mask], None, None, call.seq_q, call.seq_k, device="cuda"
+    )
     return lambda: compiled(q, k, v, block_mask=blocks)
 
 
@@ -138,7 +167,9 @@ def kernels(run: Callable[[], object]) -> list[tuple[str, float, float]]:
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             run()
             torch.cuda.synchronize()
-        launched = [(e.name, e.device_time_total * 1e-6) for e in seen.events() if e.device_time_total > 0]
+        launched = [
+            (e.name, e.device_time_total * 1e-6) for e in seen.events() if e.device_time_total > 0
+        ]
         name, longest = max(launched, key=lambda one: one[1])
         found.append((name, longest, sum(s for _, s in launched)))
     return found

@@ -38,7 +38,9 @@ CASES = tuple(
         (8, 8, 1, 8192, 64),
     )
     for cache in ("bf16", "fp8")
-) + tuple(("flex", batch, 4, seq_q, 8192, 128, "bf16") for batch, seq_q in ((1, 1), (8, 1), (1, 16)))
+) + tuple(
+    ("flex", batch, 4, seq_q, 8192, 128, "bf16") for batch, seq_q in ((1, 1), (8, 1), (1, 16))
+)
 WATCHED = "regex:^unified|^triton_tem"
 METRICS = {"l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
            "hbm_read": "dram__bytes_read.sum", "seconds": "gpu__time_duration.sum"}  # fmt: skip
@@ -67,7 +69,9 @@ def unified(
     for n in range(part * each, tl.minimum((part + 1) * each, tl.cdiv(last, BN))):
         keys = n * BN + steps
         there = keys < last
-        page = tl.load(table + b * tl.cdiv(seq_k, PG) + keys // PG, mask=there, other=0).to(tl.int64)
+        page = tl.load(table + b * tl.cdiv(seq_k, PG) + keys // PG, mask=there, other=0).to(
+            tl.int64
+        )
         where = ((page * PG + keys % PG) * HEADS + h)[:, None] * D + cols[None, :]
         key, value = (
             tl.load(k + where, mask=there[:, None], other=0.0),
@@ -77,7 +81,11 @@ def unified(
             key = (key.to(tl.float32) * tl.load(unit)).to(tile.dtype)
             value = (value.to(tl.float32) * tl.load(unit)).to(tile.dtype)
         scores = tl.dot(tile, tl.trans(key)) * scale
-        scores = tl.where(inside[:, None] & (keys[None, :] <= seq_k - seq_q + token[:, None]), scores, float("-inf"))
+        scores = tl.where(
+            inside[:, None] & (keys[None, :] <= seq_k - seq_q + token[:, None]),
+            scores,
+            float("-inf"),
+        )
         new = tl.maximum(top, tl.max(scores, 1))
         new = tl.where(new > float("-inf"), new, 0.0)
         weights = tl.exp(scores - new[:, None])
@@ -106,7 +114,9 @@ def run(kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cac
     k, v = (normal(batch, seq_k, KV_HEADS, d).to(kind) for _ in range(2))
     heads_first = [x.to(q.dtype).transpose(1, 2) for x in (q, k, v)]
     mask = torch.ones(seq_q, seq_k, device="cuda", dtype=torch.bool).tril(seq_k - seq_q)
-    right = torch.nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=mask, enable_gqa=True)
+    right = torch.nn.functional.scaled_dot_product_attention(
+        *heads_first, attn_mask=mask, enable_gqa=True
+    )
     if kernel == "flex":
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -115,11 +125,20 @@ def run(kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cac
     else:
         pages = seq_k // PAGE
         slots = torch.randperm(batch * pages, device="cuda", generator=generator)
-        pools = [torch.empty(batch * pages, PAGE, KV_HEADS, d, device="cuda", dtype=kind) for _ in range(2)]
+        pools = [
+            torch.empty(batch * pages, PAGE, KV_HEADS, d, device="cuda", dtype=kind)
+            for _ in range(2)
+        ]
         for pool, x in zip(pools, (k, v), strict=True):
             pool.view(torch.uint8)[slots] = x.reshape(pool.shape).view(torch.uint8)
         segments = SEGMENTS if seq_q == 1 and batch * KV_HEADS <= 128 else 1
-        out = torch.empty(*q.shape[:3], segments, d, device="cuda", dtype=torch.float32 if segments > 1 else q.dtype)
+        out = torch.empty(
+            *q.shape[:3],
+            segments,
+            d,
+            device="cuda",
+            dtype=torch.float32 if segments > 1 else q.dtype,
+        )
         tops, totals = (torch.empty(*q.shape[:3], segments, device="cuda") for _ in range(2))
         tokens = ROWS // group
         unified[(batch * -(-seq_q // tokens), KV_HEADS, segments)](
@@ -150,14 +169,23 @@ def profile() -> list[dict[str, float]]:
     table = list(csv.DictReader(text[text.index('"ID"') :].splitlines()))
     units = table.pop(0)
     scale = {"byte": 1.0, "nsecond": 1e-9, "ns": 1e-9}
-    return [{n: float(row[m].replace(",", "")) * scale[units[m]] for n, m in METRICS.items()} for row in table]
+    return [
+        {n: float(row[m].replace(",", "")) * scale[units[m]] for n, m in METRICS.items()}
+        for row in table
+    ]
 
 
-def predicted(kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cache: str, gpu: str) -> list[float]:
+def predicted(
+    kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cache: str, gpu: str
+) -> list[float]:
     """Bytes into the SMs and out of them, and from HBM, of the main launch; and its seconds."""
     from iosim import AttentionProblem, predict
 
-    of_a_cache = {"page_size": PAGE, "cache_dtype": "fp8" if cache == "fp8" else None, "mask": "causal"}
+    of_a_cache = {
+        "page_size": PAGE,
+        "cache_dtype": "fp8" if cache == "fp8" else None,
+        "mask": "causal",
+    }
     problem = AttentionProblem(
         batch=batch, heads=KV_HEADS * group, kv_heads=KV_HEADS, seq_q=seq_q, seq_k=seq_k, head_dim=d, dtype="bf16",
         **(of_a_cache if kernel == "vllm-triton" else {}),
@@ -185,9 +213,13 @@ def main() -> None:
     names = ("kernel", "batch", "group", "seq_q", "seq_k", "head_dim", "cache")
     with open(args.out, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "kv_heads", "triton", *METRICS, *(f"predicted_{name}" for name in METRICS)])
+        writer.writerow(
+            [*names, "kv_heads", "triton", *METRICS, *(f"predicted_{name}" for name in METRICS)]
+        )
         for case, row in zip(CASES, found, strict=True):
-            writer.writerow([*case, KV_HEADS, triton.__version__, *row.values(), *predicted(*case, args.gpu)])
+            writer.writerow(
+                [*case, KV_HEADS, triton.__version__, *row.values(), *predicted(*case, args.gpu)]
+            )
 
 
 if __name__ == "__main__":

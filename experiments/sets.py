@@ -117,7 +117,10 @@ class SetsParams(ctypes.Structure):
 class OrdersParams(ctypes.Structure):
     """`OrdersParams` of sets.cu."""
 
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("data", "steps", "cycles")), ("count", ctypes.c_int32))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("data", "steps", "cycles")),
+        ("count", ctypes.c_int32),
+    )
 
 
 class Probe:
@@ -126,12 +129,17 @@ class Probe:
     def __init__(self, cubin: Path) -> None:
         import torch
 
-        self._kernel, self._orders = driver.Function(cubin, "sets"), driver.Function(cubin, "orders")
+        self._kernel, self._orders = (
+            driver.Function(cubin, "sets"),
+            driver.Function(cubin, "orders"),
+        )
         self._data = torch.zeros(PAGES * PAGE, device="cuda", dtype=torch.uint8)
         if self._data.data_ptr() % PAGE:
             raise InputError("the buffer does not begin with a page")
 
-    def cycles(self, target: int, tests: Sequence[Sequence[Segment]], keep: Sequence[int] = ()) -> Int32:
+    def cycles(
+        self, target: int, tests: Sequence[Sequence[Segment]], keep: Sequence[int] = ()
+    ) -> Int32:
         """How long the target's load took after `keep` and the segments of each test."""
         import torch
 
@@ -140,9 +148,24 @@ class Probe:
 
         segments = np.array([s for test in tests for s in test] or [(0, 0)])
         begin = np.cumsum([0, *(len(test) for test in tests)])
-        given = [on_gpu(a) for a in (np.full(len(tests), target), [*keep, 0], begin, segments[:, 0], segments[:, 1])]
+        given = [
+            on_gpu(a)
+            for a in (
+                np.full(len(tests), target),
+                [*keep, 0],
+                begin,
+                segments[:, 0],
+                segments[:, 1],
+            )
+        ]
         out = torch.zeros(len(tests), device="cuda", dtype=torch.int32)
-        p = SetsParams(self._data.data_ptr(), *(a.data_ptr() for a in given), out.data_ptr(), len(tests), len(keep))
+        p = SetsParams(
+            self._data.data_ptr(),
+            *(a.data_ptr() for a in given),
+            out.data_ptr(),
+            len(tests),
+            len(keep),
+        )
         torch.cuda.synchronize()
         self._kernel.launch((1, 1, 1), 1024, p, 0, 0)
         torch.cuda.synchronize()
@@ -185,7 +208,9 @@ class Found:
 
 
 def halved(
-    segments: list[Segment], matter: Callable[[list[Segment], list[int]], npt.NDArray[np.bool_]], most: int
+    segments: list[Segment],
+    matter: Callable[[list[Segment], list[int]], npt.NDArray[np.bool_]],
+    most: int,
 ) -> list[int]:
     """The lines of `segments` that matter, found by halving those segments that do.
 
@@ -199,7 +224,9 @@ def halved(
         if len(kept) > most:
             return []
         split = [(first, count, count // 2) for first, count in kept if count > 1]
-        segments = [half for first, count, n in split for half in ((first, n), (first + n, count - n))]
+        segments = [
+            half for first, count, n in split for half in ((first, n), (first + n, count - n))
+        ]
     return sorted(found)
 
 
@@ -312,7 +339,12 @@ def order_steps(order: str, then: int) -> list[Step]:
 
 def questions() -> list[tuple[str, int, str]]:
     """(order, loads at its end, line that is asked for) of all tests of a set."""
-    return [(order, then, asked) for order in ORDERS for asked in ORDERS[order] for then in range(MOST_THEN + 1)]
+    return [
+        (order, then, asked)
+        for order in ORDERS
+        for asked in ORDERS[order]
+        for then in range(MOST_THEN + 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -324,9 +356,14 @@ class Sides:
     near_cycles: float
     far_cycles: float
 
-    def test(self, order: str, then: int, asked: str, random: np.random.Generator) -> tuple[list[int], list[int]]:
+    def test(
+        self, order: str, then: int, asked: str, random: np.random.Generator
+    ) -> tuple[list[int], list[int]]:
         """(lines, steps) of a test, on lines drawn at random: the last is timed."""
-        drawn = {"near": random.permutation(self.near).tolist(), "far": random.permutation(self.far).tolist()}
+        drawn = {
+            "near": random.permutation(self.near).tolist(),
+            "far": random.permutation(self.far).tolist(),
+        }
         before = [(STEPS["load"], side, -n) for side in drawn for n in range(1, BEFORE + 1)]
         done = [(STEPS[what], side, number - 1) for what, side, number in order_steps(order, then)]
         side, number = asked.split()
@@ -341,8 +378,12 @@ def sides(probe: Probe, found: Found, random: np.random.Generator) -> tuple[Side
     for _ in range(TRIES):
         turn = random.permutation(lines.size)
         probe.flush()
-        least[turn] = np.minimum(least[turn], probe.timed(lines[turn], np.full(lines.size, STEPS["timed"])))
-    near, far = (float(n) for n in np.percentile(least, [25, 75]))  # about half of the lines are near
+        least[turn] = np.minimum(
+            least[turn], probe.timed(lines[turn], np.full(lines.size, STEPS["timed"]))
+        )
+    near, far = (
+        float(n) for n in np.percentile(least, [25, 75])
+    )  # about half of the lines are near
     at_home = least < (near + far) / 2
     _, page, count = np.unique(lines // LINES, return_inverse=True, return_counts=True)
     nears = np.bincount(page, weights=at_home)[count == 2]
@@ -355,7 +396,9 @@ def asked_of(probe: Probe, one: Sides, random: np.random.Generator) -> list[str]
 
     def cycles(several: list[tuple[str, int, str]]) -> Int32:
         tests = [one.test(*question, random) for question in several]
-        return probe.timed([n for lines, _ in tests for n in lines], [n for _, steps in tests for n in steps])
+        return probe.timed(
+            [n for lines, _ in tests for n in lines], [n for _, steps in tests for n in steps]
+        )
 
     if min(one.near.size, one.far.size) < LEAST_LINES:
         return None
@@ -363,7 +406,10 @@ def asked_of(probe: Probe, one: Sides, random: np.random.Generator) -> list[str]
     hit, home = (float(np.median(cycles([(order, then, "far 1")] * 16))) for then in (0, MOST_THEN))
     if not hit + MARGIN < home < one.far_cycles - MARGIN:
         return None
-    limits = {"near": [(hit + one.near_cycles) / 2] * 2, "far": [(hit + home) / 2, (home + one.far_cycles) / 2]}
+    limits = {
+        "near": [(hit + one.near_cycles) / 2] * 2,
+        "far": [(hit + home) / 2, (home + one.far_cycles) / 2],
+    }
     several = questions()
     return [
         ("near", "far", "memory")[int(np.searchsorted(limits[asked.split()[0]], n, side="right"))]
@@ -385,7 +431,10 @@ def record_orders(out: Path, probe: Probe, count: int) -> dict[str, str]:
     rows = []
     for (order, then, asked), of_sets in zip(questions(), zip(*answers, strict=True), strict=True):
         times = Counter(of_sets)
-        rows.append({"order": order, "then": then, "asked": asked} | {n: times[n] for n in ("near", "far", "memory")})
+        rows.append(
+            {"order": order, "then": then, "asked": asked}
+            | {n: times[n] for n in ("near", "far", "memory")}
+        )
     write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     return {
         "failed": f"{count - len(answers)} of {count} lines, dropped",
@@ -395,10 +444,16 @@ def record_orders(out: Path, probe: Probe, count: int) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
-    parser.add_argument("--out", type=Path, help="NPZ to write, CSV with --orders; its provenance goes beside it")
+    parser.add_argument(
+        "--out", type=Path, help="NPZ to write, CSV with --orders; its provenance goes beside it"
+    )
     parser.add_argument("--orders", action="store_true", help="ask which lines of a set stay")
-    parser.add_argument("--lines", type=int, help=f"how many target lines: {TARGETS}, with --orders {ORDER_TARGETS}")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be looked for; needs no GPU")
+    parser.add_argument(
+        "--lines", type=int, help=f"how many target lines: {TARGETS}, with --orders {ORDER_TARGETS}"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be looked for; needs no GPU"
+    )
     arguments = parser.parse_args()
     usual = ORDER_TARGETS if arguments.orders else TARGETS
     count = usual if arguments.lines is None else arguments.lines
@@ -415,7 +470,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         probe = Probe(compiled(HERE / "sets.cu", Path(name) / "sets.cubin"))
         told = (record_orders if arguments.orders else record)(out, probe, count)
-    options = f"{' --orders' * arguments.orders} --out {out.name}{f' --lines {count}' * (count != usual)}"
+    options = (
+        f"{' --orders' * arguments.orders} --out {out.name}{f' --lines {count}' * (count != usual)}"
+    )
     write_provenance(
         out, f"python experiments/sets.py{options}", seed=str(SEED),
         buffer=f"{PAGES} pages of 2 MiB in a row; line n is bytes [128 n, 128 n + 128)", **told,

@@ -66,9 +66,13 @@ class HopperSpec(Spec):
         """Raises `InputError` where shared memory, or the registers of a thread, do not hold it."""
         need, room = self.dynamic_shared_bytes, registers - SPARE_REGISTERS
         if need > SHARED_BYTES_PER_CTA:
-            raise InputError(f"{self.tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
+            raise InputError(
+                f"{self.tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}"
+            )
         if live > room:
-            raise InputError(f"{self.tile} keeps {live} registers of a thread in use; it has {room} for them")
+            raise InputError(
+                f"{self.tile} keeps {live} registers of a thread in use; it has {room} for them"
+            )
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,9 @@ class Sm90Spec(HopperSpec):
     def check(self, cc: str) -> None:
         super().check(cc)
         if self.cluster == 2 and self.block_k % 32:
-            raise InputError(f"block_k {self.block_k} is no multiple of 32; each CTA of a cluster copies half of it")
+            raise InputError(
+                f"block_k {self.block_k} is no multiple of 32; each CTA of a cluster copies half of it"
+            )
         self.check_tile(self.live_registers, CONSUMER_REGISTERS[self.consumers])
 
 
@@ -147,13 +153,19 @@ class Sm90Order(Sections):
     direction: str = "ascending"
 
     def __post_init__(self) -> None:
-        for name, accepted in (("order", ORDERS), ("blocks", tuple(BLOCKS)), ("direction", tuple(DIRECTIONS))):
+        for name, accepted in (
+            ("order", ORDERS),
+            ("blocks", tuple(BLOCKS)),
+            ("direction", tuple(DIRECTIONS)),
+        ):
             one_of(name, getattr(self, name), accepted)
         if self.section_heads < 0:
             raise InputError(f"section_heads {self.section_heads} must be at least 0")
 
 
-def table_of(schedule: Schedule, query_blocks: int, all_heads: int, batch: int = 1) -> npt.NDArray[np.int32]:
+def table_of(
+    schedule: Schedule, query_blocks: int, all_heads: int, batch: int = 1
+) -> npt.NDArray[np.int32]:
     """The remap table of any order: tile numbers, query blocks fastest, in the order in which to take them.
     `schedule`: without a cluster of its own: those of a kernel in clusters are numbered cluster by cluster.
     `query_blocks`: of a head, of a whole cluster's rows each. `all_heads`: batch x query heads."""
@@ -206,7 +218,10 @@ def _tensor_map(
     memory, rank = ctypes.create_string_buffer(192), len(dims)
     start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes
     place_of_map = ctypes.c_void_p(ctypes.addressof(memory) + start)
-    sizes_and_strides = (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*(2 * s for s in strides))
+    sizes_and_strides = (
+        (ctypes.c_uint64 * rank)(*dims),
+        (ctypes.c_uint64 * (rank - 1))(*(2 * s for s in strides)),
+    )
     box = (ctypes.c_uint32 * rank)(64, rows, outer, 1, 1), (ctypes.c_uint32 * rank)(*([1] * rank))
     driver.call(
         "cuTensorMapEncodeTiled", place_of_map, MAP_TYPES[dtype], rank, ctypes.c_void_p(address), *sizes_and_strides,
@@ -218,13 +233,22 @@ def _tensor_map(
 def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: int) -> TensorMap:
     """The map of a contiguous [batch, heads, seq, head_dim]."""
     batch, heads, seq, d = shape
-    return _tensor_map(dtype, address, (d, seq, heads, batch, 1), (d, seq * d, heads * seq * d, heads * seq * d), rows)
+    return _tensor_map(
+        dtype,
+        address,
+        (d, seq, heads, batch, 1),
+        (d, seq * d, heads * seq * d, heads * seq * d),
+        rows,
+    )
 
 
 def packed_map(dtype: str, address: int, shape: tuple[int, int, int, int], pack: int) -> TensorMap:
     """The map of a contiguous [batch, heads, seq, head_dim] whose boxes are 64 rows of `pack` heads, heads fastest."""
     batch, heads, seq, d = shape
-    dims, strides = (d, pack, seq, heads // pack, batch), (seq * d, d, pack * seq * d, heads * seq * d)
+    dims, strides = (
+        (d, pack, seq, heads // pack, batch),
+        (seq * d, d, pack * seq * d, heads * seq * d),
+    )
     return _tensor_map(dtype, address, dims, strides, pack, 64 // pack)
 
 
@@ -261,13 +285,21 @@ class Hopper(Loaded[H]):
             "lse_head": ragged.all_q if ragged else shape.seq_q, "scale2": scale * LOG2_E,
         }  # fmt: skip
 
-    def map_of(self, shape: Shape, address: int, ragged: Ragged | None, rows: int, of_queries: bool) -> TensorMap:
+    def map_of(
+        self, shape: Shape, address: int, ragged: Ragged | None, rows: int, of_queries: bool
+    ) -> TensorMap:
         """The map of a tensor of queries or of keys, whose boxes are so many rows."""
-        dtype, heads, d = self.spec.dtype, shape.heads if of_queries else shape.kv_heads, shape.head_dim
+        dtype, heads, d = (
+            self.spec.dtype,
+            shape.heads if of_queries else shape.kv_heads,
+            shape.head_dim,
+        )
         if ragged is None:
             seq = shape.seq_q if of_queries else shape.seq_k
             return dense_map(dtype, address, (shape.batch, heads, seq, d), rows)
-        return ragged_map(dtype, address, (ragged.all_q if of_queries else ragged.all_k, heads, d), rows)
+        return ragged_map(
+            dtype, address, (ragged.all_q if of_queries else ragged.all_k, heads, d), rows
+        )
 
 
 class Sm90Forward(Hopper[Sm90Spec]):
@@ -295,7 +327,9 @@ class Sm90Forward(Hopper[Sm90Spec]):
         scale = self.scale_of(shape, scale)
         if spec.pack > 1 and (spec.pack != shape.heads // shape.kv_heads or ragged is not None):
             asked = "lengths that vary" if ragged else f"{shape.heads} heads on {shape.kv_heads}"
-            raise InputError(f"pack {spec.pack} does not fit {asked}; accepted: as many query heads a key/value head")
+            raise InputError(
+                f"pack {spec.pack} does not fit {asked}; accepted: as many query heads a key/value head"
+            )
         maps = {}
         for name in "qkvo":
             if name in "qo" and spec.pack > 1:
@@ -310,6 +344,10 @@ class Sm90Forward(Hopper[Sm90Spec]):
             "remap": remap, "counter": self.counter.address, "heads": shape.heads // spec.pack,
             "group": shape.heads // shape.kv_heads // spec.pack, "query_blocks": tiles // all_heads, "tiles": tiles,
         })  # fmt: skip
-        at_once = tiles if spec.schedule == "one_tile" else min(tiles, driver.multiprocessors() // spec.cluster)
+        at_once = (
+            tiles
+            if spec.schedule == "one_tile"
+            else min(tiles, driver.multiprocessors() // spec.cluster)
+        )
         grid = (at_once * spec.cluster, 1, 1)
         return Sm90Launch(self.main, grid, spec.threads, p, spec.dynamic_shared_bytes, self.counter)

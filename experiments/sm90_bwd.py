@@ -51,7 +51,10 @@ class Sm90BwdSpec(HopperSpec):
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        keys, queries = 2 * self.block_k * self.head_dim * 2, 2 * self.stages * self.block_q * self.head_dim * 2
+        keys, queries = (
+            2 * self.block_k * self.head_dim * 2,
+            2 * self.stages * self.block_q * self.head_dim * 2,
+        )
         scores = self.score_stages * self.block_k * self.block_q * 2
         dq = 0 if self.sums == "added" else self.block_q * self.head_dim * 4
         barriers = 2 + 4 * self.stages + 2 * self.score_stages + 2 * CONSUMERS
@@ -65,18 +68,28 @@ class Sm90BwdSpec(HopperSpec):
     def check(self, cc: str) -> None:
         super().check(cc)
         if self.head_dim * self.block_q < 64 * 128:
-            raise InputError(f"{self.tile} leaves a warpgroup less than 64 columns of dQ; block_q must be 128")
+            raise InputError(
+                f"{self.tile} leaves a warpgroup less than 64 columns of dQ; block_q must be 128"
+            )
         if self.overlap == "former_queries" and self.stages < 2:
-            why = "has no room for the next Q while this one is in use; former_queries needs 2 stages"
+            why = (
+                "has no room for the next Q while this one is in use; former_queries needs 2 stages"
+            )
             raise InputError(f"{self.tile} {why}")
         self.check_tile(self.live_registers, REGISTERS)
 
 
-def fastest_backward(head_dim: int, mask: str = "none", dtype: str = "bf16", ordered: bool = False) -> Sm90BwdSpec:
+def fastest_backward(
+    head_dim: int, mask: str = "none", dtype: str = "bf16", ordered: bool = False
+) -> Sm90BwdSpec:
     """The instantiation that was fastest on an H200 (`bench_bwd_sm90.py sweep`)."""
     if head_dim == 64:
-        return Sm90BwdSpec(64, 128, 2, 1, mask, dtype, "ordered" if ordered else "added", "former_queries")
-    return Sm90BwdSpec(head_dim, 64, 2, 1, mask, dtype, "ordered" if ordered else "copied", "same_queries")
+        return Sm90BwdSpec(
+            64, 128, 2, 1, mask, dtype, "ordered" if ordered else "added", "former_queries"
+        )
+    return Sm90BwdSpec(
+        head_dim, 64, 2, 1, mask, dtype, "ordered" if ordered else "copied", "same_queries"
+    )
 
 
 MAPPED = ("q", "k", "v", "d_o", "dk", "dv")
@@ -111,7 +124,10 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
 
     def load(self) -> None:
         self.main = self.function("flash_bwd_sm90", self.spec.dynamic_shared_bytes)
-        self.rows, self.query = self.function("flash_bwd_sm90_rows"), self.function("flash_bwd_sm90_query")
+        self.rows, self.query = (
+            self.function("flash_bwd_sm90_rows"),
+            self.function("flash_bwd_sm90_query"),
+        )
 
     def head_blocks(self, shape: Shape, ragged: Ragged | None = None) -> int:
         """Query blocks that the workspaces hold of a head, and of all sequences where lengths vary."""
@@ -121,7 +137,11 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
 
     def workspace(self, shape: Shape, ragged: Ragged | None = None) -> Workspace:
         blocks = self.head_blocks(shape, ragged) * (shape.heads if ragged else shape.all_heads)
-        return Workspace(blocks * self.spec.block_q * 8, blocks * self.spec.block_q * shape.head_dim * 4, blocks * 8)
+        return Workspace(
+            blocks * self.spec.block_q * 8,
+            blocks * self.spec.block_q * shape.head_dim * 4,
+            blocks * 8,
+        )
 
     def launches(
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
@@ -152,6 +172,8 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
         queries = (-(-shape.seq_q // spec.block_q), shape.heads, shape.batch)
         return [
             Launch(self.rows, queries, QUERY_THREADS, p, 0),
-            Launch(self.main, (key_blocks * kv_heads, 1, 1), spec.threads, p, spec.dynamic_shared_bytes),
+            Launch(
+                self.main, (key_blocks * kv_heads, 1, 1), spec.threads, p, spec.dynamic_shared_bytes
+            ),
             Launch(self.query, queries, QUERY_THREADS, p, 0),
         ]

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
-KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+KNOBS = (
+    "consumers",
+    "block_k",
+    "stages",
+    "q_stages",
+    "schedule",
+    "cluster",
+    "pipeline",
+    "turns",
+    "poly",
+)
 BACKWARD_KNOBS = ("block_q", "stages", "score_stages", "sums", "overlap")
 FORWARD, BACKWARD, ORDERED = "flash_fwd_sm90", "flash_bwd_sm90", "flash_bwd_sm90_ordered"
 Row = dict[str, str]
@@ -93,7 +103,9 @@ def calls(rows: list[Row], regime: str) -> dict[tuple[str, ...], dict[str, Row]]
     grouped: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         if row["regime"] == regime:
-            problem = tuple(row[x] for x in ("head_dim", "heads", "kv_heads", "seq_q", "causal", "dtype"))
+            problem = tuple(
+                row[x] for x in ("head_dim", "heads", "kv_heads", "seq_q", "causal", "dtype")
+            )
             grouped.setdefault(problem, {})[row["implementation"]] = row
     return grouped
 
@@ -101,7 +113,8 @@ def calls(rows: list[Row], regime: str) -> dict[tuple[str, ...], dict[str, Row]]
 def speeds(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
     more = " in order |" if own_name == BACKWARD else ""
     yield (
-        "| head_dim | heads x tokens | causal | type | ours | cuDNN | ours / its | PyTorch flash | ours / its |" + more
+        "| head_dim | heads x tokens | causal | type | ours | cuDNN | ours / its | PyTorch flash | ours / its |"
+        + more
     )
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |" + (" --- |" if more else "")
     for (d, heads, kv_heads, seq, causal, dtype), by in calls(rows, "burst").items():
@@ -120,7 +133,10 @@ def means(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
         own, cudnn, flash = (float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash"))
         ratios.setdefault((d, causal), []).append((own / cudnn, own / flash))
     for (d, causal), pairs in ratios.items():
-        cells = [f"{min(x):.2f}, {math.exp(sum(map(math.log, x)) / len(x)):.2f}" for x in zip(*pairs, strict=True)]
+        cells = [
+            f"{min(x):.2f}, {math.exp(sum(map(math.log, x)) / len(x)):.2f}"
+            for x in zip(*pairs, strict=True)
+        ]
         yield f"| {d} | {'yes' if causal == '1' else 'no'} | {cells[0]} | {cells[1]} |"
 
 
@@ -141,7 +157,11 @@ def steps(rows: list[Row], head_dim: str) -> Iterator[str]:
         if row["head_dim"] == head_dim
     }
     for name, knobs in STEPS[head_dim].items():
-        cells = [f"{float(rates[knobs, seq, causal]):.0f}" for seq in ("4096", "16384") for causal in "01"]
+        cells = [
+            f"{float(rates[knobs, seq, causal]):.0f}"
+            for seq in ("4096", "16384")
+            for causal in "01"
+        ]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -152,10 +172,15 @@ def backward_steps(rows: list[Row], head_dim: str) -> Iterator[str]:
     rates = {
         (" ".join(row[knob] for knob in BACKWARD_KNOBS), row["seq_q"], row["causal"]): row["tflops"]
         for row in rows
-        if row["head_dim"] == head_dim and row["order"] == ("head" if row["causal"] == "1" else "query")
+        if row["head_dim"] == head_dim
+        and row["order"] == ("head" if row["causal"] == "1" else "query")
     }
     for name, knobs in BACKWARD_STEPS[head_dim].items():
-        cells = [f"{float(rates[knobs, seq, causal]):.0f}" for seq in ("4096", "16384") for causal in "01"]
+        cells = [
+            f"{float(rates[knobs, seq, causal]):.0f}"
+            for seq in ("4096", "16384")
+            for causal in "01"
+        ]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -182,7 +207,11 @@ def order_of(row: Row) -> str:
 def default_of(rows: list[Row], causal: str) -> Row:
     """The row of the order that bench_sm90.py, or bench_bwd_sm90.py, takes by default."""
     backward = rows[0]["implementation"] == BACKWARD
-    order = ("head", "heavy_first") if causal == "1" else ("query", "heavy_first" if backward else "light_first")
+    order = (
+        ("head", "heavy_first")
+        if causal == "1"
+        else ("query", "heavy_first" if backward else "light_first")
+    )
     names = ("order", "blocks", "section_heads", "direction")
     return next(row for row in rows if tuple(row[x] for x in names) == (*order, "0", "ascending"))
 
@@ -192,7 +221,9 @@ def orders(rows: list[Row]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- |"
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        grouped.setdefault(tuple(row[x] for x in ("head_dim", "heads", "seq_q", "causal")), []).append(row)
+        grouped.setdefault(
+            tuple(row[x] for x in ("head_dim", "heads", "seq_q", "causal")), []
+        ).append(row)
 
     for (d, heads, seq, causal), several in grouped.items():
         default = default_of(several, causal)
@@ -214,7 +245,9 @@ def order_bytes(rows: list[Row]) -> Iterator[str]:
         shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
         compulsory = (int(heads) + 2 * int(kv_heads)) * int(seq) * int(d) * 2 / 1e9
         ranked = sorted(several, key=lambda x: int(x["hbm_read"]))
-        fewest, most = (f"{int(x['hbm_read']) / 1e9:.2f} ({order_of(x)})" for x in (ranked[0], ranked[-1]))
+        fewest, most = (
+            f"{int(x['hbm_read']) / 1e9:.2f} ({order_of(x)})" for x in (ranked[0], ranked[-1])
+        )
         default = int(default_of(several, causal)["hbm_read"]) / 1e9
         mask = "yes" if causal == "1" else "no"
         yield f"| {d} | {shape} | {mask} | {compulsory:.2f} | {fewest} | {default:.2f} | {most} |"
@@ -233,7 +266,9 @@ def long_tables() -> dict[str, list[str]]:
     sweep, backward_sweep = rows_of("h200_sm90_sweep.csv"), rows_of("h200_bwd_sm90_sweep.csv")
     backward = [row for row in rows_of("h200_bwd_sm90_orders.csv") if row["causal"] == "1"]
     named = {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
-    named |= {f"backward steps {d}": list(backward_steps(backward_sweep, d)) for d in BACKWARD_STEPS}
+    named |= {
+        f"backward steps {d}": list(backward_steps(backward_sweep, d)) for d in BACKWARD_STEPS
+    }
     return named | {
         "sustained": list(sustained(rows_of("h200_sm90_times.csv"))),
         "packed": list(packed(rows_of("h200_sm90_packed.csv"))),

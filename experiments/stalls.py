@@ -51,12 +51,18 @@ def calls() -> Iterator[Call]:
     for head_dim in (64, 128):
         for tokens in (128, 256, 457, 512, 1024, 2048):
             heads = LONGEST // -(-tokens // 128)
-            yield from (Call("pytorch_flash", 1, heads, tokens, tokens, head_dim, causal) for causal in (0, 1))
+            yield from (
+                Call("pytorch_flash", 1, heads, tokens, tokens, head_dim, causal)
+                for causal in (0, 1)
+            )
     for head_dim in (24, 56, 88, 96, 120, 192, 200, 256):
         yield Call("pytorch_flash", 1, 330, 1024, 1024, head_dim, 0)
     for head_dim in (56, 64, 96, 120, 128, 192):
         for tokens in (512, 2048):
-            yield from (Call("pytorch_flash_backward", 1, 48, tokens, tokens, head_dim, causal) for causal in (0, 1))
+            yield from (
+                Call("pytorch_flash_backward", 1, 48, tokens, tokens, head_dim, causal)
+                for causal in (0, 1)
+            )
     for sizes in (
         (23, 27, 317, 5120, 64), (1, 23, 768, 15669, 48), (1, 31, 1, 9075, 128), (1, 31, 128, 9075, 128),
         (1, 31, 1024, 9075, 128), (1, 32, 64, 8192, 64), (1, 32, 64, 1024, 64), (1, 32, 8192, 64, 64),
@@ -102,7 +108,9 @@ def profile(folder: Path) -> list[dict[str, float]]:
                f"{TIME},{INSTRUCTIONS}", "-o", str(report), sys.executable, __file__, "--launch"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not report.is_file():
-        raise InputError(f"the profiler left no report: {(done.stdout + done.stderr).strip()[-300:]}")
+        raise InputError(
+            f"the profiler left no report: {(done.stdout + done.stderr).strip()[-300:]}"
+        )
     page = ["ncu", "--import", str(report), "--csv", "--page", "raw"]
     text = subprocess.run(page, check=True, capture_output=True, text=True).stdout
     units, *rows = csv.DictReader(text[text.index('"ID"') :].splitlines())

@@ -73,7 +73,9 @@ def measure(_: Path) -> pd.DataFrame:
     board = pynvml.nvmlDeviceGetHandleByIndex(0)
     torch.manual_seed(0)
     rows = []
-    for head_dim, queries, heads, keys, place in itertools.product(HEAD_DIMS, QUERIES, HEADS, KEYS, PLACES):
+    for head_dim, queries, heads, keys, place in itertools.product(
+        HEAD_DIMS, QUERIES, HEADS, KEYS, PLACES
+    ):
         if place != "shared" and 4 * heads * keys * head_dim > MOST_BYTES:
             continue
         q, k, v = tensors(place, heads, queries, keys, head_dim)
@@ -81,11 +83,23 @@ def measure(_: Path) -> pd.DataFrame:
             try:
                 taken = seconds(backend, q, k, v)
             except RuntimeError as error:
-                print(f"{backend} {place} {heads} x {keys}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+                print(
+                    f"{backend} {place} {heads} x {keys}: {str(error).splitlines()[0][:100]}",
+                    file=sys.stderr,
+                )
                 continue
             clock = pynvml.nvmlDeviceGetClockInfo(board, pynvml.NVML_CLOCK_SM)
             rows.append((backend, place, heads, queries, keys, head_dim, f"{taken:.9f}", clock))
-    names = ("implementation", "keys_lie", "heads", "seq_q", "seq_k", "head_dim", "seconds", "nvml_sm_mhz")
+    names = (
+        "implementation",
+        "keys_lie",
+        "heads",
+        "seq_q",
+        "seq_k",
+        "head_dim",
+        "seconds",
+        "nvml_sm_mhz",
+    )
     return pd.DataFrame(rows, columns=list(names))
 
 

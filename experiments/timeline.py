@@ -91,7 +91,12 @@ STEP_CASES = {
     "heads fastest, alternating": ("none", 4, 65536, Order("head", direction="alternating")),
     "queries fastest": ("none", 4, 65536, Order("query")),
     "causal, heads fastest, heavy first": ("causal", 8, 65536, Order("head", heavy_first=True)),
-    "causal, queries fastest, descending": ("causal", 8, 65536, Order("query", direction="descending")),
+    "causal, queries fastest, descending": (
+        "causal",
+        8,
+        65536,
+        Order("query", direction="descending"),
+    ),
 }
 LOOP = '  _Pragma("unroll 1") for (int t = 0; t < walk.count; ++t) {\n'
 
@@ -102,11 +107,16 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
     for old, new in (
         ("struct FwdParams {", STORE + "struct FwdParams {"),
         ("  plan<T>(p, w, walk);\n", "  plan<T>(p, w, walk);\n" + MARK_START),
-        ("  finish<T>(rows, p, walk, shared);\n", "  finish<T>(rows, p, walk, shared);\n" + MARK_END),
+        (
+            "  finish<T>(rows, p, walk, shared);\n",
+            "  finish<T>(rows, p, walk, shared);\n" + MARK_END,
+        ),
         (LOOP, LOOP + MARK_STEP * steps),
     ):
         if text.count(old) != 1:
-            raise InputError(f"flash_fwd.cuh has {text.count(old)} lines '{old.strip()}'; the marks need one")
+            raise InputError(
+                f"flash_fwd.cuh has {text.count(old)} lines '{old.strip()}'; the marks need one"
+            )
         text = text.replace(old, new)
     (folder / "flash_fwd.cuh").write_text(text, encoding="utf-8")
     for source in source_files("flash_fwd.cu"):
@@ -117,7 +127,9 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
 
 def from_device(module: ctypes.c_void_p, name: str, dtype: Any) -> np.ndarray[Any, Any]:
     address, size = ctypes.c_uint64(), ctypes.c_size_t()
-    driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode())
+    driver.call(
+        "cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode()
+    )
     found = np.empty(size.value // np.dtype(dtype).itemsize, dtype=dtype)
     driver.call("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), address, size)
     return found
@@ -136,9 +148,13 @@ def sides_of_sms(folder: Path, sms: int) -> np.ndarray[Any, Any]:
     order = torch.zeros(sms, device="cuda", dtype=torch.int32)
     values = [ctypes.c_void_p(lines.data_ptr()), ctypes.c_uint32(stride), ctypes.c_uint32(n),
               ctypes.c_void_p(took.data_ptr()), ctypes.c_void_p(order.data_ptr())]  # fmt: skip
-    pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values])
+    pointers = (ctypes.c_void_p * len(values))(
+        *[ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
+    )
     for _ in range(2):
-        driver.call("cuLaunchKernel", function._handle, sms, 1, 1, 32, 1, 1, shared, None, pointers, None)
+        driver.call(
+            "cuLaunchKernel", function._handle, sms, 1, 1, 32, 1, 1, shared, None, pointers, None
+        )
         torch.cuda.synchronize()
     latency = took.cpu().numpy().reshape(sms, n).astype(np.float64)
     latency -= np.median(latency, axis=1, keepdims=True)
@@ -157,7 +173,9 @@ def run(mask: str, heads: int, tokens: int, order: Order, forward: Forward) -> N
     import torch
 
     d = TILE["head_dim"]
-    q, k, v, o = (torch.randn(1, heads, tokens, d, device="cuda", dtype=torch.bfloat16) for _ in "qkvo")
+    q, k, v, o = (
+        torch.randn(1, heads, tokens, d, device="cuda", dtype=torch.bfloat16) for _ in "qkvo"
+    )
     lse = torch.empty(heads, tokens, device="cuda")
     addresses = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
     shape = Shape(1, heads, heads, tokens, tokens, d)
@@ -189,7 +207,9 @@ def record_steps(path: Path, folder: Path, side: np.ndarray[Any, Any]) -> None:
         )
         end = from_device(forward.main._module, "timeline_end", np.uint64)[:tiles].astype(np.int64)
         zero = at[:, 0].min()
-        found[f"{name}: at"] = np.clip((at - zero) // 100, 0, 2**31 - 1).astype(np.int32)  # tenths of a microsecond
+        found[f"{name}: at"] = np.clip((at - zero) // 100, 0, 2**31 - 1).astype(
+            np.int32
+        )  # tenths of a microsecond
         found[f"{name}: end"] = ((end - zero) // 100).astype(np.int32)
         sm = from_device(forward.main._module, "timeline_sm", np.uint32)[:tiles].astype(int)
         found[f"{name}: side"] = side[sm].astype(np.uint8)
@@ -216,9 +236,10 @@ def measure(
     pairs = np.array([first[sm[first] == n] for n in range(sms)])
     older, younger = pairs.min(axis=1), pairs.max(axis=1)
     # while the older runs, the younger does (1 - b/2) / (1 + b/2) of its steps; then it is the oldest itself
-    ratio = ((took[younger] - took[older]) / (took[older] / steps[older]) - (steps[younger] - steps[older])) / steps[
-        older
-    ]
+    ratio = (
+        (took[younger] - took[older]) / (took[older] / steps[older])
+        - (steps[younger] - steps[older])
+    ) / steps[older]
     pace = (took[older] + took[younger]) / (
         steps[older] + steps[younger]
     )  # an SM's first two CTAs, while all SMs have two
@@ -234,8 +255,12 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="CSV to write; its provenance goes beside it")
-    parser.add_argument("--steps", action="store_true", help="times of every 64th step instead, as NPZ")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="CSV to write; its provenance goes beside it"
+    )
+    parser.add_argument(
+        "--steps", action="store_true", help="times of every 64th step instead, as NPZ"
+    )
     given = parser.parse_args()
     out: Path = given.out
     driver.use_device()
@@ -249,7 +274,12 @@ def main() -> None:
             source, rows = marked_source(folder), []
             for mask in ("none", "causal"):
                 forward = built(mask, source)
-                rows += [measure(*case, forward, side) for case in CASES if case[0] == mask for _ in range(2)]
+                rows += [
+                    measure(*case, forward, side)
+                    for case in CASES
+                    if case[0] == mask
+                    for _ in range(2)
+                ]
             write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     write_provenance(
         out, f"python experiments/timeline.py{' --steps' * given.steps} --out {out.name}",

@@ -16,17 +16,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 class Attention(nn.Module):
     """Causal self-attention as GPT-2 has it: one projection to Q, K and V; `naive` writes out its products."""
 
-    def __init__(self, width: int, heads: int, tokens: int, causal: bool, naive: bool, device: Any) -> None:
+    def __init__(
+        self, width: int, heads: int, tokens: int, causal: bool, naive: bool, device: Any
+    ) -> None:
         super().__init__()
         self.heads, self.causal, self.naive = heads, causal, naive
         self.qkv = nn.Linear(width, 3 * width, device=device)
         self.proj = nn.Linear(width, width, device=device)
         if naive:
-            self.register_buffer("future", torch.ones(tokens, tokens, dtype=torch.bool, device=device).triu(1))
+            self.register_buffer(
+                "future", torch.ones(tokens, tokens, dtype=torch.bool, device=device).triu(1)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, tokens, width = x.shape
-        q, k, v = (t.view(batch, tokens, self.heads, -1).transpose(1, 2) for t in self.qkv(x).split(width, dim=-1))
+        q, k, v = (
+            t.view(batch, tokens, self.heads, -1).transpose(1, 2)
+            for t in self.qkv(x).split(width, dim=-1)
+        )
         if self.naive:
             scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
             scores = scores.masked_fill(self.future, float("-inf"))
@@ -37,7 +44,16 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, tokens: int, causal: bool, naive: bool, tanh: bool, device: Any) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        tokens: int,
+        causal: bool,
+        naive: bool,
+        tanh: bool,
+        device: Any,
+    ) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width, device=device)
         self.attn = Attention(width, heads, tokens, causal, naive, device)
@@ -53,12 +69,21 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     def __init__(
-        self, vocabulary: int, width: int, heads: int, layers: int, tokens: int, naive: bool, device: Any
+        self,
+        vocabulary: int,
+        width: int,
+        heads: int,
+        layers: int,
+        tokens: int,
+        naive: bool,
+        device: Any,
     ) -> None:
         super().__init__()
         self.wte = nn.Embedding(vocabulary, width, device=device)
         self.wpe = nn.Embedding(tokens, width, device=device)
-        self.blocks = nn.ModuleList(Block(width, heads, tokens, True, naive, True, device) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, tokens, True, naive, True, device) for _ in range(layers)
+        )
         self.ln_f = nn.LayerNorm(width, device=device)
         self.head = nn.Linear(width, vocabulary, bias=False, device=device)
 
@@ -80,7 +105,10 @@ class LlamaAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         batch, tokens, width = x.shape
-        q, k, v = (p(x).view(batch, tokens, -1, self.head_dim).transpose(1, 2) for p in (self.q, self.k, self.v))
+        q, k, v = (
+            p(x).view(batch, tokens, -1, self.head_dim).transpose(1, 2)
+            for p in (self.q, self.k, self.v)
+        )
         q, k = (t * cos + turned(t) * sin for t in (q, k))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o(y.transpose(1, 2).reshape(batch, tokens, width))
@@ -110,16 +138,28 @@ class LlamaBlock(nn.Module):
 
 class Llama(nn.Module):
     def __init__(
-        self, vocabulary: int, width: int, heads: int, kv_heads: int, hidden: int, layers: int, tokens: int, device: Any
+        self,
+        vocabulary: int,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        hidden: int,
+        layers: int,
+        tokens: int,
+        device: Any,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width, device=device)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, hidden, device) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            LlamaBlock(width, heads, kv_heads, hidden, device) for _ in range(layers)
+        )
         self.norm = nn.RMSNorm(width, eps=1e-5, device=device)
         self.head = nn.Linear(width, vocabulary, bias=False, device=device)
         head_dim = width // heads
         rates = 10000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
-        angles = torch.outer(torch.arange(tokens, device=device, dtype=torch.float32), rates).repeat(1, 2)
+        angles = torch.outer(
+            torch.arange(tokens, device=device, dtype=torch.float32), rates
+        ).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
@@ -131,13 +171,17 @@ class Llama(nn.Module):
 
 
 class ViT(nn.Module):
-    def __init__(self, width: int, heads: int, layers: int, side: int, patch: int, classes: int, device: Any) -> None:
+    def __init__(
+        self, width: int, heads: int, layers: int, side: int, patch: int, classes: int, device: Any
+    ) -> None:
         super().__init__()
         tokens = (side // patch) ** 2 + 1
         self.patches = nn.Conv2d(3, width, patch, stride=patch, device=device)
         self.cls = nn.Parameter(torch.zeros(1, 1, width, device=device))
         self.position = nn.Parameter(torch.zeros(1, tokens, width, device=device))
-        self.blocks = nn.ModuleList(Block(width, heads, tokens, False, False, False, device) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, tokens, False, False, False, device) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width, device=device)
         self.head = nn.Linear(width, classes, device=device)
 
@@ -162,8 +206,12 @@ class Case:
 
 MODELS = {
     "gpt2": Case(lambda d: GPT(50304, 768, 12, 6, 1024, False, d), (8, 1024), (8, 1024), 50304),
-    "llama": Case(lambda d: Llama(32000, 1024, 16, 4, 2816, 4, 2048, d), (4, 2048), (4, 2048), 32000),
-    "vit": Case(lambda d: ViT(768, 12, 6, 224, 16, 1000, d), (64, 3, 224, 224), (64,), 1000, images=True),
+    "llama": Case(
+        lambda d: Llama(32000, 1024, 16, 4, 2816, 4, 2048, d), (4, 2048), (4, 2048), 32000
+    ),
+    "vit": Case(
+        lambda d: ViT(768, 12, 6, 224, 16, 1000, d), (64, 3, 224, 224), (64,), 1000, images=True
+    ),
     "naive": Case(lambda d: GPT(32000, 768, 12, 4, 1024, True, d), (4, 1024), (4, 1024), 32000),
 }
 ATTENTION = {
@@ -211,9 +259,13 @@ def attention_call(name: str, backend: str, passes: str, device: str) -> Callabl
 
     def attend() -> torch.Tensor:
         if allowed is None:
-            return functional.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=kv_heads < heads)
+            return functional.scaled_dot_product_attention(
+                *leaves, is_causal=causal, enable_gqa=kv_heads < heads
+            )
         with sdpa_kernel(allowed):
-            return functional.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=kv_heads < heads)
+            return functional.scaled_dot_product_attention(
+                *leaves, is_causal=causal, enable_gqa=kv_heads < heads
+            )
 
     def call() -> Any:
         out = attend()
@@ -226,5 +278,8 @@ def cases() -> list[tuple[str, str, str, str]]:
     """(what, name, backend, passes) of all that is predicted and counted, in order."""
     models = [("model", name, "default", passes) for name in MODELS for passes in PASSES]
     return models + [
-        ("attention", name, backend, passes) for name in ATTENTION for backend in BACKENDS for passes in PASSES
+        ("attention", name, backend, passes)
+        for name in ATTENTION
+        for backend in BACKENDS
+        for passes in PASSES
     ]

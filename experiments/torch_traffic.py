@@ -26,9 +26,7 @@ import torch_transformers
 
 METRICS = "dram__bytes_read.sum,dram__bytes_write.sum"
 OPTIONS = f"--replay-mode app-range --cache-control all --clock-control none --metrics {METRICS}"
-KERNEL_OPTIONS = (
-    f"--replay-mode kernel --cache-control none --clock-control none --profile-from-start off --metrics {METRICS}"
-)
+KERNEL_OPTIONS = f"--replay-mode kernel --cache-control none --clock-control none --profile-from-start off --metrics {METRICS}"
 FLUSH_BYTES = 1 << 30
 CUDNN = "9.19.0"
 """The version that was there."""
@@ -49,7 +47,9 @@ def cases(which: str = "models") -> list[Case]:
             for name in torch_transformers.CASES for passes in torch_transformers.PASSES]  # fmt: skip
 
 
-def prepared(what: str, name: str, backend: str, passes: str, device: str) -> tuple[Callable[[], Any], Any]:
+def prepared(
+    what: str, name: str, backend: str, passes: str, device: str
+) -> tuple[Callable[[], Any], Any]:
     """(one step, the model or None)."""
     if what == "transformers":
         return torch_transformers.call(name, passes, device)
@@ -99,11 +99,19 @@ def listed(out: str, which: str = "models") -> None:
     for case in cases(which):
         profiler = profile(activities=[ProfilerActivity.CUDA])
         on_gpu(case, profiler.start, profiler.stop)
-        on_device = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+        on_device = [
+            e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA
+        ]
         for event in sorted(on_device, key=lambda e: e.time_range.start):
             rows.append([*case, event.name[:160], f"{event.time_range.elapsed_us():.3f}"])
     write(out, (*COLUMNS, "kernel", "us"), rows)
-    print(torch.__version__, torch.version.cuda, "cudnn", torch.backends.cudnn.version(), torch.cuda.get_device_name())
+    print(
+        torch.__version__,
+        torch.version.cuda,
+        "cudnn",
+        torch.backends.cudnn.version(),
+        torch.cuda.get_device_name(),
+    )
 
 
 def predicted(case: Case, gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
@@ -119,7 +127,15 @@ def predicted(case: Case, gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
 
 def predict(out: str, which: str = "models") -> None:
     """What TrafficMode says of every case, as a table."""
-    columns = ("kernel", "operators", "hbm_read", "hbm_write", "attention_read", "attention_write", "seconds")
+    columns = (
+        "kernel",
+        "operators",
+        "hbm_read",
+        "hbm_write",
+        "attention_read",
+        "attention_write",
+        "seconds",
+    )
     rows = []
     for case in cases(which):
         result = predicted(case)
@@ -154,7 +170,10 @@ def join(ranges: str, kernel_list: str, out: str, which: str = "models") -> None
     for case, (_, read, written) in zip(cases(which), counted, strict=True):
         mine = [row for row in listed_rows if tuple(row[c] for c in COLUMNS) == case]
         names = dict.fromkeys(
-            short for row in mine for word, short in ATTENTION_KERNELS.items() if word in row["kernel"]
+            short
+            for row in mine
+            for word, short in ATTENTION_KERNELS.items()
+            if word in row["kernel"]
         )
         seconds = sum(float(row["us"]) for row in mine) / 1e6
         rows.append([*case, "+".join(names), len(mine), read, written, f"{seconds:.9f}"])
@@ -189,7 +208,10 @@ def compare(which: str = "models", counted: str = "") -> None:
 def line(case: Case, counted: tuple[int, int], said: Any) -> str:
     """Counted bytes and how far those are off that a prediction says."""
     read, written = counted
-    off = [100 * (x / y - 1) for x, y in ((said.read, read), (said.write, written), (said.total, read + written))]
+    off = [
+        100 * (x / y - 1)
+        for x, y in ((said.read, read), (said.write, written), (said.total, read + written))
+    ]
     return (f"{case[0]:13}{case[1]:10}{case[2]:9}{case[3]:9}{read / 1e6:7,.0f} MB{off[0]:+7.1f}%"
             f"{written / 1e6:8,.0f} MB{off[1]:+7.1f}%{off[2]:+7.1f}%")  # fmt: skip
 
@@ -197,11 +219,21 @@ def line(case: Case, counted: tuple[int, int], said: Any) -> str:
 def in_place() -> None:
     """Attention of the GPT-2's training step where it runs, forward and backward: predicted against counted bytes."""
     with open(IN_PLACE, encoding="utf-8", newline="") as file:
-        counted = [row for row in csv.DictReader(file) if row["name"] == "gpt2" and "cudnn" in row["kernel"]]
+        counted = [
+            row
+            for row in csv.DictReader(file)
+            if row["name"] == "gpt2" and "cudnn" in row["kernel"]
+        ]
     attention = predicted(("model", "gpt2", "default", "fwd+bwd")).attention
-    for phase, words in (("forward", ("fprop",)), ("backward", ("bprop", "compute_dot_do_o", "convert_dq"))):
+    for phase, words in (
+        ("forward", ("fprop",)),
+        ("backward", ("bprop", "compute_dot_do_o", "convert_dq")),
+    ):
         mine = [row for row in counted if any(word in row["kernel"] for word in words)]
-        moved = sum(int(row["hbm_read"]) for row in mine), sum(int(row["hbm_write"]) for row in mine)
+        moved = (
+            sum(int(row["hbm_read"]) for row in mine),
+            sum(int(row["hbm_write"]) for row in mine),
+        )
         print(line(("in place", "gpt2", "default", phase), moved, attention.phase(phase).hbm))
 
 

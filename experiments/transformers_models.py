@@ -23,7 +23,13 @@ DTYPE = torch.bfloat16
 CUDNN = "9.19.0"
 COUNTED = Path(__file__).resolve().parent / "measurements" / "transformers_models.csv"
 QUANTITIES = ("hbm_read", "hbm_write", "l2_read", "l2_write")
-TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 3, "sep_token_id": 4}
+TOKENS = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 3,
+    "sep_token_id": 4,
+}
 WHISPER = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 512, "encoder_attention_heads": 8,
            "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}  # fmt: skip
 GEMMA = {"num_hidden_layers": 6, "hidden_size": 1152, "num_attention_heads": 4, "num_key_value_heads": 1,
@@ -51,7 +57,10 @@ def traffic(name: str, passes: str, gpu: str) -> TrafficMode:
     config = getattr(transformers, configuration)(**keys)
     with torch.device("meta"):
         model = getattr(transformers, kind)._from_config(config, dtype=DTYPE)
-        given = {key: torch.zeros(shape, dtype=torch.long if "ids" in key else DTYPE) for key, shape in shapes.items()}
+        given = {
+            key: torch.zeros(shape, dtype=torch.long if "ids" in key else DTYPE)
+            for key, shape in shapes.items()
+        }
         model.train(passes != "fwd")
         with TrafficMode(gpu, cudnn=CUDNN) as mode:
             if passes == "fwd":

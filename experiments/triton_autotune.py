@@ -154,7 +154,9 @@ def compiled(task: tuple[int, Config, str]) -> dict[str, Any]:
     return found
 
 
-def tuned(bench: Bench, configs: list[Config], prune: dict[str, Any] | None, cache: str) -> tuple[float, Any]:
+def tuned(
+    bench: Bench, configs: list[Config], prune: dict[str, Any] | None, cache: str
+) -> tuple[float, Any]:
     """(seconds, autotuner) of one autotuned call with the compiled kernels of `cache`."""
     import torch
     import triton
@@ -162,7 +164,10 @@ def tuned(bench: Bench, configs: list[Config], prune: dict[str, Any] | None, cac
     triton.knobs.cache.dir = cache
     os.environ["TRITON_CACHE_DIR"] = cache
     function = triton.JITFunction(bench.function.fn)  # remembers nothing that was compiled before
-    choices = [triton.Config(bench.meta(c), num_warps=c.num_warps, num_stages=c.num_stages) for c in configs]
+    choices = [
+        triton.Config(bench.meta(c), num_warps=c.num_warps, num_stages=c.num_stages)
+        for c in configs
+    ]
 
     def timed(call: Callable[[], Any], quantiles: Any) -> Any:
         return triton.testing.do_bench(call, warmup=WARM_MS, rep=TIMED_MS, quantiles=quantiles)
@@ -175,7 +180,9 @@ def tuned(bench: Bench, configs: list[Config], prune: dict[str, Any] | None, cac
     return time.perf_counter() - begin, tuner
 
 
-def run_case(number: int, reports: dict[Config, dict[str, Any]], cache: str) -> Iterator[dict[str, Any]]:
+def run_case(
+    number: int, reports: dict[Config, dict[str, Any]], cache: str
+) -> Iterator[dict[str, Any]]:
     """The rows of a case."""
     case = CASES[number]
     bench, configs = Bench(case), list(space())
@@ -189,9 +196,13 @@ def run_case(number: int, reports: dict[Config, dict[str, Any]], cache: str) -> 
     picked = _config(few.best_config, case)
     chosen = dict(kept(case))
     error = max(pruned_error, bench.error())
-    print(f"{case}: all {all_s:.1f} s ({bench_s:.1f} of them timing), pruned {pruned_s:.2f} s", flush=True)
     print(
-        f"    best {min(ms.values()):.4f} ms, picked {picked.text()} {ms[picked]:.4f} ms; error {error:.1e}", flush=True
+        f"{case}: all {all_s:.1f} s ({bench_s:.1f} of them timing), pruned {pruned_s:.2f} s",
+        flush=True,
+    )
+    print(
+        f"    best {min(ms.values()):.4f} ms, picked {picked.text()} {ms[picked]:.4f} ms; error {error:.1e}",
+        flush=True,
     )
     for config in configs:
         report = reports.get(config, {})
@@ -240,14 +251,20 @@ def measure(out: Path, jobs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("triton_autotune.csv"))
     parser.add_argument("--jobs", type=int, default=14, help="processes that compile")
-    parser.add_argument("--picks", action="store_true", help="print what iosim keeps, and measure nothing")
+    parser.add_argument(
+        "--picks", action="store_true", help="print what iosim keeps, and measure nothing"
+    )
     args = parser.parse_args()
     if args.picks:
         for case in CASES:
-            print(case, *(f"    {c.text(case.names)}  {ms:.4f} ms" for c, ms in kept(case)), sep="\n")
+            print(
+                case, *(f"    {c.text(case.names)}  {ms:.4f} ms" for c, ms in kept(case)), sep="\n"
+            )
     else:
         measure(args.out, args.jobs)
 

@@ -42,7 +42,17 @@ from iosim.evidence.cuda.ncu import find_ncu, raw_page, unit_scale
 
 KERNELS = Path(__file__).resolve().parent.parent / "examples" / "kernels"
 RANGE = "counted"
-NCU = ("--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw", "--print-units", "base")
+NCU = (
+    "--clock-control",
+    "none",
+    "--cache-control",
+    "all",
+    "--csv",
+    "--page",
+    "raw",
+    "--print-units",
+    "base",
+)
 METRICS = {
     "hbm_read": "dram__bytes_read.sum", "hbm_write": "dram__bytes_write.sum",
     "l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
@@ -69,7 +79,9 @@ REPEATS = 7
 
 def cases() -> list[dict[str, Any]]:
     """The launches of examples/kernels/cases.toml."""
-    found: list[dict[str, Any]] = tomllib.loads((KERNELS / "cases.toml").read_text(encoding="utf-8"))["case"]
+    found: list[dict[str, Any]] = tomllib.loads(
+        (KERNELS / "cases.toml").read_text(encoding="utf-8")
+    )["case"]
     return found
 
 
@@ -79,7 +91,9 @@ def tensor(text: str) -> Any:
 
     kind, _, shape = text.partition(" ")
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[kind]
-    return torch.randn([int(n) for n in shape.split("x")], device="cuda", dtype=torch.float32).to(dtype)
+    return torch.randn([int(n) for n in shape.split("x")], device="cuda", dtype=torch.float32).to(
+        dtype
+    )
 
 
 class Launcher:
@@ -90,7 +104,9 @@ class Launcher:
 
     def ready(self, case: Mapping[str, Any]) -> Any:
         """A function that launches a case, compiled, with its tensors made."""
-        arguments = {n: tensor(v) if isinstance(v, str) else v for n, v in case["arguments"].items()}
+        arguments = {
+            n: tensor(v) if isinstance(v, str) else v for n, v in case["arguments"].items()
+        }
         if case["file"].endswith(".py"):
             return self._triton(case, arguments)
         return self._cuda(case, arguments)
@@ -139,13 +155,23 @@ def cuda_code(source: Path) -> bytes:
     if shutil.which("nvcc"):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "code.cubin"
-            command = ["nvcc", "-O3", "-std=c++17", f"-arch=sm_{major}{minor}", "-lineinfo", "-cubin", str(source)]
+            command = [
+                "nvcc",
+                "-O3",
+                "-std=c++17",
+                f"-arch=sm_{major}{minor}",
+                "-lineinfo",
+                "-cubin",
+                str(source),
+            ]
             subprocess.run([*command, "-o", str(out)], check=True)
             return out.read_bytes()
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(source.read_text(encoding="utf-8"), source.name, [], [])
-    nvrtc.compileProgram(program, [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "-lineinfo"])
+    nvrtc.compileProgram(
+        program, [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "-lineinfo"]
+    )
     code: bytes = nvrtc.getCUBIN(program)
     return code
 
@@ -160,7 +186,9 @@ def launch_all(names: Sequence[str], timed: bool) -> None:
             launch = launcher.ready(case)
             launch()
             torch.cuda.synchronize()
-        except Exception as error:  # a compiler's or the driver's: the case has no row, the others do
+        except (
+            Exception
+        ) as error:  # a compiler's or the driver's: the case has no row, the others do
             print(f"FAILED {case['name']} {str(error).splitlines()[0][:200]}", flush=True)
             continue
         if not timed:
@@ -197,7 +225,9 @@ def count_launches(until: float) -> tuple[list[dict[str, Any]], list[str]]:
         command = [str(find_ncu()), *NCU, "--nvtx", "--nvtx-include", f"{RANGE}/", "--metrics",
                    ",".join(METRICS.values()), *own, "--launch", *names]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=left
+            )
             failed = re.findall(r"^FAILED (.*)$", done.stdout, re.M)
             if failed:
                 print(*failed, sep="\n", file=sys.stderr, flush=True)
@@ -215,7 +245,11 @@ def _times(own: Sequence[str], names: Sequence[str], until: float) -> Iterator[t
     left = max(5.0, until - time.monotonic())
     try:
         done = subprocess.run(
-            [*own, "--launch", *names, "--timed"], capture_output=True, text=True, check=False, timeout=left
+            [*own, "--launch", *names, "--timed"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=left,
         )
     except subprocess.TimeoutExpired:
         return
@@ -261,8 +295,14 @@ def loop_row(function: Function) -> dict[str, Any]:
     made: Counts = count(turn, function.cc)
     beside = count([one for n, one in enumerate(flow.instructions) if n not in inside], function.cc)
     special = dict(made.special)
-    tables = {"products": made.products, "shared_loads": made.shared_loads, "shared_stores": made.shared_stores}
-    text = {name: " ".join(f"{k}:{v:g}" for k, v in counted.items()) for name, counted in tables.items()}
+    tables = {
+        "products": made.products,
+        "shared_loads": made.shared_loads,
+        "shared_stores": made.shared_stores,
+    }
+    text = {
+        name: " ".join(f"{k}:{v:g}" for k, v in counted.items()) for name, counted in tables.items()
+    }
     return {
         "cc": function.cc, "kernel": function.name, "registers": function.registers, "frame": function.frame_bytes,
         "shared": function.shared_memory_bytes, "instructions": len(flow.instructions),
@@ -294,21 +334,33 @@ def holds_attention(file: Path) -> bool:
         return False
 
 
-def library_loops(out: Path, cc: Sequence[int], until: float, library: Path | None = None) -> list[str]:
+def library_loops(
+    out: Path, cc: Sequence[int], until: float, library: Path | None = None
+) -> list[str]:
     """Writes the rows of all attention kernels of libtorch_cuda.so; names of files that took too long."""
     if library is None:
         spec = importlib.util.find_spec("torch")
         if spec is None or spec.origin is None:
-            raise InputError("PyTorch is not installed; accepted: --library with a path to libtorch_cuda.so")
+            raise InputError(
+                "PyTorch is not installed; accepted: --library with a path to libtorch_cuda.so"
+            )
         library = Path(spec.origin).parent / "lib" / "libtorch_cuda.so"
     find_tool("nvdisasm")
     left, rows = [], list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ThreadPoolExecutor(len(cc)) as threads:
-            list(threads.map(lambda n: run_tool("cuobjdump", "-xelf", f"sm_{n}", library, folder=folder), cc))
+            list(
+                threads.map(
+                    lambda n: run_tool("cuobjdump", "-xelf", f"sm_{n}", library, folder=folder), cc
+                )
+            )
         files = [file for file in sorted(folder.iterdir()) if holds_attention(file)]
-        print(f"{len(files)} files of {library.name} hold attention kernels", file=sys.stderr, flush=True)
+        print(
+            f"{len(files)} files of {library.name} hold attention kernels",
+            file=sys.stderr,
+            flush=True,
+        )
         with ProcessPoolExecutor(os.cpu_count()) as pool:
             waiting = {pool.submit(file_rows, str(file)): file.name for file in files}
             try:
@@ -364,11 +416,17 @@ def provenance(out: Path, command: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="the table of counters")
     parser.add_argument("--loops", type=Path, help="the table of PyTorch's loops")
-    parser.add_argument("--cc", type=int, nargs="*", default=[75, 80, 90], help="compute capabilities of --loops")
-    parser.add_argument("--library", type=Path, help="libtorch_cuda.so, where it is not PyTorch's own")
+    parser.add_argument(
+        "--cc", type=int, nargs="*", default=[75, 80, 90], help="compute capabilities of --loops"
+    )
+    parser.add_argument(
+        "--library", type=Path, help="libtorch_cuda.so, where it is not PyTorch's own"
+    )
     parser.add_argument("--seconds", type=float, default=330.0, help="how long all of it may take")
     parser.add_argument("--launch", nargs="*", help="launches these cases and ends")
     parser.add_argument("--timed", action="store_true")
@@ -376,7 +434,10 @@ def main() -> None:
     if asked.launch is not None:
         launch_all(asked.launch, asked.timed)
         return
-    begin, command = time.monotonic(), "python experiments/user_kernels.py " + " ".join(sys.argv[1:])
+    begin, command = (
+        time.monotonic(),
+        "python experiments/user_kernels.py " + " ".join(sys.argv[1:]),
+    )
     share = 0.55 if asked.loops and asked.out else 1.0
     missing: list[str] = []
     if asked.out:

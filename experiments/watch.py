@@ -38,7 +38,9 @@ def guarded(items: int, out: Path | None, columns: Sequence[str], notes: dict[st
     start = lost = wrong = 0
     rows: list[str] = []
     while start < items and lost < MOST_LOST:
-        worker = subprocess.Popen([sys.executable, "-u", *sys.argv, "--worker", str(start)], stdout=subprocess.PIPE)
+        worker = subprocess.Popen(
+            [sys.executable, "-u", *sys.argv, "--worker", str(start)], stdout=subprocess.PIPE
+        )
         assert worker.stdout is not None
         rest = b""
         while True:

@@ -29,7 +29,9 @@ def ended_in_order() -> Iterator[None]:
 
 def script() -> int:
     """Run a command; returns the exit code. What it leaves ends with the process: no circles are looked for in it."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrices here: NumPy's threads would wait, busily, for some
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # no matrices here: NumPy's threads would wait, busily, for some
     with ended_in_order():
         code = main()
     gc.freeze()

@@ -15,5 +15,13 @@ from iosim.integrations.torch.mode import TrafficMode
 from iosim.studies.program.operators import Scratch
 from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
 
-__all__ = ["OperatorTraffic", "Part", "Pass", "Product", "ProgramTraffic", "Scratch", "TrafficMode",
-           "register_traffic_formula"]  # fmt: skip
+__all__ = [
+    "OperatorTraffic",
+    "Part",
+    "Pass",
+    "Product",
+    "ProgramTraffic",
+    "Scratch",
+    "TrafficMode",
+    "register_traffic_formula",
+]

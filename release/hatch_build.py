@@ -32,7 +32,9 @@ TARGETS = {
 
 def load_build(root: str) -> ModuleType:
     """The module that compiles the engine, which needs none of the package's own requirements."""
-    spec = spec_from_file_location("iosim_build", Path(root, "iosim", "readers", "replay", "build.py"))
+    spec = spec_from_file_location(
+        "iosim_build", Path(root, "iosim", "readers", "replay", "build.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     made = module_from_spec(spec)
@@ -49,7 +51,10 @@ class EngineBuildHook(BuildHookInterface):
         build = load_build(self.root)
         if build.system_compiler() and not self._target():
             return []
-        print(f"iosim: a C compiler comes as {build.COMPILER_PACKAGE}, 100 MB: a minute or two", file=sys.stderr)
+        print(
+            f"iosim: a C compiler comes as {build.COMPILER_PACKAGE}, 100 MB: a minute or two",
+            file=sys.stderr,
+        )
         return [build.COMPILER_PACKAGE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -65,9 +70,14 @@ class EngineBuildHook(BuildHookInterface):
             try:
                 build.compile_engine()
             except build.BuildError as error:
-                print(f"iosim: no replay engine: {error}; HBM traffic will be estimated", file=sys.stderr)
+                print(
+                    f"iosim: no replay engine: {error}; HBM traffic will be estimated",
+                    file=sys.stderr,
+                )
                 return
-            platform = next(tag for tag in platform_tags() if "manylinux" not in tag and "musllinux" not in tag)
+            platform = next(
+                tag for tag in platform_tags() if "manylinux" not in tag and "musllinux" not in tag
+            )
             build_data["artifacts"].append(f"/{engine}")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
@@ -76,5 +86,7 @@ class EngineBuildHook(BuildHookInterface):
         """The platform that is asked for; empty for this machine's. Raises ValueError: there is none of that name."""
         platform = os.environ.get("IOSIM_WHEEL", "")
         if platform and platform not in TARGETS:
-            raise ValueError(f"IOSIM_WHEEL '{platform}' is no platform; accepted: {', '.join(TARGETS)}")
+            raise ValueError(
+                f"IOSIM_WHEEL '{platform}' is no platform; accepted: {', '.join(TARGETS)}"
+            )
         return platform

@@ -28,7 +28,8 @@ from hatch_build import TARGETS, load_build
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = "iosim/readers/replay/_engine.so"
 FUNCTIONS = frozenset(
-    f"iosim_{name}" for name in ("replay", "replay_recorded", "place", "access", "sample", "page_places", "sizes")
+    f"iosim_{name}"
+    for name in ("replay", "replay_recorded", "place", "access", "sample", "page_places", "sizes")
 )
 ELF, MACH_O, PE = "ELF", "Mach-O", "PE"
 MACHINES = {
@@ -77,7 +78,10 @@ def _text(data: bytes, at: int) -> str:
 def _elf(data: bytes) -> Library:
     """By its sections: dynamic symbols (type 11), whose strings name versions, and dynamic entries (6)."""
     (machine,) = struct.unpack_from("<H", data, 18)
-    (sections_at,), (count,) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<H", data, 60)
+    (sections_at,), (count,) = (
+        struct.unpack_from("<Q", data, 40),
+        struct.unpack_from("<H", data, 60),
+    )
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + 64 * n) for n in range(count)]
     exports, needs, versions = set(), set(), [(0, 0)]
     for _, kind, _, _, at, size, link, *_ in headers:
@@ -104,7 +108,11 @@ def _mach_o(data: bytes) -> Library:
             symbols, number, strings = struct.unpack_from("<3I", data, at + 8)
             for symbol in range(symbols, symbols + 16 * number, 16):
                 name, kind = struct.unpack_from("<IB", data, symbol)
-                exports |= {_text(data, strings + name).removeprefix("_")} if kind & 0x0F == 0x0F else set()
+                exports |= (
+                    {_text(data, strings + name).removeprefix("_")}
+                    if kind & 0x0F == 0x0F
+                    else set()
+                )
         elif command == 0xC:
             needs.add(_text(data, at + struct.unpack_from("<I", data, at + 8)[0]))
         elif command == 0x32:
@@ -112,7 +120,9 @@ def _mach_o(data: bytes) -> Library:
             system = oldest >> 16, oldest >> 8 & 0xFF
         signed |= command == 0x1D
         at += size
-    return Library(MACH_O, MACHINES[MACH_O, machine], system, frozenset(needs), frozenset(exports), signed)
+    return Library(
+        MACH_O, MACHINES[MACH_O, machine], system, frozenset(needs), frozenset(exports), signed
+    )
 
 
 def _pe(data: bytes) -> Library:
@@ -122,7 +132,9 @@ def _pe(data: bytes) -> Library:
         raise ValueError("no library for Windows: it has no PE header")
     machine, count = struct.unpack_from("<2H", data, header + 4)
     (optional,) = struct.unpack_from("<H", data, header + 20)
-    sections = [struct.unpack_from("<4I", data, header + 24 + optional + 40 * n + 8) for n in range(count)]
+    sections = [
+        struct.unpack_from("<4I", data, header + 24 + optional + 40 * n + 8) for n in range(count)
+    ]
 
     def where(address: int) -> int:
         """Place in the file of an address in memory."""
@@ -155,7 +167,9 @@ def misfits(platform: str, library: Library) -> list[str]:
     newest = library.system or (0, 0)
     if word != "win" and newest > (oldest if word != "musllinux" else (0, 0)):
         found.append(f"it needs version {newest[0]}.{newest[1]} of the system")
-    found += [f"it needs {name}" for name in sorted(library.needs) if not re.fullmatch(system, name)]
+    found += [
+        f"it needs {name}" for name in sorted(library.needs) if not re.fullmatch(system, name)
+    ]
     if not library.needs:
         found.append("it needs no library, so it has a C library of its own")
     found += [f"it does not export {name}" for name in sorted(FUNCTIONS - library.exports)]
@@ -188,7 +202,9 @@ def make(platform: str, out: Path) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make a wheel for every platform, and check each.")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="folder (default: dist)")
-    parser.add_argument("platforms", nargs="*", metavar="PLATFORM", help=f"of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument(
+        "platforms", nargs="*", metavar="PLATFORM", help=f"of {', '.join(TARGETS)} (default: all)"
+    )
     args = parser.parse_args(arguments)
     if unknown := sorted({*args.platforms} - {*TARGETS}):
         parser.error(f"no platform: {', '.join(unknown)}; accepted: {', '.join(TARGETS)}")
@@ -199,8 +215,12 @@ def main(arguments: list[str] | None = None) -> int:
         for platform in args.platforms or TARGETS:
             wheel = make(platform, out)
             library = check(wheel)
-            system = "" if library.system in (None, (0, 0)) else "{}.{} or later".format(*library.system)
-            print(f"{wheel.name}  {wheel.stat().st_size:,} bytes  {library.format} {library.machine} {system}".rstrip())
+            system = (
+                "" if library.system in (None, (0, 0)) else "{}.{} or later".format(*library.system)
+            )
+            print(
+                f"{wheel.name}  {wheel.stat().st_size:,} bytes  {library.format} {library.machine} {system}".rstrip()
+            )
     except (RuntimeError, ValueError) as error:
         print(f"release/wheels.py: {error}", file=sys.stderr)
         return 1

@@ -24,12 +24,23 @@ os.environ.pop("IOSIM_GPU", None)
 CONTROLS = "PYTEST_XDIST_WORKER" not in os.environ
 if CONTROLS:
     os.environ[effort.KEPT_REPLAYS] = tempfile.mkdtemp(prefix="iosim-tests-")
-os.environ.pop("COLUMNS", None)  # output is as wide as it comes, whatever terminal the tests are started from
+os.environ.pop(
+    "COLUMNS", None
+)  # output is as wide as it comes, whatever terminal the tests are started from
 QUICK = "not slow"
 TOGETHER = {
     f"tests/evidence/{name}.py": "reproduce"
-    for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_e", "test_reproduce_f")
-} | {f"tests/house/{name}.py": "imports" for name in ("test_architecture_doc", "test_budget", "test_layers")}
+    for name in (
+        "test_claims_doc",
+        "test_reproduce",
+        "test_reproduce_c",
+        "test_reproduce_e",
+        "test_reproduce_f",
+    )
+} | {
+    f"tests/house/{name}.py": "imports"
+    for name in ("test_architecture_doc", "test_budget", "test_layers")
+}
 """Files of which each needs what takes long to compute, by what that is."""
 FIRST = (
     "tests/house/test_mutants.py",

@@ -73,16 +73,26 @@ def test(word: str) -> str:
 
 
 AREAS = {
-    "engine": area("readers/replay/*.[ch]", "@engine @replay engine", "once_missed l2_orders trace"),
+    "engine": area(
+        "readers/replay/*.[ch]", "@engine @replay engine", "once_missed l2_orders trace"
+    ),
     "replay": area(
-        "readers/replay/*.py", "@engine @replay lowering", "once_missed engine sharing trace coarse sampling"
+        "readers/replay/*.py",
+        "@engine @replay lowering",
+        "once_missed engine sharing trace coarse sampling",
     ),
     "timing": area(
-        "readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time reason_and_ceiling"
+        "readers/timing/*.py",
+        "once_missed @timing",
+        "energy timing time_mechanisms one_time reason_and_ceiling",
     ),
-    "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
+    "count": area(
+        "readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"
+    ),
     "formula": area(
-        "readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse check_claim"
+        "readers/formula/*.py",
+        "floor_sums theory @counts formula",
+        "level_bounds block_sparse check_claim",
     ),
     "algorithms": area(
         "catalog/algorithms/*.py",
@@ -101,16 +111,26 @@ AREAS = {
         "serving uniform orders triton_compiled what_fits @commands",
     ),
     "code": area("code/*.py", "module", "triton_compiled tile_builds"),
-    "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"),
-    "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"),
+    "problem": area(
+        "problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"
+    ),
+    "hardware": area(
+        "hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"
+    ),
     "prediction": area(
-        "prediction/*.py", "time_range hbm_range replay_cache", "many answers reason_and_ceiling grammar @commands"
+        "prediction/*.py",
+        "time_range hbm_range replay_cache",
+        "many answers reason_and_ceiling grammar @commands",
     ),
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
     "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
-    "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
+    "distributed": area(
+        "studies/distributed/*.py", "once_missed @distributed", "distributed @commands"
+    ),
     "comparing": area(
-        "studies/compare/*.py studies/*.py", "compare choice explain against", "answers_studies @commands"
+        "studies/compare/*.py studies/*.py",
+        "compare choice explain against",
+        "answers_studies @commands",
     ),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py",
@@ -118,23 +138,33 @@ AREAS = {
         "answers_studies whole_models decode_bounds silent_choices @commands",
     ),
     "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "workers @commands"),
-    "report": area("studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"),
-    "trace": area("studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"),
+    "report": area(
+        "studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"
+    ),
+    "trace": area(
+        "studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"
+    ),
     "validate": area(
         "evidence/validate/*.py",
         "validate_ncu validation_report validate",
         "validation_own ncu_rule ncu_rows @commands",
     ),
     "measure": area(
-        "evidence/measure/*.py", "calibrate @plans bundle", "measure measure_chains measure_plan fit_published harness"
+        "evidence/measure/*.py",
+        "calibrate @plans bundle",
+        "measure measure_chains measure_plan fit_published harness",
     ),
-    "times": area("evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"),
+    "times": area(
+        "evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"
+    ),
     "reproduce": area(
         "evidence/reproduce/*.py evidence/claims/*.py",
         "check_claim reproduce",
         "reproduce_c reproduce_e reproduce_f @commands",
     ),
-    "integrations": area("integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"),
+    "integrations": area(
+        "integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"
+    ),
     "base": area(
         "base/*.py",
         "schema progress scope units records",
@@ -174,13 +204,17 @@ def area_of(file: str) -> str | None:
     """The area that a file of the tree is of; None where it is of none."""
     if apart(file):
         return None
-    matching = [(len(p), name) for name, a in AREAS.items() for p in a.files if fnmatchcase(file, p)]
+    matching = [
+        (len(p), name) for name, a in AREAS.items() for p in a.files if fnmatchcase(file, p)
+    ]
     return max(matching)[1] if matching else None
 
 
 def sources() -> list[str]:
     """The package's Python and the engine's C, by their paths in the tree."""
-    return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("iosim/**/*") if p.suffix in (".py", ".c", ".h"))
+    return sorted(
+        str(p.relative_to(ROOT)) for p in ROOT.glob("iosim/**/*") if p.suffix in (".py", ".c", ".h")
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +246,9 @@ def change(area: str, file: str, source: str, start: int, end: int, text: str) -
     before = source[first:last]
     after = source[first:start] + text + source[end:last]
     short = [" ".join(x.split()) for x in (before, after)]
-    return Change(area, file, start, end, text, source.count("\n", 0, start) + 1, short[0], short[1])
+    return Change(
+        area, file, start, end, text, source.count("\n", 0, start) + 1, short[0], short[1]
+    )
 
 
 # Which of them to run
@@ -240,7 +276,9 @@ class Notes:
     def read(cls) -> Notes:
         data = json.loads(NOTES.read_text(encoding="utf-8"))
         equal = {(e["file"], e["before"], e["after"]): e["reason"] for e in data["equal"]}
-        return cls(equal, frozenset((e["file"], e["before"], e["after"]) for e in data["once_missed"]))
+        return cls(
+            equal, frozenset((e["file"], e["before"], e["after"]) for e in data["once_missed"])
+        )
 
     def gone(self) -> list[tuple[str, str, str]]:
         """Those whose line is no longer there."""
@@ -253,7 +291,9 @@ def line_of(key: tuple[str, str, str]) -> tuple[int, int, str] | None:
     if not (ROOT / file).exists():
         return None
     at = 0
-    for number, line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True), 1):
+    for number, line in enumerate(
+        (ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True), 1
+    ):
         if " ".join(line.split()) == before:
             return number, at, line.rstrip("\n")
         at += len(line)
@@ -281,7 +321,11 @@ def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[
 
     left = {name: changes(name) for name in areas}
     every = {c.key: c for all_ in left.values() for c in all_}
-    first = [c for key in sorted(notes.once_missed) if (c := every.get(key) or by_hand(key)) and c.area in areas]
+    first = [
+        c
+        for key in sorted(notes.once_missed)
+        if (c := every.get(key) or by_hand(key)) and c.area in areas
+    ]
     if count is None:
         return list({c.key: c for c in (*first, *every.values())}.values())
     taken = {c.key: c for c in first}
@@ -407,7 +451,9 @@ class Runner:
         try:
             file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
             self.planted_so_far += 1
-            os.utime(file, (self.planted_so_far, self.planted_so_far))  # compiled forms know their sources by it
+            os.utime(
+                file, (self.planted_so_far, self.planted_so_far)
+            )  # compiled forms know their sources by it
             yield not is_c or compiled(self.tree)
         finally:
             file.write_text(source, encoding="utf-8")
@@ -419,12 +465,16 @@ class Runner:
 
 def options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mutate.py", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--area", action="append", choices=list(AREAS), help="of the code; all by default")
+    parser.add_argument(
+        "--area", action="append", choices=list(AREAS), help="of the code; all by default"
+    )
     parser.add_argument("--count", type=int, default=300, help="changes to run")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--all", action="store_true", help="every change")
     parser.add_argument("--list", action="store_true", help="say what would be run")
-    parser.add_argument("--trusting", action="store_true", help="try only an area's first tests without a change")
+    parser.add_argument(
+        "--trusting", action="store_true", help="try only an area's first tests without a change"
+    )
     parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
     return parser.parse_args(words)
 
@@ -448,7 +498,9 @@ def report(done: Iterator[tuple[Change, bool | None]], notes: Notes) -> float:
     for name, each in by_area.items():
         print(f"{name}: {sum(each)} of {len(each)}")
     share = caught / max(1, caught + len(missed))
-    print(f"caught: {caught} of {caught + len(missed)} ({share:.1%}); {equal} more are equal to what they change")
+    print(
+        f"caught: {caught} of {caught + len(missed)} ({share:.1%}); {equal} more are equal to what they change"
+    )
     return share
 
 

@@ -14,7 +14,12 @@ from iosim.base.files import write_whole
 from iosim.evidence.reproduce import Row, reproduce, sections
 
 PLACE = Path(__file__).resolve().parent / "claims.md"
-BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))
+BANDS = (
+    ("within 1 %", 0.01),
+    ("within 5 %", 0.05),
+    ("within 20 %", 0.2),
+    ("further off", float("inf")),
+)
 HEAD = """# Published numbers, computed again
 
 Made by `python docs/generated/make_claims.py`; a test compares. Each counted row is one number of a paper, article or
@@ -31,7 +36,10 @@ def summary(titles: dict[str, str], rows: list[Row]) -> str:
              "| --- | ---: |" + " ---: |" * (len(BANDS) + 2)]  # fmt: skip
     for letter in dict.fromkeys(r.section for r in rows):
         mine = [r for r in rows if r.section == letter]
-        counts = [*counted(r.ratio for r in mine if not r.mistake), sum(bool(r.mistake) for r in mine)]
+        counts = [
+            *counted(r.ratio for r in mine if not r.mistake),
+            sum(bool(r.mistake) for r in mine),
+        ]
         title = titles[letter].replace("|", "\\|")
         lines.append(f"| {letter}. {title} | {len(mine)} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines) + "\n"
@@ -42,7 +50,9 @@ def counted(ratios: Iterable[float | None]) -> list[int]:
     counts = [0] * (len(BANDS) + 1)
     for ratio in ratios:
         off = None if ratio is None else round(abs(ratio - 1), 9)
-        counts[-1 if off is None else next(n for n, (_, limit) in enumerate(BANDS) if off <= limit)] += 1
+        counts[
+            -1 if off is None else next(n for n, (_, limit) in enumerate(BANDS) if off <= limit)
+        ] += 1
     return counts
 
 
@@ -53,8 +63,12 @@ def text(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing, say whether the file is up to date")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, say whether the file is up to date"
+    )
     made = text(reproduce())
     if parser.parse_args().check:
         same = PLACE.is_file() and PLACE.read_text(encoding="utf-8") == made

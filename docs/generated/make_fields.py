@@ -32,9 +32,7 @@ def table(owner: type[Any]) -> str:
 def text() -> str:
     """Both tables."""
     problem, settings = table(ProblemFields), table(Overrides)
-    return (
-        f"{HEAD}## `AttentionProblem`\n\n{problem}\n## `Overrides`: settings over a kernel's own choice\n\n{settings}"
-    )
+    return f"{HEAD}## `AttentionProblem`\n\n{problem}\n## `Overrides`: settings over a kernel's own choice\n\n{settings}"
 
 
 if __name__ == "__main__":

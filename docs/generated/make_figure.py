@@ -20,7 +20,13 @@ TARGET = Path(__file__).resolve().parent.parent / "images" / "bytes.png"
 def main() -> None:
     lengths = [1024 << n for n in range(7)]
     compared = iosim.compare(
-        kernel=["naive", "fa2", "cudnn"], gpu="h200", heads=8, seq_len=lengths, head_dim=128, causal=True, dtype="bf16"
+        kernel=["naive", "fa2", "cudnn"],
+        gpu="h200",
+        heads=8,
+        seq_len=lengths,
+        head_dim=128,
+        causal=True,
+        dtype="bf16",
     )
     figure = compared.figure("overview-1")
     TARGET.parent.mkdir(exist_ok=True)

@@ -38,7 +38,10 @@ def _docstring(words: str) -> list[str]:
     """A docstring, on as many lines as it takes."""
     if len(words) <= 120 - 4 - 6:
         return [f'    """{words}"""']
-    return [*textwrap.wrap(f'"""{words}', 120, initial_indent="    ", subsequent_indent="    "), '    """']
+    return [
+        *textwrap.wrap(f'"""{words}', 120, initial_indent="    ", subsequent_indent="    "),
+        '    """',
+    ]
 
 
 Shared = dict[str, Mapping[str, About]]
@@ -50,7 +53,9 @@ def shared() -> Shared:
     formula = KEYWORDS["formula"]
     chosen = {name: about for name, about in problem.items() if formula.get(name) == about}
     of_model = {name: KEYWORDS["predict"][name] for name in ("layers", "tensor_parallel")}
-    how = {name: about for name, about in KEYWORDS["predict"].items() if name in KEYWORDS["compare"]}
+    how = {
+        name: about for name, about in KEYWORDS["predict"].items() if name in KEYWORDS["compare"]
+    }
     return {"ChosenKeywords": chosen, "ProblemKeywords": {n: a for n, a in problem.items() if n not in chosen},
             "SettingKeywords": SETTINGS, "LayersKeywords": of_model,
             "ConditionKeywords": {n: a for n, a in how.items() if n not in problem and n not in of_model}}  # fmt: skip
@@ -59,14 +64,26 @@ def shared() -> Shared:
 def text() -> str:
     """The whole file: base classes, and a class a function of what only it has."""
     bases = shared()
-    out = [HEAD, *(typed_dict(name, "What several functions take.", keywords) for name, keywords in bases.items())]
+    out = [
+        HEAD,
+        *(
+            typed_dict(name, "What several functions take.", keywords)
+            for name, keywords in bases.items()
+        ),
+    ]
     for function, keywords in KEYWORDS.items():
         if function == "sweep":  # which takes any
             continue
         own_parameters = inspect.signature(inspect.unwrap(getattr(iosim, function))).parameters
         keywords = {word: about for word, about in keywords.items() if word not in own_parameters}
-        taken = [n for n, base in bases.items() if all(keywords.get(word) == base[word] for word in base)]
-        own = {word: about for word, about in keywords.items() if not any(word in bases[name] for name in taken)}
+        taken = [
+            n for n, base in bases.items() if all(keywords.get(word) == base[word] for word in base)
+        ]
+        own = {
+            word: about
+            for word, about in keywords.items()
+            if not any(word in bases[name] for name in taken)
+        }
         name = f"{function.title().replace('_', '')}Keywords"
         out.append(typed_dict(name, f"Of iosim.{function}.", own, ", ".join(taken) or "TypedDict"))
     return "".join(out)

@@ -43,7 +43,11 @@ def notebook(pictures: bool = True) -> dict[str, Any]:
     names: dict[str, Any] = {}
     made, count = [], 0
     for number, (source, is_code) in enumerate(cells()):
-        cell: dict[str, Any] = {"id": f"cell-{number}", "metadata": {}, "source": source.splitlines(keepends=True)}
+        cell: dict[str, Any] = {
+            "id": f"cell-{number}",
+            "metadata": {},
+            "source": source.splitlines(keepends=True),
+        }
         if is_code:
             count += 1
             outputs = run(source, names, count, pictures)
@@ -68,10 +72,19 @@ def run(source: str, names: dict[str, Any], count: int, pictures: bool) -> list[
     text = printed.getvalue()
     outputs: list[dict[str, Any]] = []
     if text:
-        outputs.append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})
+        outputs.append(
+            {"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)}
+        )
     if value is not None:
         data = shown(value, pictures)
-        outputs.append({"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"})
+        outputs.append(
+            {
+                "data": data,
+                "execution_count": count,
+                "metadata": {},
+                "output_type": "execute_result",
+            }
+        )
     return outputs
 
 
@@ -99,7 +112,9 @@ def picture(figure: dict[str, Any]) -> str:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("make_tutorial: a picture needs chromium, which is not installed")
-    style, script = ((STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "plots.js"))
+    style, script = (
+        (STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "plots.js")
+    )
     title = html.escape(figure["layout"].get("title", {}).get("text", ""))
     size = f"width:{WIDTH - 16}px;height:{HEIGHT - 40}px;max-height:none"
     with tempfile.TemporaryDirectory() as place:

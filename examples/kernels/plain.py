@@ -16,7 +16,9 @@ def attention(
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, HEAD_DIM)
     q_rows = tl.load(
-        q + head * stride_head + rows[:, None] * stride_row + columns[None, :], rows[:, None] < tokens, 0.0
+        q + head * stride_head + rows[:, None] * stride_row + columns[None, :],
+        rows[:, None] < tokens,
+        0.0,
     )
     most = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -60,11 +62,17 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + at, at < columns, float("-inf")).to(tl.float32)
     weights = tl.exp(values - tl.max(values, 0))
-    tl.store(out + row * columns + at, (weights / tl.sum(weights, 0)).to(out.dtype.element_ty), at < columns)
+    tl.store(
+        out + row * columns + at,
+        (weights / tl.sum(weights, 0)).to(out.dtype.element_ty),
+        at < columns,
+    )
 
 
 @triton.jit
-def matrix_product(a, b, c, columns, depth, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def matrix_product(
+    a, b, c, columns, depth, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
     """C = A B, a tile a program; sizes are multiples of the tile's."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     across = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)

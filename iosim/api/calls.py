@@ -53,20 +53,37 @@ GPU = os.environ.get("IOSIM_GPU") or "a100"
 
 @overload
 def predict(
-    problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: None = ..., overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[typed.PredictKeywords],
-) -> Prediction: ...  # fmt: skip
-@overload
-def predict(
-    problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: ModelLike, overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[typed.PredictKeywords],
-) -> ModelPrediction: ...  # fmt: skip
-@overload
-def predict(
-    problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: ModelLike | None = ..., overrides: Overrides | None = ..., against: str | os.PathLike[str] | Prediction,
+    problem: AttentionProblem | None = ...,
+    kernel: str | Kernel | None = ...,
+    gpu: str | HardwareProfile = ...,
+    *,
+    model: None = ...,
+    overrides: Overrides | None = ...,
+    against: None = ...,
     **asked: Unpack[typed.PredictKeywords],
-) -> Differences: ...  # fmt: skip
+) -> Prediction: ...
+@overload
+def predict(
+    problem: None = ...,
+    kernel: str | Kernel | None = ...,
+    gpu: str | HardwareProfile = ...,
+    *,
+    model: ModelLike,
+    overrides: Overrides | None = ...,
+    against: None = ...,
+    **asked: Unpack[typed.PredictKeywords],
+) -> ModelPrediction: ...
+@overload
+def predict(
+    problem: AttentionProblem | None = ...,
+    kernel: str | Kernel | None = ...,
+    gpu: str | HardwareProfile = ...,
+    *,
+    model: ModelLike | None = ...,
+    overrides: Overrides | None = ...,
+    against: str | os.PathLike[str] | Prediction,
+    **asked: Unpack[typed.PredictKeywords],
+) -> Differences: ...
 @public
 def predict(
     problem: AttentionProblem | None = None,
@@ -108,17 +125,27 @@ def predict(
     from iosim.studies.models.prediction import run
 
     settings = overrides_of(asked, kernel, overrides)
-    which = {"kernel": [DEFAULT if kernel is None else one(kernel, "kernel")], "gpu": [one(gpu, "gpu")]}
-    what = of_problem(requests.AgainstRequest, problem, asked, model, **which, overrides=settings, against=against)
+    which = {
+        "kernel": [DEFAULT if kernel is None else one(kernel, "kernel")],
+        "gpu": [one(gpu, "gpu")],
+    }
+    what = of_problem(
+        requests.AgainstRequest, problem, asked, model, **which, overrides=settings, against=against
+    )
     check_one(what)
     return run(what)[0] if against is None else differences.run(what)
 
 
 @public
 def predict_code(
-    code: Any, grid: str | Sequence[int], arg: Any = None, gpu: str | HardwareProfile = GPU, *,
-    block: str | Sequence[int] | None = None, **asked: Unpack[typed.PredictCodeKeywords],
-) -> CodePrediction:  # fmt: skip
+    code: Any,
+    grid: str | Sequence[int],
+    arg: Any = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    block: str | Sequence[int] | None = None,
+    **asked: Unpack[typed.PredictCodeKeywords],
+) -> CodePrediction:
     """Bytes by level and tensor, time and every load and store of one launch of any kernel, read from its code.
 
         >>> p = iosim.predict_code("norm.ptx", (4096,), {"x": x, "out": x, "cols": 8192}, "h100", block=(256,))
@@ -141,23 +168,43 @@ def predict_code(
     """
     from iosim.studies.code import run
 
-    return run(request(requests.CodeRequest, asked, code=code, grid=grid, block=block, arg=arg, gpu=one(gpu, "gpu")))
+    return run(
+        request(
+            requests.CodeRequest,
+            asked,
+            code=code,
+            grid=grid,
+            block=block,
+            arg=arg,
+            gpu=one(gpu, "gpu"),
+        )
+    )
 
 
 @overload
 def compare(
-    problem: AttentionProblem | Sequence[AttentionProblem] | None = ..., kernel: str | Sequence[str] | None = ...,
-    gpu: str | Sequence[str] = ..., *, model: ModelLike | None = ..., per: None = ...,
-    batch: int | str | Sequence[int | str] | None = ..., seq_len_k: int | str | Sequence[int | str] | None = ...,
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
+    kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ...,
+    *,
+    model: ModelLike | None = ...,
+    per: None = ...,
+    batch: int | str | Sequence[int | str] | None = ...,
+    seq_len_k: int | str | Sequence[int | str] | None = ...,
     **asked: Unpack[typed.CompareKeywords],
-) -> Comparison: ...  # fmt: skip
+) -> Comparison: ...
 @overload
 def compare(
-    problem: AttentionProblem | Sequence[AttentionProblem] | None = ..., kernel: str | Sequence[str] | None = ...,
-    gpu: str | Sequence[str] = ..., *, model: ModelLike | None = ..., per: str,
-    batch: int | str | Sequence[int | str] | None = ..., seq_len_k: int | str | Sequence[int | str] | None = ...,
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
+    kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ...,
+    *,
+    model: ModelLike | None = ...,
+    per: str,
+    batch: int | str | Sequence[int | str] | None = ...,
+    seq_len_k: int | str | Sequence[int | str] | None = ...,
     **asked: Unpack[typed.CompareKeywords],
-) -> Choice: ...  # fmt: skip
+) -> Choice: ...
 @public
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
@@ -203,10 +250,15 @@ def compare(
 
     axes = (("batch", batch), ("seq_len_k", seq_len_k))
     given = {**asked, **{name: lengths(value, name) for name, value in axes if value is not None}}
-    which = {"gpu": names(gpu, "gpu"), "kernel": None if kernel is None else names(kernel, "kernel")}
+    which = {
+        "gpu": names(gpu, "gpu"),
+        "kernel": None if kernel is None else names(kernel, "kernel"),
+    }
     requests.check_per(per, asked.get("baseline"), asked.get("price"))
     if per is not None:
-        return run_choice(of_problem(requests.ChoiceRequest, problem, given, model, per=per, **which))
+        return run_choice(
+            of_problem(requests.ChoiceRequest, problem, given, model, per=per, **which)
+        )
     of = of_problem(requests.OfProblem, problem, given, model)
     problems = [what for _, what in calls_of(replace(of, values=one_of_each(of.values)))]
     of_model = {"model": None, "layers": None, "tensor_parallel": None}
@@ -274,7 +326,9 @@ def study_tile(
     from iosim.studies.tiles.pick import run
 
     _, what = call_of(problem, asked)
-    how = request(requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False)
+    how = request(
+        requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False
+    )
     sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
     return study_typed(run(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
 
@@ -313,12 +367,19 @@ def orders(
     from iosim.studies.orders.search import run
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
-    tiles = [SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides]
+    tiles = [
+        SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides
+    ]
     both = asked_problems(of_problem(requests.OfProblem, problem, asked, model))
     counts = [float(layers.count) for layers, _ in both if layers is not None] or None
     which = DEFAULT if kernel is None else one(kernel, "kernel")
     title = next((layers.title for layers, _ in both if layers is not None), "")
-    what = {"title": title, "problems": [what for _, what in both], "kernel": which, "gpu": one(gpu, "gpu")}
+    what = {
+        "title": title,
+        "problems": [what for _, what in both],
+        "kernel": which,
+        "gpu": one(gpu, "gpu"),
+    }
     return run(request(requests.OrdersRequest, asked, **what, counts=counts, tile=tiles))
 
 
@@ -354,7 +415,9 @@ def explain(
     if isinstance(problem, Prediction):
         if asked or overrides is not None:
             name = next(iter(asked), "overrides")
-            raise InputError(f"`{name}` contradicts a prediction, which has been made; accepted: one of them")
+            raise InputError(
+                f"`{name}` contradicts a prediction, which has been made; accepted: one of them"
+            )
         return explain_typed(problem)
     _, what = call_of(problem, asked)
     settings = overrides_of(asked, kernel, overrides)
@@ -390,7 +453,13 @@ def check_claim(
     claims = [name for name in requests.CLAIMS if asked.get(name) is not None]
     if len(claims) != 1:
         accepted = f"one of {', '.join(requests.CLAIMS)}, such as hbm='4.3GB'"
-        raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: {accepted}")
+        raise InputError(
+            f"check_claim() takes one claim and has {len(claims)}; accepted: {accepted}"
+        )
     _, what = call_of(problem, asked, several="a loop", layers=None)
-    which = {"kernel": one(kernel, "kernel"), "gpu": one(gpu, "gpu"), "overrides": overrides_of(asked, kernel)}
+    which = {
+        "kernel": one(kernel, "kernel"),
+        "gpu": one(gpu, "gpu"),
+        "overrides": overrides_of(asked, kernel),
+    }
     return run(request(requests.ClaimRequest, asked, problem=what, **which))[0]

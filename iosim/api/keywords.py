@@ -52,8 +52,14 @@ SHORT = dict(BESIDES)
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
     "predict_code": requests.CODE,
-    "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
-    "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
+    "compare": {
+        **requests.COMPARE,
+        "per": requests.CHOICE["per"],
+        "price": requests.CHOICE["price"],
+    },
+    "pick_tiles": {
+        name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]
+    },
     "study_tile": {name: requests.TILES[name] for name in OF_TILE},
     "orders": requests.ORDERS,
     "explain": {"l2_start": requests.EXPLAIN["l2_start"]},
@@ -93,9 +99,13 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     others = [p for p in signature.parameters.values() if p.name == "values"]
     taken = {p.name for p in own}
-    keywords = {name: about for name, about in KEYWORDS[function.__name__].items() if name not in taken}
+    keywords = {
+        name: about for name, about in KEYWORDS[function.__name__].items() if name not in taken
+    }
     rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=about.asked, annotation=annotation(about))
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=about.asked, annotation=annotation(about)
+        )
         for name, about in keywords.items()
     ]
     whole_signature = signature.replace(parameters=[*own, *rest, *others])
@@ -128,16 +138,22 @@ def _keyword(name: str, value: str | None) -> str:
     return f"`{keyword}`" if value is None else f"`{keyword}={value}`"
 
 
-def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
+def _by_keyword(
+    function: str, given: Mapping[str, Any], named: Sequence[str], open: bool
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in given.items():
         keyword = name if name in named else KEYWORD_OF.get(name, name)
         if keyword not in named and open:
             keyword = name
         elif keyword not in named:
-            known = {n: n for n in named} | {other: own for other, own in KEYWORD_OF.items() if own in named}
+            known = {n: n for n in named} | {
+                other: own for other, own in KEYWORD_OF.items() if own in named
+            }
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
-            others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
+            others = ", ".join(
+                f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has
+            )
             hint = f"accepted by: {others}" if others else out_of_scope("option", name)
             hint = hint or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}")
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
@@ -148,16 +164,24 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], o
     return values
 
 
-def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]) -> None:
+def check_types(
+    values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]
+) -> None:
     """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name."""
     for name, value in values.items():
         parameter = signature.parameters.get(name)
-        if parameter is None or (value is None and name not in own) or (value is not None and name in READ_LATER):
+        if (
+            parameter is None
+            or (value is None and name not in own)
+            or (value is not None and name in READ_LATER)
+        ):
             continue
         kinds = str(parameter.annotation)
         if not any(_is(value, kind) for kind in re.sub(r"\[.*?\](?=$| )", "", kinds).split(" | ")):
             default = "" if value is not None else f", or without it: {parameter.default!r}"
-            raise InputError(f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}")
+            raise InputError(
+                f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}"
+            )
 
 
 READ_LATER = ("problem", "kernel", "gpu", "code", "arg")
@@ -172,19 +196,35 @@ def _is(value: object, kind: str) -> bool:
         "float": lambda: isinstance(value, Real) and not isinstance(value, bool),
         "str": lambda: isinstance(value, str | os.PathLike),
         "tuple": lambda: isinstance(value, tuple | list),
-        "Sequence": lambda: isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping),
+        "Sequence": lambda: (
+            isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        ),
         "ModelLike": lambda: isinstance(value, str | os.PathLike | Mapping) or _is(value, "Model"),
     }
     name = kind.rpartition(".")[2]
-    return simple[kind]() if kind in simple else any(one.__name__ == name for one in type(value).__mro__)
+    return (
+        simple[kind]()
+        if kind in simple
+        else any(one.__name__ == name for one in type(value).__mro__)
+    )
 
 
 TYPES = {
-    Kind.WHOLE: "int | str", Kind.PROBABILITY: "float", Kind.FLAG: "bool", Kind.WORD: "str",
-    Kind.SIDES: "tuple[int, int] | str", Kind.LENGTHS: "Sequence[int] | str", Kind.FILE: "str",
-    Kind.OBJECT: "BlockMask", Kind.NUMBER: "float", Kind.TEXT: "str | float", Kind.NAMES: "str | Sequence[str]",
-    Kind.SIZES: "int | str | Sequence[int | str]", Kind.NAME: "str", Kind.NUMBERS: "Sequence[float]",
-}  # fmt: skip
+    Kind.WHOLE: "int | str",
+    Kind.PROBABILITY: "float",
+    Kind.FLAG: "bool",
+    Kind.WORD: "str",
+    Kind.SIDES: "tuple[int, int] | str",
+    Kind.LENGTHS: "Sequence[int] | str",
+    Kind.FILE: "str",
+    Kind.OBJECT: "BlockMask",
+    Kind.NUMBER: "float",
+    Kind.TEXT: "str | float",
+    Kind.NAMES: "str | Sequence[str]",
+    Kind.SIZES: "int | str | Sequence[int | str]",
+    Kind.NAME: "str",
+    Kind.NUMBERS: "Sequence[float]",
+}
 LISTED = "int | str | Sequence[int | str]"
 
 
@@ -207,7 +247,9 @@ def said(name: str, about: About) -> str:
     """A keyword's line of a docstring: what it is, what is accepted, the default."""
     default = default_text(about, usual=True)
     any_size = about.kind is Kind.WHOLE and about.low <= 1 and about.high == MAX_SIZE
-    accepted = "" if any_size or about.kind is Kind.FLAG or not about.accepted else f" ({about.accepted})"
+    accepted = (
+        "" if any_size or about.kind is Kind.FLAG or not about.accepted else f" ({about.accepted})"
+    )
     return f"{name}: {described(about)}{accepted}{f'; by default {default}' if default else ''}."
 
 
@@ -223,9 +265,14 @@ def read(name: str, about: About, value: Any) -> Any:
 
 def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
     """What a function is asked for, of the keywords that it was given; `more` are the record's other fields."""
-    read_from = {name: keyword_of(about) for name, about in fields_of(of).items() if name not in more}
+    read_from = {
+        name: keyword_of(about) for name, about in fields_of(of).items() if name not in more
+    }
     given = {name: word for name, word in read_from.items() if asked.get(word) is not None}
-    return of(**{name: read(word, fields_of(of)[name], asked[word]) for name, word in given.items()}, **more)
+    return of(
+        **{name: read(word, fields_of(of)[name], asked[word]) for name, word in given.items()},
+        **more,
+    )
 
 
 AXES = ("seq_q", "seq_k", "batch")
@@ -234,7 +281,9 @@ AXES = ("seq_q", "seq_k", "batch")
 def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: about for name, about in OF_PROBLEMS.items() if name in asked}
     read_values = {about.name: read(name, about, asked[name]) for name, about in given.items()}
-    return {n: tuple(v) if isinstance(v, list) and n not in AXES else v for n, v in read_values.items()}
+    return {
+        n: tuple(v) if isinstance(v, list) and n not in AXES else v for n, v in read_values.items()
+    }
 
 
 def loaded(model: ModelLike | None) -> Model | None:
@@ -246,7 +295,11 @@ def loaded(model: ModelLike | None) -> Model | None:
 
 
 def of_problem(
-    of: type[T], problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, **more: Any
+    of: type[T],
+    problem: object,
+    asked: Mapping[str, Any],
+    model: ModelLike | None = None,
+    **more: Any,
 ) -> T:
     """A request for the problem or problems that a function was given, or that its keywords or a model say."""
     several: object = [problem] if isinstance(problem, AttentionProblem) else problem
@@ -257,11 +310,17 @@ def of_problem(
             )
         for name in (name for name in asked if name in OF_PROBLEMS):
             hint = f"accepted: one of them, or problem.with_({OF_PROBLEMS[name].name}=...)"
-            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; {hint}")
-        if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
+            raise InputError(
+                f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; {hint}"
+            )
+        if not isinstance(several, Sequence) or not all(
+            isinstance(one, AttentionProblem) for one in several
+        ):
             accepted = "one, or keywords such as heads=32"
             raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
-    return request(of, asked, problems=several, values=values_of(asked), model=loaded(model), **more)
+    return request(
+        of, asked, problems=several, values=values_of(asked), model=loaded(model), **more
+    )
 
 
 def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
@@ -272,16 +331,24 @@ def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
     kinds = list(dict.fromkeys(layers.name for layers, _ in found if layers is not None))
     if len(kinds) > 1 and of.model is not None:
         hint = "accepted: a model whose layers are alike, or a `problem` of iosim.predict(model=...).predictions"
-        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; {hint}")
+        raise InputError(
+            f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; {hint}"
+        )
     return found
 
 
 def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
     """Refuses several lengths; `several` is the function that takes them. Raises InputError: there are several."""
-    lengths = of.problems if of.problems is not None else read_lengths(of.values.get("seq_q", 1), "seq_len")
+    lengths = (
+        of.problems
+        if of.problems is not None
+        else read_lengths(of.values.get("seq_q", 1), "seq_len")
+    )
     if len(lengths) != 1:
         accepted = f"one, and {several} takes several"
-        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: {accepted}")
+        raise InputError(
+            f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: {accepted}"
+        )
 
 
 def call_of(
@@ -298,8 +365,14 @@ def call_of(
     return call
 
 
-def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None) -> Overrides | None:
-    given = {name: read(name, SETTINGS[name], v) for name, v in asked.items() if name in SETTINGS and v is not None}
+def overrides_of(
+    asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None
+) -> Overrides | None:
+    given = {
+        name: read(name, SETTINGS[name], v)
+        for name, v in asked.items()
+        if name in SETTINGS and v is not None
+    }
     if not given:
         return overrides
     name = next(iter(given))
@@ -322,7 +395,9 @@ def names(value: object, keyword: str) -> list[Any]:
     elif hasattr(value, "name"):
         several = [value]
     else:
-        raise InputError(f"`{keyword}` {value!r} is no name; accepted: names as a list or a text, or an object of one")
+        raise InputError(
+            f"`{keyword}` {value!r} is no name; accepted: names as a list or a text, or an object of one"
+        )
     if not several:
         raise InputError(f"`{keyword}` is empty; at least one is needed")
     return several
@@ -332,5 +407,7 @@ def one(value: object, keyword: str) -> Any:
     """A single kernel or GPU. Raises InputError: several."""
     several = names(value, keyword)
     if len(several) != 1:
-        raise InputError(f"`{keyword}` {value!r} are {len(several)}; accepted: one, and iosim.compare takes several")
+        raise InputError(
+            f"`{keyword}` {value!r} are {len(several)}; accepted: one, and iosim.compare takes several"
+        )
     return several[0]

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from iosim.api.calls import GPU
-from iosim.api.keywords import KEYWORDS, call_of, loaded, names, of_problem, one, public, read, request
+from iosim.api.keywords import (
+    KEYWORDS,
+    call_of,
+    loaded,
+    names,
+    of_problem,
+    one,
+    public,
+    read,
+    request,
+)
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
 
@@ -53,8 +63,13 @@ def formula(
 
     table = KEYWORDS["formula"]
     usual = {about.name: about.default for about in table.values()}
-    values = {table[word].name: table[word].check(read(word, table[word], value)) for word, value in asked.items()}
-    return describe({**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")})
+    values = {
+        table[word].name: table[word].check(read(word, table[word], value))
+        for word, value in asked.items()
+    }
+    return describe(
+        {**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")}
+    )
 
 
 @public
@@ -89,7 +104,15 @@ def decode(
     from iosim.studies.decode.study import run
 
     kernels = None if kernel is None else names(kernel, "kernel")
-    return run(request(requests.DecodeRequest, asked, gpu=names(gpu, "gpu"), kernel=kernels, model=loaded(model)))
+    return run(
+        request(
+            requests.DecodeRequest,
+            asked,
+            gpu=names(gpu, "gpu"),
+            kernel=kernels,
+            model=loaded(model),
+        )
+    )
 
 
 @public
@@ -159,11 +182,20 @@ def ring(
     """
     from iosim.studies.distributed.ring import run
 
-    own = {} if model is not None else {"layers": None}  # without a model they are those that keep their tensors
+    own = (
+        {} if model is not None else {"layers": None}
+    )  # without a model they are those that keep their tensors
     layers, what = call_of(problem, asked, model, "a loop", **own)
-    of_model = {"model": None, "tensor_parallel": None} | ({} if layers is None else {"layers": layers.count})
+    of_model = {"model": None, "tensor_parallel": None} | (
+        {} if layers is None else {"layers": layers.count}
+    )
     number = read("num_gpus", requests.RING["num_gpus"], num_gpus)
-    both = {"gpu": one(gpu, "gpu"), "kernel": one(kernel, "kernel"), "num_gpus": number, "problems": [what]}
+    both = {
+        "gpu": one(gpu, "gpu"),
+        "kernel": one(kernel, "kernel"),
+        "num_gpus": number,
+        "problems": [what],
+    }
     return run(request(requests.RingRequest, asked, values={}, **both, **of_model))
 
 
@@ -198,7 +230,11 @@ def model(
 
     several = models.split(",") if isinstance(models, str) else models
     listed = list(several) if isinstance(several, Sequence) else [several]
-    which = {"models": [load_model(each) for each in listed], "gpu": names(gpu, "gpu"), "kernel": one(kernel, "kernel")}
+    which = {
+        "models": [load_model(each) for each in listed],
+        "gpu": names(gpu, "gpu"),
+        "kernel": one(kernel, "kernel"),
+    }
     return run(request(requests.WholeRequest, asked, **which))
 
 
@@ -236,12 +272,17 @@ def train_memory(
     which = None if kernel is None else one(kernel, "kernel")
     its = loaded(model)
     of_model = None if its is None else decoder_of(its)
-    return run(request(requests.TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model))
+    return run(
+        request(requests.TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model)
+    )
 
 
 @public
 def sweep(
-    problems: str | os.PathLike[str] | pandas.DataFrame | None = None, *, model: ModelLike | None = None, **values: Any
+    problems: str | os.PathLike[str] | pandas.DataFrame | None = None,
+    *,
+    model: ModelLike | None = None,
+    **values: Any,
 ) -> pandas.DataFrame:
     """A prediction for every combination of `values`, a row each: bytes by level, bounds, time, memory.
 
@@ -268,4 +309,6 @@ def sweep(
     from iosim.studies.sweep.run import run
 
     asked = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
-    return run(request(requests.SweepRequest, asked, problems=problems, model=loaded(model), values=values))
+    return run(
+        request(requests.SweepRequest, asked, problems=problems, model=loaded(model), values=values)
+    )

@@ -195,7 +195,9 @@ class ConditionKeywords(TypedDict, total=False):
     seconds.
     """
 
-class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKeywords, ConditionKeywords, total=False):
+class PredictKeywords(
+    ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKeywords, ConditionKeywords, total=False
+):
     """Of iosim.predict."""
 
     clocks: str | float

@@ -73,4 +73,6 @@ def _compared(kind: Any) -> tuple[bytes, tuple[tuple[str, bytes], ...]] | None:
     if record is None or issubclass(record, Enum):
         return None
     names = [record_field.name for record_field in fields(record) if record_field.compare]
-    return f"d{record.__qualname__} {len(names)}".encode(), tuple((name, name.encode()) for name in names)
+    return f"d{record.__qualname__} {len(names)}".encode(), tuple(
+        (name, name.encode()) for name in names
+    )

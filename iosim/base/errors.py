@@ -24,7 +24,9 @@ class InputError(ValueError):
     have its value with it where an option may stand for both: "`latent_kv=True`" is --latent-kv."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(spelled(message, lambda name, value: name if value is None else f"{name}={value}"))
+        super().__init__(
+            spelled(message, lambda name, value: name if value is None else f"{name}={value}")
+        )
         self.marked = message
 
 
@@ -53,7 +55,9 @@ class EngineWarning(UserWarning):
     """No replay engine is there, and what it would have found is estimated."""
 
 
-def unknown_name(subject: str, value: str, known: Iterable[str], listed: Iterable[str] = ()) -> InputError:
+def unknown_name(
+    subject: str, value: str, known: Iterable[str], listed: Iterable[str] = ()
+) -> InputError:
     """An `InputError` for a name that is not in `known`: names that are like it, and all of them (those in `listed`
     where it holds any) where they are few or none is like it; or why iosim has none of that name."""
     names = list(dict.fromkeys(known))
@@ -62,8 +66,12 @@ def unknown_name(subject: str, value: str, known: Iterable[str], listed: Iterabl
     beyond = out_of_scope(subject.strip("`"), value)
     near = [] if beyond else alike(value, names)
     meant = f"did you mean {', '.join(near)}?" if near else f"{beyond};" if beyond else ""
-    accepted = f"accepted: {', '.join(listed or names)}" if len(names) <= FEW_NAMES or not near else ""
-    return InputError(f"{subject} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")
+    accepted = (
+        f"accepted: {', '.join(listed or names)}" if len(names) <= FEW_NAMES or not near else ""
+    )
+    return InputError(
+        f"{subject} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}"
+    )
 
 
 class TooLargeError(InputError):

@@ -134,12 +134,16 @@ class About:
             return whole(self.name, value, self.low, self.high)
         if self.kind is Kind.PROBABILITY:
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
-                raise InputError(f"`{self.name}` {value!r} is out of range; accepted: {self.accepted}")
+                raise InputError(
+                    f"`{self.name}` {value!r} is out of range; accepted: {self.accepted}"
+                )
             return float(value)
         if self.kind is Kind.NUMBER and not self.low <= value <= self.high:
             raise InputError(f"`{self.name}` {value} is out of range; accepted: {self.accepted}")
         if self.kind is Kind.FLAG and not isinstance(value, bool):
-            raise InputError(f"`{self.name}` {value!r} is no truth value; accepted: {self.accepted}")
+            raise InputError(
+                f"`{self.name}` {value!r} is no truth value; accepted: {self.accepted}"
+            )
         if self.kind is Kind.WORD:
             word = self.normal(value)
             if not isinstance(word, str) or word not in self.words:
@@ -161,7 +165,9 @@ class About:
             try:
                 return size(first, name), size(second or (first if self.one_for_both else ""), name)
             except InputError:
-                raise InputError(f"{name} '{text}' is not of the form QxK, such as 128x64") from None
+                raise InputError(
+                    f"{name} '{text}' is not of the form QxK, such as 128x64"
+                ) from None
         if self.kind is Kind.LENGTHS:
             return tuple(sizes(text, name, sequences=True))
         if self.kind is Kind.FLAG:
@@ -170,7 +176,11 @@ class About:
             try:
                 return float(text) if self.kind is Kind.NUMBER else self.check(float(text))
             except ValueError:  # an InputError, too
-                wrong = "is no number" if self.kind is Kind.NUMBER else f"is out of range; accepted: {self.accepted}"
+                wrong = (
+                    "is no number"
+                    if self.kind is Kind.NUMBER
+                    else f"is out of range; accepted: {self.accepted}"
+                )
                 raise InputError(f"{name} '{text}' {wrong}") from None
         return text
 
@@ -178,7 +188,9 @@ class About:
         try:
             return [float(number) if isinstance(number, str) else number for number in value]
         except ValueError:
-            raise InputError(f"`{self.name}` {','.join(map(str, value))}: no numbers; accepted: such as 3,1") from None
+            raise InputError(
+                f"`{self.name}` {','.join(map(str, value))}: no numbers; accepted: such as 3,1"
+            ) from None
 
     def _sides(self, value: Any) -> tuple[int, int]:
         pair = (value, value) if self.one_for_both and isinstance(value, SupportsIndex) else value
@@ -187,14 +199,20 @@ class About:
             raise InputError(f"`{self.name}` {value!r} is no pair; accepted: {self.accepted}{more}")
         first, second = (whole(self.name, side, -MAX_SIZE, MAX_SIZE) for side in pair)
         if not self.low <= min(first, second) <= max(first, second) <= self.high:
-            raise InputError(f"`{self.name}` {self.text(value)} is out of range; accepted: {self.accepted}")
+            raise InputError(
+                f"`{self.name}` {self.text(value)} is out of range; accepted: {self.accepted}"
+            )
         return first, second
 
     def _lengths(self, value: Any) -> tuple[int, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise InputError(f"`{self.name}` {value!r} is no list of lengths; accepted: numbers from {self.low}")
+            raise InputError(
+                f"`{self.name}` {value!r} is no list of lengths; accepted: numbers from {self.low}"
+            )
         if not 1 <= len(value) <= MAX_LENGTHS:
-            raise InputError(f"`{self.name}` holds {len(value)} lengths; accepted: 1 to {MAX_LENGTHS}")
+            raise InputError(
+                f"`{self.name}` holds {len(value)} lengths; accepted: 1 to {MAX_LENGTHS}"
+            )
         return tuple(whole(self.name, length, self.low, self.high) for length in value)
 
     def resolve(self, owner: Any) -> Any:
@@ -207,7 +225,9 @@ class About:
 
     def argument(self, value: Any) -> list[str]:
         if self.option is None:
-            raise InputError(f"`{self.name}` has no option; accepted on a command line: fields that have one")
+            raise InputError(
+                f"`{self.name}` has no option; accepted on a command line: fields that have one"
+            )
         if self.kind is Kind.FLAG:
             return [self.option if value else f"--no-{self.option[2:]}"]
         text = self.text(value)
@@ -249,7 +269,9 @@ def put_checked(owner: Any) -> None:
 
 
 def fields_of(owner: type[Any]) -> Mapping[str, About]:
-    return table_of(**{member.name: member for member in fields(owner) if "about" in member.metadata})
+    return table_of(
+        **{member.name: member for member in fields(owner) if "about" in member.metadata}
+    )
 
 
 def table_of(**several: Any) -> Mapping[str, About]:
@@ -258,7 +280,9 @@ def table_of(**several: Any) -> Mapping[str, About]:
     for name, member in several.items():
         about: About = member.metadata["about"]
         option = f"--{name.replace('_', '-')}" if about.option == "" else about.option
-        table[name] = replace(about, name=name, default=member.default, option=option, key=about.key or name)
+        table[name] = replace(
+            about, name=name, default=member.default, option=option, key=about.key or name
+        )
     return table
 
 
@@ -266,7 +290,11 @@ def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
     """`value` as a whole number within bounds. Raises InputError: it is none."""
     if type(value) is int and low <= value <= high:  # nearly always, and asked millions of times
         return value
-    number: Any = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
+    number: Any = (
+        value.__index__()
+        if isinstance(value, SupportsIndex) and not isinstance(value, bool)
+        else value
+    )
     for problem in Whole(low, high).problems(number, ""):
         raise InputError(f"`{name}` {problem}")
     return int(number)

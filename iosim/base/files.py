@@ -16,7 +16,9 @@ from iosim.base.errors import InputError
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was."""
     with written_whole(path) as file:
-        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+        file.write(
+            content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+        )
 
 
 def is_made_by(path: str | Path, command: str) -> bool:
@@ -26,7 +28,9 @@ def is_made_by(path: str | Path, command: str) -> bool:
     if not place.is_file() or not place.stat().st_size:
         return True
     text = place.read_text(encoding="utf-8", errors="replace")
-    return (f"\n{command}" if place.suffix == ".md" else f'<meta name="generator" content="{command}">') in text
+    return (
+        f"\n{command}" if place.suffix == ".md" else f'<meta name="generator" content="{command}">'
+    ) in text
 
 
 def require_file(path: str | Path, where: str) -> None:
@@ -51,12 +55,16 @@ def read_text(path: str | Path, where: str, accepted: str, max_bytes: int) -> st
         with open(path, "rb") as file:
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
-            raise InputError(f"{where} is too large: more than {max_bytes:,} bytes; accepted: {accepted}")
+            raise InputError(
+                f"{where} is too large: more than {max_bytes:,} bytes; accepted: {accepted}"
+            )
         return data.decode("utf-8-sig")
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{where} cannot be read: it does not exist; accepted: {accepted}") from None
+        raise InputError(
+            f"{where} cannot be read: it does not exist; accepted: {accepted}"
+        ) from None
     except UnicodeDecodeError:
         raise InputError(f"{where} is not UTF-8 text; accepted: {accepted}") from None
     except (OSError, ValueError) as error:
@@ -71,7 +79,9 @@ def json_object(text: str, where: str, accepted: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{where} is nested too deeply; accepted: {accepted}") from None
     except ValueError as error:
-        raise InputError(f"{where} is no JSON: {' '.join(str(error).split())}; accepted: {accepted}") from None
+        raise InputError(
+            f"{where} is no JSON: {' '.join(str(error).split())}; accepted: {accepted}"
+        ) from None
     if not isinstance(value, dict):
         raise InputError(f"{where} holds no JSON object; accepted: {accepted}")
     return value
@@ -88,7 +98,9 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
             yield file
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask)
+        os.chmod(
+            temporary, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask
+        )
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -102,7 +114,9 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     if not str(path):
         raise InputError("`path` '' is no file name; a file name is needed")
     if "\0" in str(path):
-        raise InputError(f"`path` {str(path)!r} cannot be written: embedded null byte; a file name is needed")
+        raise InputError(
+            f"`path` {str(path)!r} cannot be written: embedded null byte; a file name is needed"
+        )
     try:
         target = Path(os.path.realpath(path))
         mode = target.stat().st_mode if os.path.lexists(target) else stat.S_IFREG

@@ -18,7 +18,9 @@ def pointwise(function: Function) -> Function:
     @wraps(function)
     def taken(*numbers: int) -> int:
         for number in numbers:
-            of_many: Callable[[Function, tuple[int, ...]], int] | None = getattr(number, "pointwise", None)
+            of_many: Callable[[Function, tuple[int, ...]], int] | None = getattr(
+                number, "pointwise", None
+            )
             if of_many is not None:
                 return of_many(function, numbers)
         return function(*numbers)

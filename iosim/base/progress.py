@@ -131,7 +131,9 @@ class _Work:
         self.done = min(done, self.total) if self.total else done
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.done:,}{f' of {self.total:,}' if self.total else ''}{self.units}"
+        return (
+            f"{self.what}: {self.done:,}{f' of {self.total:,}' if self.total else ''}{self.units}"
+        )
 
 
 class _Lines:

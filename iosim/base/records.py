@@ -57,12 +57,19 @@ else:
         for base in bases:  # it would have methods compiled that refuse changes
             base.frozen = False
         dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-        for base, was_frozen in zip([*bases, vars(cls)[PARAMS]], [*were_frozen, frozen], strict=True):
+        for base, was_frozen in zip(
+            [*bases, vars(cls)[PARAMS]], [*were_frozen, frozen], strict=True
+        ):
             base.frozen = was_frozen
         if eq:
             compared = [f for f in fields(cls) if f.compare]
-            values, hashed = _values(compared), _values([f for f in compared if f.hash is not False])
-            made["__eq__"] = lambda a, b: values(a) == values(b) if a.__class__ is b.__class__ else NotImplemented
+            values, hashed = (
+                _values(compared),
+                _values([f for f in compared if f.hash is not False]),
+            )
+            made["__eq__"] = lambda a, b: (
+                values(a) == values(b) if a.__class__ is b.__class__ else NotImplemented
+            )
             made["__hash__"] = (lambda self: hash(hashed(self))) if frozen else None
         for name, method in made.items():
             if name not in vars(cls) or (name == "__hash__" and cls.__hash__ is None):
@@ -83,17 +90,28 @@ else:
         """The `__init__` of a class: values of its fields as arguments, then its `__post_init__`."""
         parameters = [f for f in fields(cls) if f.init]
         defaults = {
-            f.name: f.default for f in parameters if f.default is not MISSING or f.default_factory is not MISSING
+            f.name: f.default
+            for f in parameters
+            if f.default is not MISSING or f.default_factory is not MISSING
         }
-        positional, named = [f.name for f in parameters if not f.kw_only], [f.name for f in parameters if f.kw_only]
+        positional, named = (
+            [f.name for f in parameters if not f.kw_only],
+            [f.name for f in parameters if f.kw_only],
+        )
         known, body = {"_unset": MISSING, "_set": object.__setattr__}, []
         for f in fields(cls):
             name = value = f.name
             if f.default_factory is not MISSING:
                 known[f"_make_{name}"] = f.default_factory
-                value = f"_make_{name}() if {name} is _unset else {name}" if f.init else f"_make_{name}()"
+                value = (
+                    f"_make_{name}() if {name} is _unset else {name}"
+                    if f.init
+                    else f"_make_{name}()"
+                )
             if f.init or value != name:
-                body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+                body.append(
+                    f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}"
+                )
         if hasattr(cls, "__post_init__"):
             body.append("self.__post_init__()")
         keywords = ["*", *named] if named else []
@@ -109,7 +127,11 @@ else:
     def _values(some):
         """What reads the values of some fields, as a tuple."""
         names = [f.name for f in some]
-        return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
+        return (
+            attrgetter(*names)
+            if len(names) > 1
+            else lambda self: tuple(getattr(self, name) for name in names)
+        )
 
     @recursive_repr()
     def _repr(self):
@@ -117,7 +139,9 @@ else:
         return f"{type(self).__qualname__}({text})"
 
     def _refuse(self, name, *value):
-        raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+        raise dataclasses.FrozenInstanceError(
+            f"cannot {'assign to' if value else 'delete'} field {name!r}"
+        )
 
 
 def plain(owner: Any, names: str) -> dict[str, Any]:

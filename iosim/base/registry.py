@@ -18,7 +18,9 @@ class Registry(dict[Key, Value]):
     def __init__(self, subject: str, modules: Mapping[str, Iterable[Key]] | None = None) -> None:
         super().__init__()
         self.what = subject
-        self._module_of = {name: module for module, names in (modules or {}).items() for name in names}
+        self._module_of = {
+            name: module for module, names in (modules or {}).items() for name in names
+        }
 
     def names(self) -> tuple[Key, ...]:
         return tuple(sorted({*self, *self._module_of}, key=str))
@@ -30,7 +32,9 @@ class Registry(dict[Key, Value]):
     def put(self, name: Key, value: Value, override: bool = False) -> None:
         self._load(name)
         if name in self and not override:
-            raise InputError(f"{self.what} '{name}' is registered already; pass override=True to replace it")
+            raise InputError(
+                f"{self.what} '{name}' is registered already; pass override=True to replace it"
+            )
         self[name] = value
 
     def named(self, name: Key) -> Value:

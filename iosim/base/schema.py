@@ -65,7 +65,9 @@ class Text:
         elif not value.strip():
             yield Problem(key, f"must be a text{example}, not an empty one")
         elif not self.lines and value != one_line(value, self.longest):
-            yield Problem(key, f"must be one line of text{example}, of up to {self.longest} characters")
+            yield Problem(
+                key, f"must be one line of text{example}, of up to {self.longest} characters"
+            )
         elif self.pattern and not re.fullmatch(self.pattern, value):
             yield Problem(key, f"must be a text{example}, not {shown(value)}")
         elif self.choices is not None:
@@ -82,7 +84,10 @@ class Whole:
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
         if isinstance(value, bool) or not isinstance(value, int):
-            yield Problem(key, f"{shown(value)} is not a whole number; accepted: {_range(self.low, self.high)}")
+            yield Problem(
+                key,
+                f"{shown(value)} is not a whole number; accepted: {_range(self.low, self.high)}",
+            )
         else:
             yield from _in_range(value, self.low, self.high, key, self.hint)
 
@@ -132,11 +137,19 @@ class ListOf:
         if len(value) < self.least:
             entries = "1 entry" if self.least == 1 else f"{self.least} entries"
             yield Problem(key, f"must be a list with at least {entries}")
-        wrong = [problem for n, element in enumerate(value) for problem in self.item.problems(element, f"{key}[{n}]")]
+        wrong = [
+            problem
+            for n, element in enumerate(value)
+            for problem in self.item.problems(element, f"{key}[{n}]")
+        ]
         yield from wrong
         if not wrong and self.ascending and any(b <= a for a, b in pairwise(value)):
             yield Problem(key, "must be in ascending order")
-        if not wrong and self.unique and any(element in value[:n] for n, element in enumerate(value)):
+        if (
+            not wrong
+            and self.unique
+            and any(element in value[:n] for n, element in enumerate(value))
+        ):
             yield Problem(key, "has the same entry twice")
 
 
@@ -161,7 +174,9 @@ class Pairs:
             for n, pair in enumerate(value)
             for spec, element in zip(sides, pair, strict=True)
         )
-        wrong = [problem for spec, element, place in both for problem in spec.problems(element, place)]
+        wrong = [
+            problem for spec, element, place in both for problem in spec.problems(element, place)
+        ]
         yield from wrong
         if not wrong and any(b[0] <= a[0] for a, b in pairwise(value)):
             yield Problem(key, f"{self.names[0]} must be in ascending order")
@@ -220,7 +235,10 @@ class Table:
 
     def problems(self, value: Any, key: str = "") -> Iterator[Problem]:
         if not isinstance(value, dict):
-            yield Problem(key, f"{f'write {self.form}' if self.form else 'must be a table'}, not {shown(value)}")
+            yield Problem(
+                key,
+                f"{f'write {self.form}' if self.form else 'must be a table'}, not {shown(value)}",
+            )
             return
         fine = True
         for name, element in value.items():
@@ -241,7 +259,10 @@ class Table:
                 yield Problem(_path(key, name), "missing; it is needed")
         if fine:
             for rule in self.rules:
-                yield from (Problem(".".join(part for part in (key, p.key) if part), p.reason) for p in rule(value))
+                yield from (
+                    Problem(".".join(part for part in (key, p.key) if part), p.reason)
+                    for p in rule(value)
+                )
 
     @classmethod
     def of(cls, kind: type, *, form: str = "", **more: Spec) -> Table:
@@ -249,9 +270,15 @@ class Table:
         required. `more` replaces the specification of single fields."""
         kinds = typing.get_type_hints(kind)
         keys = {
-            f.name: more.get(f.name) or _bounded(spec_of(kinds[f.name]), f.metadata) for f in fields(kind) if f.init
+            f.name: more.get(f.name) or _bounded(spec_of(kinds[f.name]), f.metadata)
+            for f in fields(kind)
+            if f.init
         }
-        needed = [f.name for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+        needed = [
+            f.name
+            for f in fields(kind)
+            if f.init and f.default is MISSING and f.default_factory is MISSING
+        ]
         return cls(keys, needed, form=form)
 
 
@@ -306,7 +333,9 @@ def read_toml(path: Path, subject: str = "file", such_as: str = "") -> dict[str,
     name = f"{subject} '{one_line(path)}'"
     text = read_text(path, name, "a TOML file", MAX_FILE_BYTES)
     if not text.strip():
-        raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
+        raise InputError(
+            f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else "")
+        )
     return parse_toml(text, name)
 
 
@@ -326,7 +355,11 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
 def toml_text(value: Any) -> str:
     """A value as TOML writes it, tables and lists in one line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml_key(key)} = {toml_text(element)}" for key, element in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{toml_key(key)} = {toml_text(element)}" for key, element in value.items())
+            + " }"
+        )
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
@@ -356,14 +389,18 @@ def word(*choices: str) -> Column:
     return one
 
 
-def read_csv(path: Path, columns: Mapping[str, Column], subject: str = "table") -> Iterator[dict[str, Any]]:
+def read_csv(
+    path: Path, columns: Mapping[str, Column], subject: str = "table"
+) -> Iterator[dict[str, Any]]:
     """The rows of a CSV file, its cells converted; lines that begin with # are comments."""
     name = f"{subject} '{one_line(path)}'"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = [(n, line) for n, line in enumerate(file, start=1) if not line.startswith("#")]
     except (OSError, ValueError) as error:
-        raise InputError(f"{name} cannot be read: {one_line(getattr(error, 'strerror', None) or error)}") from None
+        raise InputError(
+            f"{name} cannot be read: {one_line(getattr(error, 'strerror', None) or error)}"
+        ) from None
     try:
         header, *rows = [*csv.reader(line for _, line in lines)] or [[]]
     except csv.Error as error:
@@ -377,7 +414,9 @@ def read_csv(path: Path, columns: Mapping[str, Column], subject: str = "table") 
     makers = [columns[column] for column in header]
     for (number, _), cells in zip(lines[1:], rows, strict=False):
         if len(cells) != len(header):
-            raise InputError(f"{name}, line {number}: has {len(cells)} cells; accepted: {len(header)}")
+            raise InputError(
+                f"{name}, line {number}: has {len(cells)} cells; accepted: {len(header)}"
+            )
         row = {}
         for column, make, cell in zip(header, makers, cells, strict=True):
             try:
@@ -434,4 +473,6 @@ def _unknown(path: str, known: Iterable[str], see: str = "") -> Problem:
     near = alike(path, words, 1)
     if near:
         return Problem(path, f"unknown key; did you mean {near[0]}?")
-    return Problem(path, f"unknown key; see {see}" if see else f"unknown key; accepted: {', '.join(words)}")
+    return Problem(
+        path, f"unknown key; see {see}" if see else f"unknown key; accepted: {', '.join(words)}"
+    )

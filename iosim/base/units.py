@@ -68,15 +68,22 @@ def rate_text(flops_per_s: float) -> str:
 
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_UNITS = (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s"), ("_flops_achieved_per_s", "FLOP/s"), ("_hz", "Hz"),
-          ("_w", "W"))  # fmt: skip
+_UNITS = (
+    ("_bytes_per_s", "B/s"),
+    ("_flops_per_s", "FLOP/s"),
+    ("_flops_achieved_per_s", "FLOP/s"),
+    ("_hz", "Hz"),
+    ("_w", "W"),
+)
 
 
 def capacity_text(n: int) -> str:
     """62914560 -> "60 MiB", as a memory's size is written; what is no multiple of 1 KiB, or whole GB, is decimal."""
     if n % 1024 or n % 10**9 == 0:
         return bytes_text(n)
-    return next((f"{n / size:.4g} {unit}" for size, unit in _BINARY_UNITS if n >= size), bytes_text(n))
+    return next(
+        (f"{n / size:.4g} {unit}" for size, unit in _BINARY_UNITS if n >= size), bytes_text(n)
+    )
 
 
 def scaled_text(x: float, unit: str) -> str:
@@ -90,7 +97,9 @@ def scaled_text(x: float, unit: str) -> str:
 def quantity_text(name: str, value: object) -> str:
     """A quantity whose name ends with its unit, as a person reads it: `l2_bytes` 62914560 -> "60 MiB"."""
     if isinstance(value, list | tuple):
-        if value and isinstance(value[0], list | tuple):  # points of a curve over a footprint in bytes
+        if value and isinstance(
+            value[0], list | tuple
+        ):  # points of a curve over a footprint in bytes
             return "; ".join(f"{capacity_text(x)}: {quantity_text(name, y)}" for x, y in value)
         return ", ".join(quantity_text(name, element) for element in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -122,7 +131,11 @@ def size(text: str, option: str) -> int:
     match = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
     if not match:
         grouped = re.fullmatch(r"\s*([0-9]{1,3}(?:[,_'. ][0-9]{3})+)\s*", text)
-        accepted = f"write {_ungrouped(grouped[1])}" if grouped else "accepted: whole numbers such as 4096 or 64k"
+        accepted = (
+            f"write {_ungrouped(grouped[1])}"
+            if grouped
+            else "accepted: whole numbers such as 4096 or 64k"
+        )
         raise InputError(f"{option} '{text}' is not a size; {accepted}")
     return int(match[1]) * _FACTORS[match[2]]
 
@@ -145,14 +158,18 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
     parts = text.strip().split(",")
     padded = any(re.fullmatch(r"0[0-9]{2}", part) for part in parts[1:])  # nobody writes 096 for 96
     if not padded:
-        if not _GROUPED.fullmatch(text.strip()) or (sequences and all(len(part) == 3 for part in parts)):
+        if not _GROUPED.fullmatch(text.strip()) or (
+            sequences and all(len(part) == 3 for part in parts)
+        ):
             return
         numbers = [int(part) for part in parts]
         grows = all(a < b <= MOST_GROWTH * a for a, b in pairwise(numbers))
         if grows and not any(n % 8 for n in numbers) and int(_ungrouped(text)) % ROUND:
             return
     grouped = re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+", text.strip())
-    number = f"write {_ungrouped(text)}" if grouped else "write numbers without separators of thousands"
+    number = (
+        f"write {_ungrouped(text)}" if grouped else "write numbers without separators of thousands"
+    )
     listed = "" if padded else f", or '{', '.join(parts)}' for a list"
     raise InputError(f"{option} '{text.strip()}': {number}{listed}")
 
@@ -178,13 +195,17 @@ def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
             out.append(size(part, option))
             continue
         if len(ends) != 3:
-            raise InputError(f"{option} '{part}' is not a range; accepted: first:last:step or first:last:xFACTOR")
+            raise InputError(
+                f"{option} '{part}' is not a range; accepted: first:last:step or first:last:xFACTOR"
+            )
         first, last = size(ends[0], option), size(ends[1], option)
         factor = ends[2].strip().lower()
         step = size(factor.removeprefix("x"), option)
         if step < (2 if factor.startswith("x") else 1) or first < 1 or last < first:
             accepted = "first up to last, a step from 1 or a factor from x2"
-            raise InputError(f"{option} '{part}' is an empty or endless range; accepted: {accepted}")
+            raise InputError(
+                f"{option} '{part}' is an empty or endless range; accepted: {accepted}"
+            )
         value = first
         while value <= last:
             out.append(value)
@@ -195,19 +216,33 @@ def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
 
 
 def parse_limit(
-    text: str, option: str, names: Sequence[str], statistics: Sequence[str], default: str, examples: str
+    text: str,
+    option: str,
+    names: Sequence[str],
+    statistics: Sequence[str],
+    default: str,
+    examples: str,
 ) -> tuple[str, str, float]:
     """The parts of NAME[:STATISTIC]=LIMIT: a name of an `option`, a statistic or the default, the limit as a share.
     Without `statistics` the form is NAME=LIMIT. Raises InputError: the text is not of that form."""
-    match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
+    match = re.fullmatch(
+        r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text
+    )
     if not match or (match[2] and not statistics):
         form = f"{option.upper()}{'[:STATISTIC]' if statistics else ''}=LIMIT"
-        raise InputError(f"`fail_above` '{text}' is not of the form {form}; accepted: such as {examples}")
+        raise InputError(
+            f"`fail_above` '{text}' is not of the form {form}; accepted: such as {examples}"
+        )
     name, statistic = match[1], match[2] or default
-    for kind, word, accepted in ((option, name, names), ("statistic", statistic, (*statistics, default))):
+    for kind, word, accepted in (
+        (option, name, names),
+        ("statistic", statistic, (*statistics, default)),
+    ):
         if word not in accepted:
             known = ", ".join(dict.fromkeys(accepted))
-            raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}")
+            raise InputError(
+                f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}"
+            )
     return name, statistic, float(match[3]) / (100 if match[4] else 1)
 
 

@@ -15,6 +15,8 @@ def commit() -> str:
         return ""
     git = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
-        return subprocess.run(git, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        return subprocess.run(
+            git, capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

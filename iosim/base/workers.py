@@ -26,7 +26,9 @@ GONE = 1
 """Exit code of a worker whose parent is gone."""
 
 
-def in_processes(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], processes: int, **how: Any) -> Iterator[T]:
+def in_processes(
+    work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], processes: int, **how: Any
+) -> Iterator[T]:
     """The results of `work` for the arguments of each task. `processes`: -1 for as many as there are cores; `how`: what
     else `joblib.Parallel` is told, such as in which order results come."""
     from joblib import Parallel, delayed, parallel_config
@@ -38,8 +40,13 @@ def in_processes(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], proce
         config = parallel_config("loky", initializer=_watch, initargs=(os.getpid(),))
     except TypeError:  # an older joblib: a worker watches from its first task on
         config = nullcontext()
-    with config, _interrupts_held():  # the workers start here, and what is held back here stays so in them
-        results: Iterator[T] = Parallel(processes, **how)(guarded(os.getpid(), work, *task) for task in tasks)
+    with (
+        config,
+        _interrupts_held(),
+    ):  # the workers start here, and what is held back here stays so in them
+        results: Iterator[T] = Parallel(processes, **how)(
+            guarded(os.getpid(), work, *task) for task in tasks
+        )
     manager = _Manager(threading.excepthook)
     threading.excepthook = manager
     try:

@@ -21,7 +21,9 @@ from iosim.problem.attention import AttentionProblem
 
 FILE, KERNEL = "resources.csv", "flash_fwd"
 WORD_BYTES = 4
-SPILL_SOURCE = "the compiler's report: each word of a thread's stack frame is stored and loaded once a step"
+SPILL_SOURCE = (
+    "the compiler's report: each word of a thread's stack frame is stored and loaded once a step"
+)
 SMALL_SPILL_BYTES = 16
 FRAME_OF_STORES = 0.5
 """Frame over the bytes that ptxas says are spilled by stores, of which those before the loop are part: 0.40 to 0.67 in
@@ -61,16 +63,28 @@ COLUMNS: Mapping[str, Column] = {
     "dtype": word("fp16", "bf16", "fp32", "tf32", "fp8"),
     "causal": word("0", "1"),
     **dict.fromkeys(
-        ("registers", "spill_store_bytes", "spill_load_bytes", "static_smem_bytes", "dynamic_smem_bytes"), whole
+        (
+            "registers",
+            "spill_store_bytes",
+            "spill_load_bytes",
+            "static_smem_bytes",
+            "dynamic_smem_bytes",
+        ),
+        whole,
     ),
     "compiler": str,
     "min_ctas": whole,
 }
 STAMP = Table(
-    {"schema": Whole(1, 1), "sources": Text(pattern="[0-9a-f]{16}"), "of": Text(),
-     "compiler": Text(pattern=r"\d+(\.\d+)*"), "command": Text()},
+    {
+        "schema": Whole(1, 1),
+        "sources": Text(pattern="[0-9a-f]{16}"),
+        "of": Text(),
+        "compiler": Text(pattern=r"\d+(\.\d+)*"),
+        "command": Text(),
+    },
     required=("schema", "sources", "of", "compiler", "command"),
-)  # fmt: skip
+)
 
 
 def read_table(path: Path) -> dict[Key, BuildReport]:
@@ -106,7 +120,9 @@ def _shipped() -> dict[Key, BuildReport]:
     return read_table(path) if path.is_file() else {}
 
 
-def build_report(problem: AttentionProblem, tile: Tile, profile: HardwareProfile) -> BuildReport | None:
+def build_report(
+    problem: AttentionProblem, tile: Tile, profile: HardwareProfile
+) -> BuildReport | None:
     """The recorded build of flash_fwd with a tile for the problem on a GPU; None where there is none. Window masks,
     value widths that differ from the keys' and fp32 have no builds of their own."""
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
@@ -116,7 +132,9 @@ def build_report(problem: AttentionProblem, tile: Tile, profile: HardwareProfile
             continue
         built = (dtype, problem.mask == "causal")
         sizes = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages)
-        if pointwise(lambda *recorded, built=built: (KERNEL, profile.cc, *recorded, *built) in _shipped())(*sizes):
+        if pointwise(
+            lambda *recorded, built=built: (KERNEL, profile.cc, *recorded, *built) in _shipped()
+        )(*sizes):
             return _shipped()[(KERNEL, profile.cc, *sizes, *built)]
     return None
 
@@ -129,7 +147,12 @@ def spill_of_frame(frame_bytes: float) -> Spill | None:
     if not frame_bytes:
         return None
     accesses = 2 * frame_bytes / WORD_BYTES
-    return Spill(write_per_pair=frame_bytes, accesses_per_pair=accesses, source=SPILL_SOURCE, frame=frame_bytes)
+    return Spill(
+        write_per_pair=frame_bytes,
+        accesses_per_pair=accesses,
+        source=SPILL_SOURCE,
+        frame=frame_bytes,
+    )
 
 
 def frame_of_stores(spill_store_bytes: int) -> int:

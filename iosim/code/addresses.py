@@ -118,14 +118,20 @@ class Evaluated:
                 of_block[start] = of_block.get(start, 0) + visits
         found: dict[int, float] = {}
         for start, visits in of_block.items():
-            end = starts[starts.index(start) + 1] if start != starts[-1] else len(self.entry.instructions)
+            end = (
+                starts[starts.index(start) + 1]
+                if start != starts[-1]
+                else len(self.entry.instructions)
+            )
             for one in self.entry.instructions[start:end]:
                 found[one.row] = found.get(one.row, 0.0) + visits / warps
         return found
 
     def sectors(self, mode: Mode) -> int:
         """Sectors of global memory that requests of a kind touch."""
-        return sum(site.sectors for site in self.sites if site.space == GLOBAL and site.mode is mode)
+        return sum(
+            site.sectors for site in self.sites if site.space == GLOBAL and site.mode is mode
+        )
 
     def wavefronts(self, mode: Mode) -> int:
         """Wavefronts of shared memory for requests of a kind, those of asynchronous copies apart."""
@@ -165,13 +171,18 @@ def evaluate(
         raise InputError(f"`block` {block} has {lanes} threads; accepted: up to 1024")
     settings = Settings(sides, threads, bound.values, bound.memory, seconds)
     each = max(1, LANES_AT_ONCE // lanes)
-    traces = [Run(entry, settings, _coordinates(sides, n, min(n + each, ctas))).go() for n in range(0, ctas, each)]
+    traces = [
+        Run(entry, settings, _coordinates(sides, n, min(n + each, ctas))).go()
+        for n in range(0, ctas, each)
+    ]
     return Evaluated(entry, sides, threads, bound, tuple(traces))
 
 
 def _three(name: str, sides: tuple[int, ...]) -> tuple[int, int, int]:
     if not 1 <= len(sides) <= 3 or min(sides) < 1:
-        raise InputError(f"`{name}` {','.join(map(str, sides))}; accepted: one to three whole numbers from 1")
+        raise InputError(
+            f"`{name}` {','.join(map(str, sides))}; accepted: one to three whole numbers from 1"
+        )
     x, y, z = (*sides, 1, 1)[:3]
     return int(x), int(y), int(z)
 
@@ -211,7 +222,11 @@ def space_of(entry: Entry, access: Access) -> str:
 
 def mode_of(one: Instruction, half: int = 0) -> Mode:
     if one.name == "cp" and not half:
-        places = [part for part in one.opcode if part in ("global", "shared", "shared_cluster", "shared_cta")]
+        places = [
+            part
+            for part in one.opcode
+            if part in ("global", "shared", "shared_cluster", "shared_cta")
+        ]
         if "reduce" in one.opcode:
             return Mode.REDUCE
         return Mode.STORE if places and places[0] == "global" else Mode.LOAD
@@ -272,7 +287,10 @@ class Counter:
         """(sectors, lines) that the warps of a CTA touch, each warp's by itself."""
         key = (pattern, phase)
         if key not in self._sectors:
-            each = [touched_sectors(p.offset + phase, p.width) for p in warps(self._trace.patterns[pattern])]
+            each = [
+                touched_sectors(p.offset + phase, p.width)
+                for p in warps(self._trace.patterns[pattern])
+            ]
             lines = sum(int(np.unique(sectors >> 2).size) for sectors in each)
             self._sectors[key] = sum(int(sectors.size) for sectors in each), lines
         return self._sectors[key]
@@ -319,7 +337,10 @@ def wavefronts(p: WarpPattern) -> int:
     total = 0
     for group in np.unique(p.lane // together):
         start = p.offset[p.lane // together == group]
-        words = np.unique(np.concatenate([start + at for at in range(0, max(p.width, 1), BANK_BYTES)]) // BANK_BYTES)
+        words = np.unique(
+            np.concatenate([start + at for at in range(0, max(p.width, 1), BANK_BYTES)])
+            // BANK_BYTES
+        )
         total += int(np.bincount(words % BANKS).max())
     return total
 
@@ -359,16 +380,35 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
     for (number, _), s in sorted(sums.items(), key=lambda item: item[0]):
         one = instruction_of(entry, number)
         yield Site(
-            number, one.text, one.line, s.space, mode_of(one, number % 2), s.tensor, s.loop, s.requests, s.sectors,
-            s.lines, s.wavefronts, s.bytes, s.distinct, s.width, tuple(sorted(s.strides)), s.past_end, one.name == "cp",
+            number,
+            one.text,
+            one.line,
+            s.space,
+            mode_of(one, number % 2),
+            s.tensor,
+            s.loop,
+            s.requests,
+            s.sectors,
+            s.lines,
+            s.wavefronts,
+            s.bytes,
+            s.distinct,
+            s.width,
+            tuple(sorted(s.strides)),
+            s.past_end,
+            one.name == "cp",
             through_l1(one),
-        )  # fmt: skip
+        )
 
 
 def _add(
-    evaluated: Evaluated, trace: Trace, counter: Counter, sums: dict[tuple[int, str], _Sum], access: Access,
+    evaluated: Evaluated,
+    trace: Trace,
+    counter: Counter,
+    sums: dict[tuple[int, str], _Sum],
+    access: Access,
     folds: tuple[Fold, ...],
-) -> None:  # fmt: skip
+) -> None:
     entry = evaluated.entry
     one, space = instruction_of(entry, access.site), space_of(entry, access)
     owner = tensor_of(evaluated.bound, access) if space == GLOBAL else None
@@ -378,7 +418,11 @@ def _add(
     if access.pattern is None or not access.ctas.size:
         return
     pattern, trips = trace.patterns[access.pattern], int(trace.trips(access, folds).sum())
-    lanes = next((MATRIX_LANES[p] for p in one.opcode if p in MATRIX_LANES), WARP) if "matrix" in one.name else WARP
+    lanes = (
+        next((MATRIX_LANES[p] for p in one.opcode if p in MATRIX_LANES), WARP)
+        if "matrix" in one.name
+        else WARP
+    )
     requests, waves, distinct = counter.others(access.pattern, lanes)
     s.requests += requests * trips
     s.bytes += pattern.lanes * pattern.width * trips

@@ -121,7 +121,10 @@ class _Player:
         """Trips after which all addresses of a body lie as they did inside a line."""
         turn = 1
         for access in _accesses(body):
-            stride = int(access.strides[depth][int(np.searchsorted(access.ctas, self._cta))]) % LINE_BYTES
+            stride = (
+                int(access.strides[depth][int(np.searchsorted(access.ctas, self._cta))])
+                % LINE_BYTES
+            )
             turn = math.lcm(turn, LINE_BYTES // math.gcd(stride, LINE_BYTES))
         return min(turn, LONGEST_TURN)
 
@@ -129,7 +132,9 @@ class _Player:
         one = instruction_of(self._evaluated.entry, access.site)
         at = int(np.searchsorted(access.ctas, self._cta))
         assert access.pattern is not None
-        base = int(access.base[at]) + sum(t * int(s[at]) for t, s in zip(trips, access.strides, strict=True))
+        base = int(access.base[at]) + sum(
+            t * int(s[at]) for t, s in zip(trips, access.strides, strict=True)
+        )
         sectors, asked = self._sectors_at(access.pattern, base)
         self.sectors += sectors.size
         mode = mode_of(one, access.site % 2)
@@ -147,7 +152,10 @@ class _Player:
         phase = base % 32
         key = (number, phase)
         if key not in self._patterns:
-            parts = [touched_sectors(p.offset + phase, p.width) for p in warps(self._trace.patterns[number])]
+            parts = [
+                touched_sectors(p.offset + phase, p.width)
+                for p in warps(self._trace.patterns[number])
+            ]
             self._patterns[key] = np.unique(np.concatenate(parts)), sum(part.size for part in parts)
         sectors, asked = self._patterns[key]
         return sectors + (base >> 5), asked
@@ -169,7 +177,11 @@ def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]
             body = _of_cta(evaluated, node.body, cta) if node.count[cta] else []
             if body:
                 found.append(Fold(node.head, tuple(body), node.count))
-        elif isinstance(node, Access) and node.pattern is not None and space_of(evaluated.entry, node) == GLOBAL:
+        elif (
+            isinstance(node, Access)
+            and node.pattern is not None
+            and space_of(evaluated.entry, node) == GLOBAL
+        ):
             at = int(np.searchsorted(node.ctas, cta))
             if at < node.ctas.size and node.ctas[at] == cta:
                 found.append(node)
@@ -197,7 +209,9 @@ def missed_shares(evaluated: Evaluated, l1_bytes: float, beside: int, sms: int) 
             players = [p for p in (_player(evaluated, cta, cache) for cta in ctas) if p is not None]
             if not weight or not players or (turn and done > MOST_SECTORS):
                 break
-            if not steps and len(players) > 1:  # how many one makes, which an L1 of its own does not change
+            if (
+                not steps and len(players) > 1
+            ):  # how many one makes, which an L1 of its own does not change
                 alone = _player(evaluated, ctas[0], _Cache(lines))
                 steps = sum(1 for _ in alone.steps()) if alone is not None else 0
             _in_turn(players, steps)

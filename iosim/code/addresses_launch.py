@@ -62,10 +62,17 @@ LEAST_REGISTERS = 32
 """Registers a thread where no machine code says them."""
 
 
-def code_launch(evaluated: Evaluated, profile: HardwareProfile, resources: CodeResources, name: str = "") -> CodeLaunch:
+def code_launch(
+    evaluated: Evaluated, profile: HardwareProfile, resources: CodeResources, name: str = ""
+) -> CodeLaunch:
     """The launch on a GPU. Raises InputError: a CTA that fits on no SM is none here; the profile lacks a number, or
     there are too many moves to list."""
-    fit = occupancy(profile, evaluated.threads, resources.registers or LEAST_REGISTERS, resources.shared_memory_bytes)
+    fit = occupancy(
+        profile,
+        evaluated.threads,
+        resources.registers or LEAST_REGISTERS,
+        resources.shared_memory_bytes,
+    )
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes
     missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)
@@ -83,7 +90,11 @@ def code_launch(evaluated: Evaluated, profile: HardwareProfile, resources: CodeR
         resources=Resources(evaluated.threads, resources.registers, resources.shared_memory_bytes),
         touched=touched,
     )
-    held = tensors(_tensor(t, _role(evaluated, t)) for t in evaluated.bound.tensors if t.name in touched.objects)
+    held = tensors(
+        _tensor(t, _role(evaluated, t))
+        for t in evaluated.bound.tensors
+        if t.name in touched.objects
+    )
     return CodeLaunch(Chain(held, (launch,), evaluated.notes), evaluated, fit, l1_bytes, missed)
 
 
@@ -95,7 +106,11 @@ def _touched(evaluated: Evaluated, found: Listed, missed: dict[int, float]) -> T
         if tensor in names
     )
     return Touched(
-        {names[n]: sizes for n, sizes in found.sizes.items()}, found.first, found.count, found.entries, moved
+        {names[n]: sizes for n, sizes in found.sizes.items()},
+        found.first,
+        found.count,
+        found.entries,
+        moved,
     )
 
 

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from iosim.base.records import dataclass, field
-from iosim.code.addresses import GLOBAL, Evaluated, instruction_of, mode_of, space_of, through_l1, touched_sectors
+from iosim.code.addresses import (
+    GLOBAL,
+    Evaluated,
+    instruction_of,
+    mode_of,
+    space_of,
+    through_l1,
+    touched_sectors,
+)
 from iosim.code.ptx_trace import Access, Fold, Node, Trace
 from iosim.code.ptx_values import Array
 from iosim.kernel.launch import SECTOR_BYTES, Mode
@@ -47,10 +55,18 @@ class Move:
     def of(self, which: Array) -> Move:
         """The move as some of its CTAs make it, by their places in `ctas`."""
         return Move(
-            self.tensor, self.mode, self.sites, self.ctas[which], self.anchor[which], self.shape[which], self.folds,
-            tuple(s[which] for s in self.strides), self.order[which], tuple(o[which] for o in self.order_strides),
+            self.tensor,
+            self.mode,
+            self.sites,
+            self.ctas[which],
+            self.anchor[which],
+            self.shape[which],
+            self.folds,
+            tuple(s[which] for s in self.strides),
+            self.order[which],
+            tuple(o[which] for o in self.order_strides),
             self.through_l1,
-        )  # fmt: skip
+        )
 
     @property
     def times(self) -> Array:
@@ -124,7 +140,9 @@ class Mover:
         flush()
         return done
 
-    def _take(self, access: Access, groups: dict[tuple[int, Mode, bool], _Group], flush: Any) -> None:
+    def _take(
+        self, access: Access, groups: dict[tuple[int, Mode, bool], _Group], flush: Any
+    ) -> None:
         entry = self._evaluated.entry
         if access.pattern is None or not access.ctas.size or space_of(entry, access) != GLOBAL:
             return
@@ -137,9 +155,12 @@ class Mover:
         if group is None:
             empty = np.zeros(self._trace.ctas, dtype=np.int64)
             group = groups[key] = _Group(
-                key, empty.copy(), np.zeros(self._trace.ctas, dtype=np.uint64), empty.astype(bool),
+                key,
+                empty.copy(),
+                np.zeros(self._trace.ctas, dtype=np.uint64),
+                empty.astype(bool),
                 [empty.copy() for _ in access.strides],
-            )  # fmt: skip
+            )
         self._join(group, access)
 
     def _repeats(self, group: _Group, access: Access) -> bool:
@@ -169,14 +190,25 @@ class Mover:
         phase = anchor % SECTOR_BYTES
         keys = group.mixed[ctas] ^ (phase.astype(np.uint64) * MIX[2])
         _, index, which = np.unique(keys, return_index=True, return_inverse=True)
-        numbers = np.array([self._shape(group, int(keys[i]), int(ctas[i]), int(anchor[i])) for i in index])
+        numbers = np.array(
+            [self._shape(group, int(keys[i]), int(ctas[i]), int(anchor[i])) for i in index]
+        )
         zero = np.zeros(ctas.size, dtype=np.int64)
         strides = tuple(stride[ctas] for stride in group.strides)
         tensor, mode, cached = group.key
         return Move(
-            tensor - 1, mode, tuple(sorted(group.sites)), ctas, anchor, numbers[which.reshape(-1)], folds, strides,
-            order[ctas].copy(), tuple(zero for _ in folds), cached,
-        )  # fmt: skip
+            tensor - 1,
+            mode,
+            tuple(sorted(group.sites)),
+            ctas,
+            anchor,
+            numbers[which.reshape(-1)],
+            folds,
+            strides,
+            order[ctas].copy(),
+            tuple(zero for _ in folds),
+            cached,
+        )
 
     def _shape(self, group: _Group, key: int, cta: int, anchor: int) -> int:
         """The number of the shape that a CTA's accesses make."""
@@ -210,9 +242,18 @@ def _placed(move: Move, before: Array, inside: Array, depth: int) -> Move:
     order_strides = list(move.order_strides)
     order_strides[depth] = inside[move.ctas]
     return Move(
-        move.tensor, move.mode, move.sites, move.ctas, move.anchor, move.shape, move.folds, move.strides,
-        move.order + before[move.ctas], tuple(order_strides), move.through_l1,
-    )  # fmt: skip
+        move.tensor,
+        move.mode,
+        move.sites,
+        move.ctas,
+        move.anchor,
+        move.shape,
+        move.folds,
+        move.strides,
+        move.order + before[move.ctas],
+        tuple(order_strides),
+        move.through_l1,
+    )
 
 
 @dataclass(frozen=True)
@@ -252,8 +293,20 @@ def _numbered(move: Move, first: int, here: int, total: int) -> Move:
     """A move of a batch, whose CTAs begin at number `first` of the launch."""
     if here == total:
         return move
-    folds = tuple(Fold(f.head, f.body, np.concatenate([np.zeros(first, dtype=np.int64), f.count])) for f in move.folds)
+    folds = tuple(
+        Fold(f.head, f.body, np.concatenate([np.zeros(first, dtype=np.int64), f.count]))
+        for f in move.folds
+    )
     return Move(
-        move.tensor, move.mode, move.sites, move.ctas + first, move.anchor, move.shape, folds, move.strides, move.order,
-        move.order_strides, move.through_l1,
-    )  # fmt: skip
+        move.tensor,
+        move.mode,
+        move.sites,
+        move.ctas + first,
+        move.anchor,
+        move.shape,
+        folds,
+        move.strides,
+        move.order,
+        move.order_strides,
+        move.through_l1,
+    )

@@ -59,7 +59,9 @@ def cut(keys: Array, shapes: Shapes) -> Objects:
     return _cut_overlapping(keys, anchor, shape, shapes, low, high)
 
 
-def _places(anchor: Array, shape: Array, shapes: Shapes, low: int) -> Iterator[tuple[int, Array, Array]]:
+def _places(
+    anchor: Array, shape: Array, shapes: Shapes, low: int
+) -> Iterator[tuple[int, Array, Array]]:
     """(shape, moves of it, sectors that these touch) some millions of sectors at a time."""
     for s in np.unique(shape):
         mine, sectors = np.flatnonzero(shape == s), shapes.sectors[s]
@@ -67,14 +69,18 @@ def _places(anchor: Array, shape: Array, shapes: Shapes, low: int) -> Iterator[t
             yield int(s), part, (anchor[part, None] + sectors[None, :] - low).reshape(-1)
 
 
-def _cut_overlapping(keys: Array, anchor: Array, shape: Array, shapes: Shapes, low: int, high: int) -> Objects:
+def _cut_overlapping(
+    keys: Array, anchor: Array, shape: Array, shapes: Shapes, low: int, high: int
+) -> Objects:
     """Objects where moves overlap: sectors that the same moves touch, told by the sum of their moves' random names."""
     label = np.zeros(high - low, dtype=np.uint64)
     names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
     for s, part, at in _places(anchor, shape, shapes, low):
         np.add.at(label, at, np.repeat(names[part], shapes.sectors[s].size))
     touched = np.flatnonzero(label)
-    _, index, which, sizes = np.unique(label[touched], return_index=True, return_inverse=True, return_counts=True)
+    _, index, which, sizes = np.unique(
+        label[touched], return_index=True, return_inverse=True, return_counts=True
+    )
     rank = np.empty(index.size, dtype=np.int64)
     rank[np.argsort(index, kind="stable")] = np.arange(index.size)
     of_sector = np.full(high - low, -1, dtype=np.int64)
@@ -119,18 +125,29 @@ class _Ways:
 
 
 def _ways(move: Move) -> _Ways:
-    columns = [move.anchor, move.shape, move.order, *move.counts, *move.strides, *move.order_strides]
+    columns = [
+        move.anchor,
+        move.shape,
+        move.order,
+        *move.counts,
+        *move.strides,
+        *move.order_strides,
+    ]
     table = np.stack(columns, axis=1)
     _, index, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
     few = move.of(index)
-    return _Ways(move, expanded(few), np.cumsum(few.times) - few.times, few.times, which.reshape(-1))
+    return _Ways(
+        move, expanded(few), np.cumsum(few.times) - few.times, few.times, which.reshape(-1)
+    )
 
 
 def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     """All moves as lists of objects. Raises TooLargeError: more than fit in memory."""
     total = sum(int(move.times.sum()) for move in moves)
     if total > MOST_MOVES:
-        raise TooLargeError(f"`method` replay: {total:,} moves of CTAs; accepted: at most {MOST_MOVES:,}")
+        raise TooLargeError(
+            f"`method` replay: {total:,} moves of CTAs; accepted: at most {MOST_MOVES:,}"
+        )
     ways = [_ways(move) for move in moves]
     objects: dict[int, Objects] = {}
     for tensor in sorted({move.tensor for move in moves}):
@@ -141,7 +158,11 @@ def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     for tensor, each in objects.items():
         begin[tensor] = end
         end += each.sizes.size
-    parts = [_entries(w, objects[w.move.tensor], begin[w.move.tensor], end) for w in ways if w.written.anchor.size]
+    parts = [
+        _entries(w, objects[w.move.tensor], begin[w.move.tensor], end)
+        for w in ways
+        if w.written.anchor.size
+    ]
     return _sorted(parts, {tensor: each.sizes for tensor, each in objects.items()}, ctas)
 
 
@@ -171,4 +192,6 @@ def _sorted(parts: list[tuple[Array, Array, Array]], sizes: dict[int, Array], ct
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
     count = np.bincount(cta, minlength=ctas)
     first = np.cumsum(count) - count
-    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), np.ascontiguousarray(entry[place]))
+    return Listed(
+        sizes, first.astype(np.int32), count.astype(np.int32), np.ascontiguousarray(entry[place])
+    )

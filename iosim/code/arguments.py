@@ -22,13 +22,34 @@ from iosim.code.ptx import Entry, Parameter
 from iosim.code.ptx_values import Array
 
 ELEMENT_BYTES = {
-    "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint64": 8, "uint32": 4, "uint8": 1, "bool": 1,
-}  # fmt: skip
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint8": 1,
+    "bool": 1,
+}
 LONG_NAMES = {
-    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8", "i64": "int64", "i32": "int32", "half": "fp16", "float": "fp32", "int": "int32",
-}  # fmt: skip
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "i64": "int64",
+    "i32": "int32",
+    "half": "fp16",
+    "float": "fp32",
+    "int": "int32",
+}
 APART = 1 << 40
 """Bytes from the place of one tensor to that of the next."""
 WORDS = re.compile(r"(TENSOR|VALUES)\((.*)\)", re.S)
@@ -76,7 +97,9 @@ def read_argument(text: str) -> tuple[str, Argument]:
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     if not equals or not name or not value:
-        raise InputError(f"`arg` '{text}' is not of the form NAME=VALUE or NAME=TENSOR(shape,dtype)")
+        raise InputError(
+            f"`arg` '{text}' is not of the form NAME=VALUE or NAME=TENSOR(shape,dtype)"
+        )
     match = WORDS.fullmatch(value)
     if match is None:
         return name, _number(name, value)
@@ -84,7 +107,9 @@ def read_argument(text: str) -> tuple[str, Argument]:
     if match[1] == "TENSOR":
         return name, _tensor(name, value, parts)
     if len(parts) < 2:
-        raise InputError(f"`arg` {name} '{value}': accepted: VALUES(dtype,number,...), such as VALUES(int32,0,2000)")
+        raise InputError(
+            f"`arg` {name} '{value}': accepted: VALUES(dtype,number,...), such as VALUES(int32,0,2000)"
+        )
     numbers = tuple(n for part in parts[1:] for n in _values(name, part))
     return name, TensorArgument(name, (len(numbers),), dtype_named(parts[0]), numbers)
 
@@ -92,7 +117,9 @@ def read_argument(text: str) -> tuple[str, Argument]:
 def _tensor(name: str, value: str, parts: list[str]) -> TensorArgument:
     sides = [side for part in parts[:-1] for side in part.split("x")]
     if not sides or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise InputError(f"`arg` {name} '{value}': accepted: TENSOR(shape,dtype), such as TENSOR(8x4096x128,bf16)")
+        raise InputError(
+            f"`arg` {name} '{value}': accepted: TENSOR(shape,dtype), such as TENSOR(8x4096x128,bf16)"
+        )
     return TensorArgument(name, tuple(int(side) for side in sides), dtype_named(parts[-1]))
 
 
@@ -102,7 +129,9 @@ def _values(name: str, part: str) -> Iterable[int]:
     try:
         return range(*(int(p) for p in pieces)) if len(pieces) > 1 else [int(part, 0)]
     except (ValueError, TypeError):
-        raise InputError(f"`arg` {name} '{part}' is no whole number; accepted: such as 2000, or 0:4096:1") from None
+        raise InputError(
+            f"`arg` {name} '{part}' is no whole number; accepted: such as 2000, or 0:4096:1"
+        ) from None
 
 
 def _number(name: str, value: str) -> int | float:
@@ -163,7 +192,9 @@ def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
         value = given.get(parameter.name)
         if isinstance(value, TensorArgument):
             if parameter.size != 8:
-                raise InputError(f"`arg` {value.name} is a tensor, but parameter {parameter.name} is {parameter.type}")
+                raise InputError(
+                    f"`arg` {value.name} is a tensor, but parameter {parameter.name} is {parameter.type}"
+                )
             values[parameter.name] = place(len(tensors))
             tensors.append(value)
         else:

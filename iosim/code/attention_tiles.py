@@ -19,9 +19,11 @@ from iosim.kernel.schedule import Order
 from iosim.problem.masks.mask import IntArray
 
 NAMES = {
-    "Q": ("q", "query", "queries", "desc_q"), "K": ("k", "kt", "key", "keys", "desc_k"),
-    "V": ("v", "value", "values", "desc_v"), "O": ("o", "out", "output", "desc_o"),
-}  # fmt: skip
+    "Q": ("q", "query", "queries", "desc_q"),
+    "K": ("k", "kt", "key", "keys", "desc_k"),
+    "V": ("v", "value", "values", "desc_v"),
+    "O": ("o", "out", "output", "desc_o"),
+}
 """Names of arguments, in small letters, that tell a tensor."""
 
 
@@ -59,17 +61,25 @@ def attention_tiles(evaluated: Evaluated, heads: int, batch: int = 1) -> Attenti
     lacking = [role for role in ("K", "O") if not of[role]]
     if lacking:
         known = ", ".join(t.name for t in evaluated.bound.tensors)
-        raise InputError(f"`arg` names no tensor {' and '.join(lacking)} of attention; given: {known}")
-    queries = [m for m in of["Q"] if m.mode is Mode.LOAD] or [m for m in of["O"] if m.mode is Mode.STORE]
+        raise InputError(
+            f"`arg` names no tensor {' and '.join(lacking)} of attention; given: {known}"
+        )
+    queries = [m for m in of["Q"] if m.mode is Mode.LOAD] or [
+        m for m in of["O"] if m.mode is Mode.STORE
+    ]
     keys = [m for m in of["K"] if m.mode is Mode.LOAD]
     step = max(keys, key=lambda m: int(m.times.sum()))
     block_q = max(_rows(evaluated, shapes, move) for move in queries)
     strides = [int(s) for stride in step.strides for s in np.unique(stride) if s]
     first = _first_rows(evaluated, queries)
     return AttentionTiles(
-        block_q, _rows(evaluated, shapes, step), bool(strides) and min(strides) < 0,
-        _order(first, block_q, heads, batch), _heavy_first(first), any(move.strides for move in of["Q"]),
-    )  # fmt: skip
+        block_q,
+        _rows(evaluated, shapes, step),
+        bool(strides) and min(strides) < 0,
+        _order(first, block_q, heads, batch),
+        _heavy_first(first),
+        any(move.strides for move in of["Q"]),
+    )
 
 
 def _moves_of(evaluated: Evaluated, moves: Sequence[Move], role: str) -> list[Move]:
@@ -105,10 +115,16 @@ def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:
     steps = np.diff(rows)
     if int(np.median(np.abs(steps))) > block:
         return str(Order.HEAD)
-    jumps = np.abs(steps[np.abs(steps) > block])  # from the last block of a head to the first of what comes next
+    jumps = np.abs(
+        steps[np.abs(steps) > block]
+    )  # from the last block of a head to the first of what comes next
     tokens = (int(rows.max()) + block) // (heads * batch)
     apart = int(np.median(jumps)) if jumps.size else 0
-    return str(Order.BATCH if batch > 1 and heads > 1 and apart > (heads + 1) * tokens // 2 else Order.QUERY)
+    return str(
+        Order.BATCH
+        if batch > 1 and heads > 1 and apart > (heads + 1) * tokens // 2
+        else Order.QUERY
+    )
 
 
 def _heavy_first(rows: IntArray) -> bool:

@@ -52,12 +52,17 @@ class Counts:
     """Groups of asynchronous copies that a turn leaves begun while it computes; None without copies."""
 
 
-def count(instructions: Sequence[Instruction], cc: int, runs: Sequence[float] | None = None) -> Counts:
+def count(
+    instructions: Sequence[Instruction], cc: int, runs: Sequence[float] | None = None
+) -> Counts:
     """Counts of instructions, each executed as often as `runs` says, once where it is not given."""
     times = runs if runs is not None else [1.0] * len(instructions)
     totals: Tally = defaultdict(float)
     products, special, loads = (defaultdict[str, float](float) for _ in range(3))
-    widths = {"shared-load": defaultdict[int, float](float), "shared-store": defaultdict[int, float](float)}
+    widths = {
+        "shared-load": defaultdict[int, float](float),
+        "shared-store": defaultdict[int, float](float),
+    }
     flops = 0.0
     for one, often in zip(instructions, times, strict=True):
         if not often:
@@ -79,21 +84,42 @@ def count(instructions: Sequence[Instruction], cc: int, runs: Sequence[float] | 
             _total(totals, group, width, often)
     waits = _ahead(instructions, cc) if runs is None else None
     return Counts(
-        totals["instructions"], totals["fp32"], totals["integer"], totals["conversions"], totals["branches"],
-        totals["barriers"], dict(products), flops, dict(special), totals["local_load_bytes"],
-        totals["local_store_bytes"], global_loads=dict(loads), global_store_bytes=totals["global_store_bytes"],
-        shared_loads=dict(widths["shared-load"]), shared_stores=dict(widths["shared-store"]),
-        ahead=waits, groups_ahead=_groups_ahead(instructions, cc),
-    )  # fmt: skip
+        totals["instructions"],
+        totals["fp32"],
+        totals["integer"],
+        totals["conversions"],
+        totals["branches"],
+        totals["barriers"],
+        dict(products),
+        flops,
+        dict(special),
+        totals["local_load_bytes"],
+        totals["local_store_bytes"],
+        global_loads=dict(loads),
+        global_store_bytes=totals["global_store_bytes"],
+        shared_loads=dict(widths["shared-load"]),
+        shared_stores=dict(widths["shared-store"]),
+        ahead=waits,
+        groups_ahead=_groups_ahead(instructions, cc),
+    )
 
 
 def _total(totals: Tally, group: str, width: int, often: float) -> None:
     """One instruction that belongs to a total."""
     name = {
-        "fp32": "fp32", "fp16": "fp32", "integer": "integer", "uniform": "integer", "conversion": "conversions",
-        "branch": "branches", "barrier": "barriers",
-    }.get(group)  # fmt: skip
-    moved = {"local-load": "local_load_bytes", "local-store": "local_store_bytes", "global-store": "global_store_bytes"}
+        "fp32": "fp32",
+        "fp16": "fp32",
+        "integer": "integer",
+        "uniform": "integer",
+        "conversion": "conversions",
+        "branch": "branches",
+        "barrier": "barriers",
+    }.get(group)
+    moved = {
+        "local-load": "local_load_bytes",
+        "local-store": "local_store_bytes",
+        "global-store": "global_store_bytes",
+    }
     if name:
         totals[name] += often
     elif group in moved:
@@ -147,10 +173,13 @@ def key_loop(flow: Flow, runs: Runs | None = None) -> Loop | None:
     candidates = product_loops(flow, cc)
     if not candidates:
         candidates = [
-            loop for loop in flow.loops
-            if any(flow.instructions[n].kind == "MUFU" and "EX2" in flow.instructions[n].modifiers
-                   for n in flow.numbers(loop))
-        ]  # fmt: skip
+            loop
+            for loop in flow.loops
+            if any(
+                flow.instructions[n].kind == "MUFU" and "EX2" in flow.instructions[n].modifiers
+                for n in flow.numbers(loop)
+            )
+        ]
     headers = {loop.header for loop in candidates}
     outermost = [loop for loop in candidates if loop.parent not in headers]
     if not outermost:
@@ -173,7 +202,10 @@ def turn_of(flow: Flow, loop: Loop, runs: Runs, most: int = MOST_LISTED) -> list
             body = turn_of(flow, deeper, runs)
             often = runs.each[flow.blocks[deeper.header].first] / turns
             found += body * min(round(often), max(1, most // max(1, len(body))))
-            number = next((n for n in range(number, len(blocks)) if blocks[n] not in deeper.blocks), len(blocks))
+            number = next(
+                (n for n in range(number, len(blocks)) if blocks[n] not in deeper.blocks),
+                len(blocks),
+            )
             continue
         span = flow.blocks[block]
         if runs.each[span.first] >= turns / 2:

@@ -90,7 +90,9 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
     by_name, names = {s.name: s for s in sections}, _symbols(sections)
     if (info := by_name.get(".nv.info")) is None:
         return  # a file that links others and has no kernel
-    registers, frames = (_attributes(info.data, attribute, names) for attribute in (REGISTER_COUNT, FRAME_SIZE))
+    registers, frames = (
+        _attributes(info.data, attribute, names) for attribute in (REGISTER_COUNT, FRAME_SIZE)
+    )
     for name, count in registers.items():
         text = by_name.get(f".text.{name}")
         if text is None:
@@ -111,7 +113,13 @@ def read_sections(data: bytes) -> list[Section]:
     headers = [struct.unpack_from("<IIQQQQII", data, start + n * size) for n in range(count)]
     strings = headers[names][4]
     return [
-        Section(_string(data, strings + h[0]), h[1], b"" if h[1] == NO_BITS else data[h[4] : h[4] + h[5]], h[6], h[5])
+        Section(
+            _string(data, strings + h[0]),
+            h[1],
+            b"" if h[1] == NO_BITS else data[h[4] : h[4] + h[5]],
+            h[6],
+            h[5],
+        )
         for h in headers
     ]
 
@@ -130,7 +138,10 @@ def _string(data: bytes, at: int) -> str:
 def _symbols(sections: list[Section]) -> list[str]:
     table = next(s for s in sections if s.kind == SYMBOL_TABLE)
     strings = sections[table.link].data
-    return [_string(strings, struct.unpack_from("<I", table.data, at)[0]) for at in range(0, len(table.data), 24)]
+    return [
+        _string(strings, struct.unpack_from("<I", table.data, at)[0])
+        for at in range(0, len(table.data), 24)
+    ]
 
 
 def _sized(info: bytes) -> Iterator[tuple[int, int]]:
@@ -155,7 +166,11 @@ def _attributes(info: bytes, wanted: int, names: list[str]) -> dict[str, int]:
 
 def _cta_threads(info: bytes) -> int | None:
     """Threads of a CTA as a kernel's attributes have them: those that it requires, or the most."""
-    sides = {a: struct.unpack_from("<III", info, at) for a, at in _sized(info) if a in (MAX_THREADS, REQUIRED_THREADS)}
+    sides = {
+        a: struct.unpack_from("<III", info, at)
+        for a, at in _sized(info)
+        if a in (MAX_THREADS, REQUIRED_THREADS)
+    }
     for attribute in (REQUIRED_THREADS, MAX_THREADS):
         if attribute in sides:
             x, y, z = sides[attribute]

@@ -60,15 +60,24 @@ class KernelFacts:
         )
 
 
-def residents(function: Function, profile: HardwareProfile, threads: int, shared_memory_bytes: int) -> Occupancy:
+def residents(
+    function: Function, profile: HardwareProfile, threads: int, shared_memory_bytes: int
+) -> Occupancy:
     """What of a function fits on an SM."""
-    return occupancy(profile, threads, function.registers, max(shared_memory_bytes, function.shared_memory_bytes))
+    return occupancy(
+        profile, threads, function.registers, max(shared_memory_bytes, function.shared_memory_bytes)
+    )
 
 
 def kernel_facts(
-    function: Function, profile: HardwareProfile, threads: int | None = None, shared_memory_bytes: int = 0,
-    trips: Mapping[int, float] | None = None, uses: Uses = no_uses, runs: Runs | None = None,
-) -> KernelFacts:  # fmt: skip
+    function: Function,
+    profile: HardwareProfile,
+    threads: int | None = None,
+    shared_memory_bytes: int = 0,
+    trips: Mapping[int, float] | None = None,
+    uses: Uses = no_uses,
+    runs: Runs | None = None,
+) -> KernelFacts:
     """What a kernel's code says of it on a GPU.
 
     Args:

@@ -56,7 +56,10 @@ class LaunchWork:
 
 
 def with_work(
-    launch: CodeLaunch, function: Function, profile: HardwareProfile, changed: Callable[[Uses], Uses] = lambda u: u
+    launch: CodeLaunch,
+    function: Function,
+    profile: HardwareProfile,
+    changed: Callable[[Uses], Uses] = lambda u: u,
 ) -> LaunchWork:
     """The launch with what its machine code says of it on a GPU; `changed` gives other uses of memory than those that
     it has."""
@@ -70,10 +73,21 @@ def with_work(
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
-    frame = {"frame": round(min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads),
-             "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes, "together": ctas}  # fmt: skip
+    frame = {
+        "frame": round(
+            min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads
+        ),
+        "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes,
+        "together": ctas,
+    }
     overheads = tuple(
-        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE, **frame)
+        Overhead(
+            SPILL,
+            mode,
+            per_tile=round(sectors * SECTOR_BYTES * warps),
+            inferred_from=SOURCE,
+            **frame,
+        )
         for mode, sectors in moved
         if sectors
     )

@@ -51,7 +51,10 @@ class Control:
         """As the 21 bits have it."""
         sets, frees = word >> 5 & 7, word >> 8 & 7
         return cls(
-            word & 0xF, None if sets == NO_BARRIER else sets, None if frees == NO_BARRIER else frees, word >> 11 & 0x3F
+            word & 0xF,
+            None if sets == NO_BARRIER else sets,
+            None if frees == NO_BARRIER else frees,
+            word >> 11 & 0x3F,
         )
 
     @property
@@ -111,7 +114,11 @@ def functions_of(text: str) -> Iterator[tuple[str, str, str]]:
         if recorded or section:
             if name:
                 yield name, head, "\n".join(lines)
-            name, head, lines = (recorded[1], recorded[2], []) if recorded else (section[1] if section else "", "", [])
+            name, head, lines = (
+                (recorded[1], recorded[2], [])
+                if recorded
+                else (section[1] if section else "", "", [])
+            )
         elif name:
             lines.append(line)
     if name:
@@ -158,7 +165,9 @@ def _instruction(
         elif to := TO_ADDRESS.search(rest):
             target = int(to[1], 16)
     operands = tuple(part.strip() for part in SPLIT.split(rest) if part.strip())
-    return Instruction(address, opcode, operands, one["predicate"] or "", target, Control.of(word), *place)
+    return Instruction(
+        address, opcode, operands, one["predicate"] or "", target, Control.of(word), *place
+    )
 
 
 def write_listing(name: str, head: str, instructions: Iterable[Instruction]) -> str:

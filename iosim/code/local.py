@@ -44,14 +44,23 @@ class LocalTraffic:
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
-        return LocalTraffic(turns * self.loaded, turns * self.hits_l1, turns * self.stored, self.touched, self.unknown)
+        return LocalTraffic(
+            turns * self.loaded,
+            turns * self.hits_l1,
+            turns * self.stored,
+            self.touched,
+            self.unknown,
+        )
 
     def plus(self, other: LocalTraffic) -> LocalTraffic:
         """That of both."""
         return LocalTraffic(
-            self.loaded + other.loaded, self.hits_l1 + other.hits_l1, self.stored + other.stored,
-            max(self.touched, other.touched), self.unknown + other.unknown,
-        )  # fmt: skip
+            self.loaded + other.loaded,
+            self.hits_l1 + other.hits_l1,
+            self.stored + other.stored,
+            max(self.touched, other.touched),
+            self.unknown + other.unknown,
+        )
 
     @property
     def hit_share(self) -> float:
@@ -73,9 +82,12 @@ def frame_offset(instruction: Instruction) -> int | None:
 
 
 def local_traffic(
-    turn: Sequence[Instruction], cc: int, warps: int, l1_bytes: float,
+    turn: Sequence[Instruction],
+    cc: int,
+    warps: int,
+    l1_bytes: float,
     use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
-) -> LocalTraffic:  # fmt: skip
+) -> LocalTraffic:
     """Local memory in a turn of a loop that is run many times.
 
     Args:
@@ -109,7 +121,11 @@ def local_traffic(
                 use = use_of(one) or default_use(one, group)
                 words.pop(("global", number), None)
                 words["global", number] = (1 - use.hits_l1) * use.sectors * SECTOR_BYTES * warps
-    frame = sum(size for word, size in words.items() if not (isinstance(word, tuple) and word[0] == "global"))
+    frame = sum(
+        size
+        for word, size in words.items()
+        if not (isinstance(word, tuple) and word[0] == "global")
+    )
     return LocalTraffic(loaded, hits, stored, frame / (WARP * warps), unknown)
 
 

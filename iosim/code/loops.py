@@ -53,9 +53,13 @@ class Flow:
         groups = {one.kind: operation(one, self.function.cc) for one in self.instructions}
         said = []
         if indirect := sorted(kind for kind, what in groups.items() if what.group == INDIRECT):
-            said.append(f"where {' and '.join(indirect)} go is worked out at run time, and not followed")
+            said.append(
+                f"where {' and '.join(indirect)} go is worked out at run time, and not followed"
+            )
         if unknown := sorted(kind for kind, what in groups.items() if not what.known):
-            said.append(f"opcodes that are not known, counted as an issue slot: {', '.join(unknown)}")
+            said.append(
+                f"opcodes that are not known, counted as an issue slot: {', '.join(unknown)}"
+            )
         return tuple(said)
 
     def _group(self, number: int) -> str:
@@ -70,7 +74,10 @@ class Flow:
         found, places = set(), {one.address: n for n, one in enumerate(self.instructions)}
         for number, one in enumerate(self.instructions):
             if operation(one, self.function.cc).group == "call" and one.target in places:
-                rest = (operation(i, self.function.cc).group for i in self.instructions[places[one.target] :])
+                rest = (
+                    operation(i, self.function.cc).group
+                    for i in self.instructions[places[one.target] :]
+                )
                 if next((group for group in rest if group in LEAVES), "exit") == "exit":
                     found.add(number)
         return found
@@ -172,7 +179,11 @@ class Flow:
             for header in block.follows:
                 if header <= n and self.dominators[n] >= 0 and self.dominates(header, n):
                     bodies.setdefault(header, {header}).update(_body(header, n, before))
-        leaving = {h: b for h, b in bodies.items() if any(f not in b for one in b for f in self.blocks[one].follows)}
+        leaving = {
+            h: b
+            for h, b in bodies.items()
+            if any(f not in b for one in b for f in self.blocks[one].follows)
+        }
         ordered = sorted(leaving, key=lambda h: (-len(leaving[h]), h))
         return tuple(
             Loop(header, frozenset(leaving[header]), _around(header, ordered, leaving))
@@ -207,7 +218,9 @@ class Flow:
 
 def _conditional(branch: Instruction) -> bool:
     """Whether a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
-    named = any(o.lstrip("!").startswith(("P", "UP")) and o not in ALWAYS for o in branch.operands[:-1])
+    named = any(
+        o.lstrip("!").startswith(("P", "UP")) and o not in ALWAYS for o in branch.operands[:-1]
+    )
     return named or "DIV" in branch.modifiers or "CONV" in branch.modifiers
 
 
@@ -234,5 +247,7 @@ def _body(header: int, latch: int, before: list[list[int]]) -> set[int]:
 
 def _around(header: int, ordered: list[int], bodies: dict[int, set[int]]) -> int | None:
     """The smallest loop around another."""
-    around = [h for h in ordered if h != header and header in bodies[h] and bodies[header] < bodies[h]]
+    around = [
+        h for h in ordered if h != header and header in bodies[h] and bodies[header] < bodies[h]
+    ]
     return min(around, key=lambda h: len(bodies[h])) if around else None

@@ -52,7 +52,13 @@ class Function:
     @property
     def head(self) -> str:
         """The facts of a written listing's head."""
-        values = (self.cc, self.registers, self.frame_bytes, self.shared_memory_bytes, self.threads or 0)
+        values = (
+            self.cc,
+            self.registers,
+            self.frame_bytes,
+            self.shared_memory_bytes,
+            self.threads or 0,
+        )
         return " ".join(f"{name}={value}" for name, value in zip(HEAD_FIELDS, values, strict=True))
 
     @property
@@ -96,7 +102,9 @@ class Module:
         asked = f"`entry` '{entry}'" if entry is not None else "`entry` is missing"
         more = f" and {len(self.names) - FEW_NAMES} more" if len(self.names) > FEW_NAMES else ""
         accepted = ", ".join(self.names[:FEW_NAMES]) + more
-        raise InputError(f"{asked}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}")
+        raise InputError(
+            f"{asked}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}"
+        )
 
 
 def read_module(source: Any, cc: int | None = None) -> Module:
@@ -134,20 +142,32 @@ def _text(path: Path, data: bytes) -> Module:
         return Module(path.name, ptx=(text,))
     functions = tuple(_listed(text, path.name)) if "\x00" not in text else ()
     if not functions:
-        accepted = "a cubin, fatbin, object, shared object, PTX, nvdisasm's listing, or Triton's cache"
+        accepted = (
+            "a cubin, fatbin, object, shared object, PTX, nvdisasm's listing, or Triton's cache"
+        )
         raise InputError(f"`code` {path} is no machine code; accepted: {accepted}")
     return Module(path.name, functions)
 
 
 def _listed(text: str, label: str) -> Iterator[Function]:
     for name, head, listing in functions_of(text):
-        facts = {key: int(value) for key, _, value in (word.partition("=") for word in head.split()) if value.isdigit()}
+        facts = {
+            key: int(value)
+            for key, _, value in (word.partition("=") for word in head.split())
+            if value.isdigit()
+        }
         target = re.search(r"\.target\s+sm_(\d+)", text)
         cc = facts.get("cc", int(target[1]) if target else 0)
         yield Function(
-            name, cc, facts.get("registers", 0), facts.get("frame", 0), facts.get("shared", 0),
-            facts.get("threads") or None, read_listing(listing), source=label,
-        )  # fmt: skip
+            name,
+            cc,
+            facts.get("registers", 0),
+            facts.get("frame", 0),
+            facts.get("shared", 0),
+            facts.get("threads") or None,
+            read_listing(listing),
+            source=label,
+        )
 
 
 def _functions(data: bytes, label: str, ptx: str = "") -> Iterator[Function]:
@@ -161,9 +181,16 @@ def _functions(data: bytes, label: str, ptx: str = "") -> Iterator[Function]:
 
 def _function(name: str, report: CubinReport, listing: str, ptx: str, label: str) -> Function:
     return Function(
-        name, report.cc, report.registers, report.frame_bytes, report.shared_memory_bytes, report.threads,
-        read_listing(listing, control_words(report.code)), ptx, label,
-    )  # fmt: skip
+        name,
+        report.cc,
+        report.registers,
+        report.frame_bytes,
+        report.shared_memory_bytes,
+        report.threads,
+        read_listing(listing, control_words(report.code)),
+        ptx,
+        label,
+    )
 
 
 def _beside(path: Path, data: bytes) -> Module:
@@ -211,7 +238,9 @@ def _cache(path: Path) -> Module:
     modules = [_beside(file, file.read_bytes()) for file in sorted(path.rglob(f"*{CACHE_SUFFIX}"))]
     if not modules:
         raise InputError(f"`code` {path} holds no {CACHE_SUFFIX} file, as Triton's cache does")
-    functions, ptx = (tuple(one for m in modules for one in getattr(m, name)) for name in ("functions", "ptx"))
+    functions, ptx = (
+        tuple(one for m in modules for one in getattr(m, name)) for name in ("functions", "ptx")
+    )
     return Module(path.name, functions, ptx)
 
 

@@ -50,9 +50,14 @@ def with_local(uses: Uses, cc: int, hits: float) -> Uses:
 
 
 def code_on_sm(
-    flow: Flow, runs: Runs, warps: int, l1_bytes: float, uses: Uses = no_uses, keys: Loop | None = None,
+    flow: Flow,
+    runs: Runs,
+    warps: int,
+    l1_bytes: float,
+    uses: Uses = no_uses,
+    keys: Loop | None = None,
     steps_per_turn: float = 1.0,
-) -> CodeOnSm:  # fmt: skip
+) -> CodeOnSm:
     """A function's code as regions.
 
     Args:
@@ -91,7 +96,9 @@ def code_on_sm(
     return CodeOnSm(Machine(step, tuple(tile)), local, beside, keys)
 
 
-def _loop_regions(flow: Flow, loop: Loop, runs: Runs, uses: Uses, turn: Sequence[Instruction]) -> tuple[Region, ...]:
+def _loop_regions(
+    flow: Flow, loop: Loop, runs: Runs, uses: Uses, turn: Sequence[Instruction]
+) -> tuple[Region, ...]:
     """A turn of a loop: as a whole, or where loops inside it make it long, each of them by itself."""
     cc, at = flow.function.cc, flow.instructions[flow.blocks[loop.header].first].address
     if len(turn) <= MOST_INLINED:

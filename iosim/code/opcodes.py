@@ -22,15 +22,45 @@ ARCHITECTURES = (75, 80, 86, 90, 100, 120)
 WORD_BYTES = 4
 WAVEFRONT_BYTES = 128
 """What shared memory gives a warp in a cycle of an SM."""
-WIDTHS = {"8": 1, "U8": 1, "S8": 1, "16": 2, "U16": 2, "S16": 2, "32": 4, "64": 8, "128": 16, "256": 32}
+WIDTHS = {
+    "8": 1,
+    "U8": 1,
+    "S8": 1,
+    "16": 2,
+    "U16": 2,
+    "S16": 2,
+    "32": 4,
+    "64": 8,
+    "128": 16,
+    "256": 32,
+}
 MATRIX_LOADS = ("LDSM", "STSM")
 PRODUCTS = {
-    "884": (8, 8, 4), "1684": (16, 8, 4), "1688": (16, 8, 8), "16816": (16, 8, 16), "16832": (16, 8, 32),
-    "16864": (16, 8, 64), "8816": (8, 8, 16), "8832": (8, 8, 32), "168128": (16, 8, 128), "168256": (16, 8, 256),
-}  # fmt: skip
+    "884": (8, 8, 4),
+    "1684": (16, 8, 4),
+    "1688": (16, 8, 8),
+    "16816": (16, 8, 16),
+    "16832": (16, 8, 32),
+    "16864": (16, 8, 64),
+    "8816": (8, 8, 16),
+    "8832": (8, 8, 32),
+    "168128": (16, 8, 128),
+    "168256": (16, 8, 256),
+}
 """Shapes of mma.sync as opcodes write them: rows, columns, depth."""
-TYPES = {"F16": "fp16", "BF16": "bf16", "TF32": "tf32", "E4M3": "fp8", "E5M2": "fp8", "S8": "int8", "U8": "int8",
-         "S4": "int4", "U4": "int4", "F32": "fp32", "F64": "fp64"}  # fmt: skip
+TYPES = {
+    "F16": "fp16",
+    "BF16": "bf16",
+    "TF32": "tf32",
+    "E4M3": "fp8",
+    "E5M2": "fp8",
+    "S8": "int8",
+    "U8": "int8",
+    "S4": "int4",
+    "U4": "int4",
+    "F32": "fp32",
+    "F64": "fp64",
+}
 OWN_UNIT = ("HGMMA", "QGMMA", "IGMMA", "BGMMA")
 """Products that run beside what their warp does next; the four warps of a group each issue them."""
 
@@ -71,7 +101,8 @@ def table() -> Mapping[str, Mapping[int, Operation]]:
     with FILE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             found[row["opcode"]] = {
-                cc: Operation(row["class"], row["unit"], float(row[f"cc{cc}"] or 0)) for cc in ARCHITECTURES
+                cc: Operation(row["class"], row["unit"], float(row[f"cc{cc}"] or 0))
+                for cc in ARCHITECTURES
             }
     return found
 
@@ -98,7 +129,9 @@ def operation(instruction: Instruction, cc: int) -> Operation:
 def lane_bytes(instruction: Instruction) -> int:
     """Bytes that a lane of a load or store moves."""
     if instruction.kind in MATRIX_LOADS:
-        return WORD_BYTES * max((int(m) for m in instruction.modifiers if m in ("1", "2", "4")), default=1)
+        return WORD_BYTES * max(
+            (int(m) for m in instruction.modifiers if m in ("1", "2", "4")), default=1
+        )
     # of LDG.E.U16.CONSTANT and LDG.E.LTC128B.128 the last width counts: what comes before it names a cache's line
     return next((WIDTHS[m] for m in reversed(instruction.modifiers) if m in WIDTHS), WORD_BYTES)
 

@@ -14,13 +14,17 @@ from iosim.base.records import cached_property, dataclass, field
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*(?:\((.*?)\))?\s*((?:\.\w+[^{;]*?)*)\{", re.S)
-PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s*(?:\.ptr\b[^,]*?)?\s+([\w$]+)\s*(?:\[(\d+)\])?\s*$")
+PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s*(?:\.ptr\b[^,]*?)?\s+([\w$]+)\s*(?:\[(\d+)\])?\s*$"
+)
 THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 TOKEN = re.compile(r"[{};]|(?:[^{};\"]|\"[^\"]*\")+")
 LABEL = re.compile(r"\s*([$%\w]+)\s*:(?!:)")
 INSTRUCTION = re.compile(r"(?:@(!?)\s*([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 REGISTERS = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.S)
-SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\w+)\s+([\w$]+)\s*(?:\[\s*(\d*)\s*\])?")
+SHARED = re.compile(
+    r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\w+)\s+([\w$]+)\s*(?:\[\s*(\d*)\s*\])?"
+)
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 WIDTHS = re.compile(r"[a-z]+?(\d+)(?:x2)?$")
@@ -87,7 +91,9 @@ def entries(text: str) -> dict[str, Entry]:
         body = _body(plain, match.end() - 1)
         found[match[1]] = _entry(match, body, files, outside, 1 + plain.count("\n", 0, match.end()))
     if not found:
-        raise InputError("the text holds no `.entry`: it is no PTX of a kernel; accepted: nvcc -ptx, Triton's asm[ptx]")
+        raise InputError(
+            "the text holds no `.entry`: it is no PTX of a kernel; accepted: nvcc -ptx, Triton's asm[ptx]"
+        )
     return found
 
 
@@ -105,7 +111,9 @@ def _shared_outside(text: str) -> dict[str, int]:
     """Shared variables of the module with their bytes; 0 for what is `extern`, given at the launch."""
     found = {}
     for match in SHARED.finditer(text):
-        found[match[3]] = int(match[4] or 0) * _bytes(match[2]) if "[" in match[0] else _bytes(match[2])
+        found[match[3]] = (
+            int(match[4] or 0) * _bytes(match[2]) if "[" in match[0] else _bytes(match[2])
+        )
     return found
 
 
@@ -114,7 +122,9 @@ def _bytes(kind: str) -> int:
     return max(1, int(match[1]) // 8) if match else 1
 
 
-def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int], row: int) -> Entry:
+def _entry(
+    match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int], row: int
+) -> Entry:
     parameters = []
     for one in filter(None, (part.strip() for part in (match[2] or "").split(","))):
         known = PARAMETER.match(re.sub(r"\s+", " ", one))
@@ -126,12 +136,22 @@ def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[
     reader.read(body)
     used = {name for name in shared if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)}
     offsets, end = {}, 0
-    for name in sorted(used, key=lambda n: shared[n] == 0):  # what is given at the launch lies behind the others
+    for name in sorted(
+        used, key=lambda n: shared[n] == 0
+    ):  # what is given at the launch lies behind the others
         end = -(-end // 128) * 128
         offsets[name] = end
         end += shared[name]
     sides = tuple(int(side) for side in threads.groups() if side) if threads else ()
-    return Entry(match[1], tuple(parameters), reader.resolved(match[1]), sides, offsets, end, frozenset(reader.names))
+    return Entry(
+        match[1],
+        tuple(parameters),
+        reader.resolved(match[1]),
+        sides,
+        offsets,
+        end,
+        frozenset(reader.names),
+    )
 
 
 @dataclass
@@ -174,7 +194,9 @@ class _Reader:
             if text.startswith((".loc", ".file", ".pragma")):
                 first, _, rest = text.partition("\n")
                 if (where := LOCATION.match(first)) is not None:
-                    self.line = f"{self.files.get(where[1], where[1]).rsplit('/', 1)[-1]}:{where[2]}"
+                    self.line = (
+                        f"{self.files.get(where[1], where[1]).rsplit('/', 1)[-1]}:{where[2]}"
+                    )
                 text = rest
                 self.begins += 1
             elif (label := LABEL.match(text)) is not None:
@@ -196,7 +218,9 @@ class _Reader:
         negated, guard, opcode, operands = match.groups()
         parts = tuple(opcode.replace("::", "_").split("."))
         self.instructions.append(
-            Instruction(parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins)
+            Instruction(
+                parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins
+            )
         )
         self.scope_of.append(scope)
 
@@ -213,7 +237,11 @@ class _Reader:
             if scope < 0:
                 raise InputError(f"kernel {entry} branches to {label}, which it does not have")
             target = self.labels[scope, label]
-            done.append(Instruction(one.opcode, one.operands, one.guard, one.negated, one.line, target, one.row))
+            done.append(
+                Instruction(
+                    one.opcode, one.operands, one.guard, one.negated, one.line, target, one.row
+                )
+            )
         return tuple(done)
 
 
@@ -323,7 +351,19 @@ def _names(operand: str | tuple[str, ...]) -> set[str]:
     return {name for text in texts for name in NAMES.findall(text)}
 
 
-STORES = ("st", "red", "cp", "prefetch", "discard", "applypriority", "bar", "barrier", "stmatrix", "fence", "mbarrier")
+STORES = (
+    "st",
+    "red",
+    "cp",
+    "prefetch",
+    "discard",
+    "applypriority",
+    "bar",
+    "barrier",
+    "stmatrix",
+    "fence",
+    "mbarrier",
+)
 
 
 def writes(i: Instruction) -> set[str]:
@@ -333,7 +373,9 @@ def writes(i: Instruction) -> set[str]:
     if i.name in STORES and not (i.name == "mbarrier" and _gives(i)):
         return set()
     first = i.operands[0]
-    return set().union(*(_names(p) for p in (first if isinstance(first, tuple) else first.split("|"))))
+    return set().union(
+        *(_names(p) for p in (first if isinstance(first, tuple) else first.split("|")))
+    )
 
 
 def _gives(i: Instruction) -> bool:

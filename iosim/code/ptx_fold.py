@@ -15,9 +15,17 @@ from iosim.code.ptx_values import Array, Known, Split, Value, bounds, plus, shru
 ENDLESS = 1 << 40
 ABOVE, BELOW, EQUAL = "gt", "lt", "eq"
 TURNS = {
-    "lt": BELOW, "ge": BELOW, "lo": BELOW, "hs": BELOW, "gt": ABOVE, "le": ABOVE, "hi": ABOVE, "ls": ABOVE,
-    "eq": EQUAL, "ne": EQUAL,
-}  # fmt: skip
+    "lt": BELOW,
+    "ge": BELOW,
+    "lo": BELOW,
+    "hs": BELOW,
+    "gt": ABOVE,
+    "le": ABOVE,
+    "hi": ABOVE,
+    "ls": ABOVE,
+    "eq": EQUAL,
+    "ne": EQUAL,
+}
 """The comparison whose answer turns where that of another does."""
 
 
@@ -88,7 +96,9 @@ def _agree(a: Array, b: Array, mask: Array) -> bool:
     return bool(((a == b) | ~mask).all())
 
 
-def repeats(before: list[Recorded], after: list[Recorded], inside: Array, ctas: int) -> Array | None:
+def repeats(
+    before: list[Recorded], after: list[Recorded], inside: Array, ctas: int
+) -> Array | None:
     """Further spells of each CTA, [CTAs, 1], through which no comparison turns; None where the two spells differ, or
     something in them does not move evenly. `inside` are the lanes that are in the loop still."""
     if len(before) != len(after):
@@ -117,7 +127,9 @@ def _turns(a: Compared, b: Compared, inside: Array) -> Array | None:
         least, most = (y.cta + end for end in (y.lane.min(), y.lane.max()))
         step = whole(moved)
         sides = [_side(word, difference) for difference in (least, most, least - step, most - step)]
-        if all(_agree(sides[0], side, mask) for side in sides[1:]):  # and so do all lanes between these two
+        if all(
+            _agree(sides[0], side, mask) for side in sides[1:]
+        ):  # and so do all lanes between these two
             until = np.minimum(_until(word, least, step), _until(word, most, step))
             return _fewest(np.where(mask, until, ENDLESS))
     now, then = whole(y), whole(x)
@@ -133,7 +145,9 @@ def _fewest(spells: Array) -> Array:
 
 
 def _side(word: str, difference: Array) -> Array:
-    found: Array = difference == 0 if word is EQUAL else difference < 0 if word is BELOW else difference > 0
+    found: Array = (
+        difference == 0 if word is EQUAL else difference < 0 if word is BELOW else difference > 0
+    )
     return found
 
 

@@ -104,7 +104,9 @@ def shl(a: Known, b: Known, kind: Kind) -> Known:
         count = int(whole(b).item())
         return number(0) if not 0 <= count < kind.bits else mul_lo(a, number(1 << count), kind)
     count_of = whole(b)
-    shifted: Array = np.where(count_of < kind.bits, whole(a) << np.minimum(count_of, kind.bits - 1), 0)
+    shifted: Array = np.where(
+        count_of < kind.bits, whole(a) << np.minimum(count_of, kind.bits - 1), 0
+    )
     return signed(shifted, kind.bits)
 
 
@@ -166,9 +168,18 @@ def maximum(a: Known, b: Known, kind: Kind) -> Known:
 
 
 TWO: dict[str, Callable[[Known, Known, Kind], Known]] = {
-    "add": add, "sub": sub, "shl": shl, "shr": shr, "and": and_, "or": or_, "xor": xor, "div": div, "rem": rem,
-    "min": minimum, "max": maximum,
-}  # fmt: skip
+    "add": add,
+    "sub": sub,
+    "shl": shl,
+    "shr": shr,
+    "and": and_,
+    "or": or_,
+    "xor": xor,
+    "div": div,
+    "rem": rem,
+    "min": minimum,
+    "max": maximum,
+}
 
 
 def multiply(opcode: tuple[str, ...], a: Known, b: Known) -> Known:
@@ -184,9 +195,17 @@ def multiply(opcode: tuple[str, ...], a: Known, b: Known) -> Known:
 
 
 COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 ORDERS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 
@@ -205,14 +224,18 @@ def _compare_ends(word: str, a: Known, b: Known) -> Array | None:
         return None
     of = COMPARISONS[word]
     zero = np.zeros(1, dtype=np.int64)
-    low, high = (of(difference.cta + end, zero) for end in (difference.lane.min(), difference.lane.max()))
+    low, high = (
+        of(difference.cta + end, zero) for end in (difference.lane.min(), difference.lane.max())
+    )
     return low if np.array_equal(low, high) else None
 
 
 def bit_field(a: Known, start: Known, length: Known, kind: Kind) -> Known:
     """bfe: a field of bits, of signed types with its sign."""
     at, count = whole(start) & 255, whole(length) & 255
-    field = (unsigned(whole(a), kind.bits) >> np.minimum(at, 63)) & ((1 << np.minimum(count, 62)) - 1)
+    field = (unsigned(whole(a), kind.bits) >> np.minimum(at, 63)) & (
+        (1 << np.minimum(count, 62)) - 1
+    )
     if kind.letter == "s":
         half = np.where(count > 0, 1 << np.maximum(np.minimum(count, 62) - 1, 0), 1)
         field = np.where(count > 0, ((field + half) & (2 * half - 1)) - half, 0)
@@ -232,7 +255,9 @@ def logic(a: Known, b: Known, c: Known, table: int) -> Known:
     found = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
     for row in range(8):
         if table >> row & 1:
-            found = found | ((x if row & 4 else ~x) & (y if row & 2 else ~y) & (z if row & 1 else ~z))
+            found = found | (
+                (x if row & 4 else ~x) & (y if row & 2 else ~y) & (z if row & 1 else ~z)
+            )
     return signed(found, 32)
 
 
@@ -275,11 +300,15 @@ def funnel(opcode: tuple[str, ...], a: Known, b: Known, c: Known) -> Known:
 
 
 def count_bits(a: Known, kind: Kind) -> Known:
-    found = np.vectorize(lambda n: int(n).bit_count(), otypes=[np.int64])(unsigned(whole(a), min(kind.bits, 63)))
+    found = np.vectorize(lambda n: int(n).bit_count(), otypes=[np.int64])(
+        unsigned(whole(a), min(kind.bits, 63))
+    )
     return np.asarray(found, dtype=np.int64)
 
 
 def leading_zeros(a: Known, kind: Kind) -> Known:
     bits = min(kind.bits, 63)
-    found = np.vectorize(lambda n: bits - int(n).bit_length(), otypes=[np.int64])(unsigned(whole(a), bits))
+    found = np.vectorize(lambda n: bits - int(n).bit_length(), otypes=[np.int64])(
+        unsigned(whole(a), bits)
+    )
     return np.asarray(found, dtype=np.int64)

@@ -43,16 +43,58 @@ LONGEST_PERIOD = 8
 ALL = np.ones((1, 1), dtype=bool)
 ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 OPAQUE = (
-    "ex2", "rcp", "lg2", "sqrt", "rsqrt", "sin", "cos", "tanh", "fma", "copysign", "testp", "mma", "wmma", "tcgen05",
-    "dp4a", "dp2a", "clock", "tex", "tld4", "suld", "nanosleep", "redux", "match", "vote", "istypep", "isspacep",
-)  # fmt: skip
+    "ex2",
+    "rcp",
+    "lg2",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "fma",
+    "copysign",
+    "testp",
+    "mma",
+    "wmma",
+    "tcgen05",
+    "dp4a",
+    "dp2a",
+    "clock",
+    "tex",
+    "tld4",
+    "suld",
+    "nanosleep",
+    "redux",
+    "match",
+    "vote",
+    "istypep",
+    "isspacep",
+)
 NOTHING = (
-    "bar", "barrier", "fence", "membar", "wgmma", "setmaxnreg", "griddepcontrol", "cluster", "pragma", "mbarrier",
-    "prefetch", "prefetchu", "discard", "applypriority", "tensormap", "nanosleep", "call",
-    "createpolicy", "clusterlaunchcontrol",
-)  # fmt: skip
+    "bar",
+    "barrier",
+    "fence",
+    "membar",
+    "wgmma",
+    "setmaxnreg",
+    "griddepcontrol",
+    "cluster",
+    "pragma",
+    "mbarrier",
+    "prefetch",
+    "prefetchu",
+    "discard",
+    "applypriority",
+    "tensormap",
+    "nanosleep",
+    "call",
+    "createpolicy",
+    "clusterlaunchcontrol",
+)
 FLOAT_BRANCH = "a branch on floating point, or on what was loaded, is taken not to part"
-FLOAT_GUARD = "an access under a predicate of floating point, or of what was loaded, is taken as made"
+FLOAT_GUARD = (
+    "an access under a predicate of floating point, or of what was loaded, is taken as made"
+)
 LOADED_ADDRESS = "an address that was loaded, of which no values are given"
 SHARED_AT, LOCAL_AT = 1 << 56, 1 << 57
 """Where the windows of shared and local memory lie among generic addresses here."""
@@ -97,7 +139,20 @@ class Run:
     def _is_skipped(self, at: int) -> bool:
         """Whether an instruction decides no address and no way."""
         one = self.entry.instructions[at]
-        if one.name in ("bra", "brx", "ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "ret", "exit"):
+        if one.name in (
+            "bra",
+            "brx",
+            "ld",
+            "ldu",
+            "st",
+            "atom",
+            "red",
+            "cp",
+            "ldmatrix",
+            "stmatrix",
+            "ret",
+            "exit",
+        ):
             return False
         made = self.entry.flow.writes[at]
         return one.name in NOTHING or not (made & self.entry.flow.needed)
@@ -168,7 +223,9 @@ class Run:
     def _part(self, at: int, one: Instruction, mask: Array, waiting: dict[int, Array]) -> None:
         """A branch, or an end."""
         if one.name == "brx":
-            raise InputError(f"kernel {self.entry.name} branches through a table ({one.line}), which is not followed")
+            raise InputError(
+                f"kernel {self.entry.name} branches through a table ({one.line}), which is not followed"
+            )
         goes = mask
         if one.guard:
             flag = self._flag(one)
@@ -212,7 +269,10 @@ class Run:
     def _fold(self, loop: _Loop, period: int) -> bool:
         """Fold the trips that repeat the last `period` ones, if any do."""
         new, middle, old = (loop.snapshots[-1 - n * period] for n in range(3))
-        before, after = self.record[old.record : middle.record], self.record[middle.record : new.record]
+        before, after = (
+            self.record[old.record : middle.record],
+            self.record[middle.record : new.record],
+        )
         if len(before) != len(after):
             return False
         moved = steps(old, middle, new)
@@ -221,7 +281,9 @@ class Run:
             return False
         spells = np.where(new.mask.any(axis=1, keepdims=True), spells, 0)
         if spells.max() >= operations_limit():
-            raise InputError(f"kernel {self.entry.name} has a loop without an end at {self._where()}")
+            raise InputError(
+                f"kernel {self.entry.name} has a loop without an end at {self._where()}"
+            )
         if spells.max() < 1:
             return False
         nodes, going = self.trace.nodes, np.broadcast_to(spells[:, 0] > 0, (self.ctas,))
@@ -299,7 +361,10 @@ class Run:
             return self._compared(at, one, mask, written)
         if name == "elect":
             lanes = np.arange(self.lanes)
-            return [(written[0], number(0)), *((n, (lanes % WARP == 0)[None, :]) for n in written[1:])]
+            return [
+                (written[0], number(0)),
+                *((n, (lanes % WARP == 0)[None, :]) for n in written[1:]),
+            ]
         if name == "activemask":
             return [(first, number(-1))]
         if name == "shfl":
@@ -334,15 +399,25 @@ class Run:
         if name in ("min", "max"):
             a, b = (operations._source(x, kind) for x in v)
             self._keep(Compared(at, "lt", plus(a, b, -1), mask))
-        elif name in BENDS or (name in ("mul", "mul24", "mad", "mad24") and not _is_number(one.operands[2])):
+        elif name in BENDS or (
+            name in ("mul", "mul24", "mad", "mad24") and not _is_number(one.operands[2])
+        ):
             self._keep(Bent(at, "mul" if name.startswith("m") else name, v[0], v[1], mask))
         if name in operations.TWO:
             return operations.TWO[name](v[0], v[1], kind)
         if name in ("mul", "mul24"):
             return operations.multiply(opcode, v[0], v[1])
         if name in ("mad", "mad24"):
-            bits = 64 if "wide" in opcode and kind.bits == 32 else 2 * kind.bits if "wide" in opcode else kind.bits
-            return operations.add(operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits))
+            bits = (
+                64
+                if "wide" in opcode and kind.bits == 32
+                else 2 * kind.bits
+                if "wide" in opcode
+                else kind.bits
+            )
+            return operations.add(
+                operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits)
+            )
         if name == "neg":
             return operations.sub(number(0), v[0], kind)
         if name == "not":
@@ -376,7 +451,9 @@ class Run:
             return value
         return plus(value, number(SHARED_AT), -1 if "to" in opcode else 1)
 
-    def _compared(self, at: int, one: Instruction, mask: Array, written: list[str]) -> list[tuple[str, Value]]:
+    def _compared(
+        self, at: int, one: Instruction, mask: Array, written: list[str]
+    ) -> list[tuple[str, Value]]:
         kind = kind_of(one.opcode)
         values = [self._get(operand) for operand in one.operands[1:]]
         word = next((part for part in one.opcode[1:] if part in operations.COMPARISONS), "")
@@ -418,8 +495,12 @@ class Run:
         if by.shape[0] != 1:
             return None
         number_of = np.broadcast_to(by[0], (self.lanes,))
-        moves = {"idx": number_of % WARP, "bfly": own % WARP ^ number_of, "up": own % WARP - number_of,
-                 "down": own % WARP + number_of}  # fmt: skip
+        moves = {
+            "idx": number_of % WARP,
+            "bfly": own % WARP ^ number_of,
+            "up": own % WARP - number_of,
+            "down": own % WARP + number_of,
+        }
         there = next((moves[part] for part in one.opcode if part in moves), None)
         if there is None:
             return None
@@ -464,7 +545,11 @@ class Run:
 
     def _parameter(self, one: Instruction, mask: Array) -> None:
         match = ADDRESS.fullmatch(str(one.operands[1]))
-        name = "" if match is None else match[1] + (f"+{int(match[2], 0)}" if match[2] and int(match[2], 0) else "")
+        name = (
+            ""
+            if match is None
+            else match[1] + (f"+{int(match[2], 0)}" if match[2] and int(match[2], 0) else "")
+        )
         value = self.settings.values.get(name)
         first = one.operands[0]
         for register in first if isinstance(first, tuple) else (first,):
@@ -511,7 +596,9 @@ class Run:
 
     def _bulk(self, at: int, one: Instruction, mask: Array) -> None:
         if "tensor" in one.opcode:
-            self._note("copies by tensor maps (TMA) are not counted: their tensors are described outside the code")
+            self._note(
+                "copies by tensor maps (TMA) are not counted: their tensors are described outside the code"
+            )
             return
         if "global" not in one.opcode or "prefetch" in one.opcode or len(one.operands) < 3:
             return
@@ -535,9 +622,23 @@ class Run:
         if dense:
             self._touch_rows(site, whole(address), mask, width)
             return
-        lane = address.lane if isinstance(address, Split) else address if address.shape[0] == 1 else None
-        cta = address.cta if isinstance(address, Split) else address if address.shape[1] == 1 else None
-        lanes = np.broadcast_to(np.zeros(1, dtype=np.int64) if lane is None else lane[0], (self.lanes,))
+        lane = (
+            address.lane
+            if isinstance(address, Split)
+            else address
+            if address.shape[0] == 1
+            else None
+        )
+        cta = (
+            address.cta
+            if isinstance(address, Split)
+            else address
+            if address.shape[1] == 1
+            else None
+        )
+        lanes = np.broadcast_to(
+            np.zeros(1, dtype=np.int64) if lane is None else lane[0], (self.lanes,)
+        )
         active = np.broadcast_to(mask[0] if mask.shape[0] == 1 else ALL[0], (self.lanes,))
         ctas = np.arange(self.ctas) if mask.shape[0] == 1 else np.flatnonzero(mask[:, 0])
         first = int(lanes[active][0])
@@ -559,7 +660,9 @@ class Run:
         offset = np.where(active, address - first[:, None], 0)
         keys = np.concatenate([offset, active], axis=1)
         weights = _weights(keys.shape[1])
-        _, index, which = np.unique((keys * weights).sum(axis=1), return_index=True, return_inverse=True)
+        _, index, which = np.unique(
+            (keys * weights).sum(axis=1), return_index=True, return_inverse=True
+        )
         for number_of, row in enumerate(index):
             those = np.flatnonzero(which.reshape(-1) == number_of)
             pattern = self.trace.patterns.number(offset[row], active[row], width)
@@ -567,7 +670,22 @@ class Run:
 
 
 MEMORY = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix")
-BENDS = ("and", "or", "xor", "shr", "div", "rem", "bfe", "bfi", "lop3", "prmt", "shf", "popc", "clz", "abs")
+BENDS = (
+    "and",
+    "or",
+    "xor",
+    "shr",
+    "div",
+    "rem",
+    "bfe",
+    "bfi",
+    "lop3",
+    "prmt",
+    "shf",
+    "popc",
+    "clz",
+    "abs",
+)
 
 
 def operations_limit() -> int:
@@ -628,12 +746,18 @@ def _special(settings: Settings, coordinates: Array) -> dict[str, Value]:
     x, y, z = settings.block
     lane = np.arange(x * y * z, dtype=np.int64)
     found: dict[str, Value] = {
-        "%tid.x": (lane % x)[None, :], "%tid.y": (lane // x % y)[None, :], "%tid.z": (lane // (x * y))[None, :],
-        "%laneid": (lane % WARP)[None, :], "%warpid": (lane // WARP)[None, :],
+        "%tid.x": (lane % x)[None, :],
+        "%tid.y": (lane // x % y)[None, :],
+        "%tid.z": (lane // (x * y))[None, :],
+        "%laneid": (lane % WARP)[None, :],
+        "%warpid": (lane // WARP)[None, :],
         "%nwarpid": number(-(-lane.size // WARP)),
-        "%lanemask_lt": ((1 << (lane % WARP)) - 1)[None, :], "WARP_SZ": number(WARP),
-        "%cluster_ctarank": number(0), "%cluster_nctarank": number(1), "%is_explicit_cluster": number(0),
-    }  # fmt: skip
+        "%lanemask_lt": ((1 << (lane % WARP)) - 1)[None, :],
+        "WARP_SZ": number(WARP),
+        "%cluster_ctarank": number(0),
+        "%cluster_nctarank": number(1),
+        "%is_explicit_cluster": number(0),
+    }
     for place, axis in enumerate("xyz"):
         found[f"%ctaid.{axis}"] = coordinates[:, place : place + 1].astype(np.int64)
         found[f"%nctaid.{axis}"] = number(settings.grid[place])

@@ -97,7 +97,9 @@ def _only(nodes: Sequence[Node], going: Array) -> list[Node]:
                 found.append(node)
             elif mine.any():
                 strides = tuple(stride[mine] for stride in node.strides)
-                found.append(Access(node.site, node.ctas[mine], node.base[mine], node.pattern, strides))
+                found.append(
+                    Access(node.site, node.ctas[mine], node.base[mine], node.pattern, strides)
+                )
         elif isinstance(node, Fold):
             count = np.where(going, node.count, 0)
             if count.any():
@@ -129,7 +131,10 @@ def _shifted(a: Node, b: Node) -> Node | None:
         return None if inner is None else Fold(b.head, inner, b.count)
     if isinstance(a, Visit) or isinstance(b, Visit):
         alike = (
-            isinstance(a, Visit) and isinstance(b, Visit) and a.start == b.start and np.array_equal(a.warps, b.warps)
+            isinstance(a, Visit)
+            and isinstance(b, Visit)
+            and a.start == b.start
+            and np.array_equal(a.warps, b.warps)
         )
         return b if alike else None
     same = a.site == b.site and a.pattern == b.pattern and len(a.strides) == len(b.strides)

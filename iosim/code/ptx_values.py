@@ -33,7 +33,9 @@ class Split:
 
     def bounds(self) -> tuple[int, int]:
         """The least and the most that it holds."""
-        return int(self.cta.min()) + int(self.lane.min()), int(self.cta.max()) + int(self.lane.max())
+        return int(self.cta.min()) + int(self.lane.min()), int(self.cta.max()) + int(
+            self.lane.max()
+        )
 
 
 Value = Array | Split | None

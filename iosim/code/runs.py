@@ -17,7 +17,16 @@ from iosim.base.records import dataclass
 from iosim.code.loops import Flow, Loop
 from iosim.code.opcodes import operation
 
-WORK = ("product", "special", "global-load", "global-copy", "bulk-copy", "global-store", "global-atomic", "barrier")
+WORK = (
+    "product",
+    "special",
+    "global-load",
+    "global-copy",
+    "bulk-copy",
+    "global-store",
+    "global-atomic",
+    "barrier",
+)
 """Classes of instructions that make a way one that does a loop's work."""
 TELL_BEST = (*WORK, "shared-load", "shared-store")
 """Classes that run where their line does, and of which a line makes one: what has no effect may have been moved out of
@@ -62,7 +71,9 @@ def runs_of_trips(flow: Flow, trips: Mapping[int, float], other: float = 1.0) ->
 class _Walk:
     """Follows the likely way through a function."""
 
-    def __init__(self, flow: Flow, trips: Mapping[int, float], other: float, shares: list[float]) -> None:
+    def __init__(
+        self, flow: Flow, trips: Mapping[int, float], other: float, shares: list[float]
+    ) -> None:
         self.flow, self.trips, self.other, self.shares = flow, trips, other, shares
         self.branches: dict[int, None] = {}
         """Addresses of branches of which one way is taken in every turn."""
@@ -81,18 +92,29 @@ class _Walk:
     def go(self, loop: Loop | None, first: int, times: float) -> None:
         """From a block to the end of its loop, or of the function."""
         flow, block, seen = self.flow, first, set[int]()
-        inner = {one.header: one for one in flow.loops if one.parent == (loop.header if loop else None)}
+        inner = {
+            one.header: one for one in flow.loops if one.parent == (loop.header if loop else None)
+        }
         while block not in seen and (loop is None or block in loop.blocks):
             seen.add(block)
             if block in inner:
                 inside = inner[block]
                 self._turns(inside, times)
-                after = [f for b in sorted(inside.blocks) for f in flow.blocks[b].follows if f not in inside.blocks]
+                after = [
+                    f
+                    for b in sorted(inside.blocks)
+                    for f in flow.blocks[b].follows
+                    if f not in inside.blocks
+                ]
                 seen |= inside.blocks
                 block = min(after, key=lambda b: (b < block, b))
                 continue
             self.shares[block] += times
-            ways = [f for f in flow.blocks[block].follows if loop is None or (f in loop.blocks and f != loop.header)]
+            ways = [
+                f
+                for f in flow.blocks[block].follows
+                if loop is None or (f in loop.blocks and f != loop.header)
+            ]
             if not ways:
                 return
             block = ways[0] if len(ways) == 1 else self._likely(loop, block, ways)
@@ -107,7 +129,10 @@ class _Walk:
         """Of two ways the one that does the work; of equals the shorter inside a loop, else the longer."""
         flow = self.flow
         reached = [_reach(flow, loop, way) for way in ways]
-        alone = [sorted(mine - set.union(set(), *(r for r in reached if r is not mine))) for mine in reached]
+        alone = [
+            sorted(mine - set.union(set(), *(r for r in reached if r is not mine)))
+            for mine in reached
+        ]
         headers = {other.header for other in flow.loops}
 
         def rank(n: int) -> tuple[bool, int]:
@@ -166,16 +191,22 @@ def _of_blocks(flow: Flow, known: Mapping[int, float]) -> list[float]:
     return found
 
 
-def _votes(flow: Flow, lines: Mapping[int, float], groups: Container[str]) -> dict[int, list[float]]:
+def _votes(
+    flow: Flow, lines: Mapping[int, float], groups: Container[str]
+) -> dict[int, list[float]]:
     """How often each block runs by each of its instructions of some classes whose line is known."""
-    copies: dict[Copied, Counter[int]] = defaultdict(Counter)  # line and opcode -> cluster of blocks -> copies there
+    copies: dict[Copied, Counter[int]] = defaultdict(
+        Counter
+    )  # line and opcode -> cluster of blocks -> copies there
     clusters = [_cluster(flow, n) for n in range(len(flow.blocks))]
     telling = [
         (flow.block_of(number), (one.ptx_line, one.kind))
         for number, one in enumerate(flow.instructions)
-        if one.ptx_line is not None and one.ptx_line in lines
-        and operation(one, flow.function.cc).group in groups and one.predicate != NEVER
-    ]  # fmt: skip
+        if one.ptx_line is not None
+        and one.ptx_line in lines
+        and operation(one, flow.function.cc).group in groups
+        and one.predicate != NEVER
+    ]
     for block, copied in telling:
         copies[copied][clusters[block]] += 1
     shared = _shared(copies, lines)
@@ -190,12 +221,16 @@ def _cluster(flow: Flow, block: int) -> int:
     return flow.loop_of.get(block, -1 - block)
 
 
-def _shared(copies: Mapping[Copied, Counter[int]], lines: Mapping[int, float]) -> dict[tuple[Copied, int], float]:
+def _shared(
+    copies: Mapping[Copied, Counter[int]], lines: Mapping[int, float]
+) -> dict[tuple[Copied, int], float]:
     """How often a line's copies run, by cluster: the one with most copies takes as many whole turns as fit."""
     found: dict[tuple[Copied, int], float] = {}
     for copied, where in copies.items():
         left = lines[copied[0]]
-        for place, (cluster, count) in enumerate(sorted(where.items(), key=lambda item: (-item[1], item[0]))):
+        for place, (cluster, count) in enumerate(
+            sorted(where.items(), key=lambda item: (-item[1], item[0]))
+        ):
             whole = left // count if place + 1 < len(where) else left / count
             found[copied, cluster] = whole
             left -= whole * count

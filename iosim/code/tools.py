@@ -49,7 +49,9 @@ def run_tool(name: str, *arguments: str | Path, folder: Path | None = None) -> s
     """What a tool prints. Raises InputError: it is not there, or refuses."""
     command = [find_tool(name), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S, cwd=folder)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LONGEST_S, cwd=folder
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{name} does not run: {error}") from None
     if done.returncode:

@@ -10,7 +10,15 @@ import re
 from collections.abc import Callable, Iterable
 
 from iosim.code.listing import Instruction
-from iosim.code.opcodes import OWN_UNIT, WARP, Operation, lane_bytes, least_wavefronts, operation, product
+from iosim.code.opcodes import (
+    OWN_UNIT,
+    WARP,
+    Operation,
+    lane_bytes,
+    least_wavefronts,
+    operation,
+    product,
+)
 from iosim.kernel.machine import LINE_BYTES, SECTOR_BYTES, MemoryUse, Slot
 
 SHARED = ("shared-load", "shared-store", "shared-atomic", "shuffle")
@@ -42,9 +50,20 @@ def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slo
     if use is None and what.unit == "lsu":
         use = default_use(instruction, what.group)
     return Slot(
-        what.group, what.unit, what.cycles, max(1, control.stall), control.sets, control.frees, control.waits, use,
-        flops, dtype, instruction.kind in OWN_UNIT, _leaves(instruction), _closes(instruction, what.group),
-    )  # fmt: skip
+        what.group,
+        what.unit,
+        what.cycles,
+        max(1, control.stall),
+        control.sets,
+        control.frees,
+        control.waits,
+        use,
+        flops,
+        dtype,
+        instruction.kind in OWN_UNIT,
+        _leaves(instruction),
+        _closes(instruction, what.group),
+    )
 
 
 def _leaves(instruction: Instruction) -> int | None:
@@ -57,11 +76,15 @@ def _leaves(instruction: Instruction) -> int | None:
 
 def _closes(instruction: Instruction, group: str) -> bool:
     """LDGDEPBAR, and HGMMA with gsb0 among its operands."""
-    return group == "commit" or (instruction.kind in OWN_UNIT and any("gsb" in one for one in instruction.operands))
+    return group == "commit" or (
+        instruction.kind in OWN_UNIT and any("gsb" in one for one in instruction.operands)
+    )
 
 
 def trace(
-    instructions: Iterable[Instruction], cc: int, use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None
+    instructions: Iterable[Instruction],
+    cc: int,
+    use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
 ) -> tuple[Slot, ...]:
     """Instructions one after the other."""
     return tuple(slot(one, cc, use_of(one)) for one in instructions)

@@ -13,9 +13,14 @@ from iosim.code.trace import default_use
 from iosim.kernel.machine import MemoryUse
 
 SPACES = {
-    "global-load": GLOBAL, "global-store": GLOBAL, "global-atomic": GLOBAL, "global-copy": GLOBAL,
-    "shared-load": SHARED, "shared-store": SHARED, "shared-atomic": SHARED,
-}  # fmt: skip
+    "global-load": GLOBAL,
+    "global-store": GLOBAL,
+    "global-atomic": GLOBAL,
+    "global-copy": GLOBAL,
+    "shared-load": SHARED,
+    "shared-store": SHARED,
+    "shared-atomic": SHARED,
+}
 
 
 def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
@@ -49,6 +54,13 @@ def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
 def _mean(sites: list[Site], missed: Mapping[int, float]) -> MemoryUse:
     """What a request of some sites asks for, in the mean."""
     requests = max(1, sum(site.requests for site in sites))
-    sectors, lines, wavefronts = (sum(getattr(s, n) for s in sites) for n in ("sectors", "lines", "wavefronts"))
+    sectors, lines, wavefronts = (
+        sum(getattr(s, n) for s in sites) for n in ("sectors", "lines", "wavefronts")
+    )
     served = sum((1 - missed.get(site.number, 1.0)) * site.sectors for site in sites)
-    return MemoryUse(sectors / requests, lines / requests, wavefronts / requests, served / sectors if sectors else 0.0)
+    return MemoryUse(
+        sectors / requests,
+        lines / requests,
+        wavefronts / requests,
+        served / sectors if sectors else 0.0,
+    )

@@ -17,7 +17,9 @@ CALLS = 300
 """That `measure --plan random` draws."""
 OF_LIBRARY = ("seed", "calls", "only", "minutes")
 TILES_SHOWN = table_of(
-    top=ask.count(f"tiles of the ranking to list (default {SHOWN_TILES} in tables, all in json and csv)"),
+    top=ask.count(
+        f"tiles of the ranking to list (default {SHOWN_TILES} in tables, all in json and csv)"
+    ),
     rejected=ask.flag("say why the other tiles are rejected, by reason"),
     triton=ask.name(
         "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
@@ -28,10 +30,13 @@ TILES_SHOWN = table_of(
 ORDERS_SHOWN = table_of(
     top=ask.count(f"orders to list (default {SHOWN_ORDERS} in tables, all in json and csv)"),
     code=ask.word(
-        "print the best order as code: triton, cuda or formula", ("triton", "cuda", "formula"), metavar="LANGUAGE"
+        "print the best order as code: triton, cuda or formula",
+        ("triton", "cuda", "formula"),
+        metavar="LANGUAGE",
     ),
     check_constant=ask.name(
-        "where sections of a constant size, such as section=50MiB, are right", metavar="section=SIZE"
+        "where sections of a constant size, such as section=50MiB, are right",
+        metavar="section=SIZE",
     ),
 )
 FORMULA_SHOWN = table_of(
@@ -78,7 +83,9 @@ CALIBRATE = table_of(
     profiler=ask.flag("ncu, and so without the L2's constants", True, option="--no-profiler"),
 )
 MEASURE = table_of(
-    kernel=ask.names("flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd"),
+    kernel=ask.names(
+        "flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd"
+    ),
     seq_q=like(
         FIELDS["seq_q"],
         kind=Kind.SIZES,
@@ -94,7 +101,8 @@ MEASURE = table_of(
     calls=ask.count("of --plan random: how many", default_text=str(CALLS)),
     only=ask.name("of PyTorch's kernels: count those whose names match", metavar="REGEX"),
     minutes=ask.number(
-        "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped", metavar="M"
+        "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped",
+        metavar="M",
     ),
     time=ask.flag("median of device events instead of counters"),
     l2=like(
@@ -104,11 +112,17 @@ MEASURE = table_of(
         option="",
     ),
     dry_run=ask.flag("list the calls and stop; needs no GPU"),
-    cc=ask.name("with --dry-run: compute capability", metavar="X.Y", default_text=f"the GPU's, else {DRY_RUN_CC}"),
+    cc=ask.name(
+        "with --dry-run: compute capability",
+        metavar="X.Y",
+        default_text=f"the GPU's, else {DRY_RUN_CC}",
+    ),
     out=ask.file("CSV to write or to add to; provenance.toml goes beside it", spellings=("-o",)),
     deterministic=ask.flag("flash_bwd without atomics"),
     bypass_l1=ask.flag("naive with loads that skip L1"),
-    chain=ask.names("naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive"),
+    chain=ask.names(
+        "naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive"
+    ),
     launches=ask.file(
         "a second CSV, a row for each launch of the chains by itself: its kernel, grid, block, registers and bytes"
     ),

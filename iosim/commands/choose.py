@@ -38,23 +38,36 @@ def tiles(args: argparse.Namespace) -> int:
     if args.triton is not None:
         return tell_triton(args)
     if args.tile is None and (args.warps or args.stages):
-        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
+        raise InputError(
+            f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK"
+        )
     picks = []
     for gpu in args.gpu:
         for kind, problem in common.layer_problems(args):
-            asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None)
+            asked = common.request(
+                args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None
+            )
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
             picks.append(rank(asked, known, progress("replaying")))
     if args.tile is not None:
         return tell_tiles(args, picks)
 
     def text(markdown: bool) -> str:
-        return "\n".join(as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks) + under
+        return (
+            "\n".join(
+                as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks
+            )
+            + under
+        )
 
     under = "\n" + "".join(f"{told}\n" for told in map(beneath, picks) if told)
     rows = as_rows(picks, args.top, args.rejected)
     return common.tell(
-        args, tiles_answer(picks), json=lambda: _tiles_json(picks, args.top), rows=lambda: rows, text=text
+        args,
+        tiles_answer(picks),
+        json=lambda: _tiles_json(picks, args.top),
+        rows=lambda: rows,
+        text=text,
     )
 
 
@@ -69,7 +82,10 @@ def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
-    ranked = [{"rank": rank} | c.to_dict() | {"limited_by": " ".join(c.limited_by)} for rank, c in study.ranked]
+    ranked = [
+        {"rank": rank} | c.to_dict() | {"limited_by": " ".join(c.limited_by)}
+        for rank, c in study.ranked
+    ]
     known = ranked[0] if ranked else {} if study.nearest is None else study.nearest[1].to_dict()
     empty: dict[str, Any] = dict.fromkeys(["rank", *known])
     rejected = [empty | r.to_dict() for r in study.rejected]
@@ -85,7 +101,10 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
     parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:
         rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)
-        parts += ["Rejected", Table.of({"warps": t.warps, "stages": t.stages, "reason": why} for t, why in rows)]
+        parts += [
+            "Rejected",
+            Table.of({"warps": t.warps, "stages": t.stages, "reason": why} for t, why in rows),
+        ]
     return _written(parts, markdown)
 
 
@@ -112,18 +131,34 @@ def tell_triton(args: argparse.Namespace) -> int:
     from iosim.integrations.triton import compiled, kernel
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
-        option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
-        raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
+        option = (
+            "--rejected"
+            if args.rejected
+            else "--format md"
+            if args.format == "md"
+            else "--matrix-unit"
+        )
+        raise InputError(
+            f"{option} does not go with --triton; accepted: --top, --format table, json or csv"
+        )
     made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
     built = None if args.compile is None else made
-    lists = kernel.ranked(args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, built)
+    lists = kernel.ranked(
+        args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, built
+    )
     rows, told = [row for one in lists for row in one.rows()], " ".join(one.answer for one in lists)
     code = partial(kernel.source, lists)
-    return common.tell(args, told, json=lambda: {"triton": rows}, rows=lambda: rows, table=code, code=True)
+    return common.tell(
+        args, told, json=lambda: {"triton": rows}, rows=lambda: rows, table=code, code=True
+    )
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:
-    return {} if ranking.layers is None else {"layer": ranking.layers.name, "count": ranking.layers.count}
+    return (
+        {}
+        if ranking.layers is None
+        else {"layer": ranking.layers.name, "count": ranking.layers.count}
+    )
 
 
 def _asked(ranking: TileRanking) -> dict[str, Any]:
@@ -136,33 +171,50 @@ def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, A
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
 
     return {
-        "problems": [_layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
+        "problems": [
+            _layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()}
+            for r in rankings
+        ],
         "tiles": entries("candidates", top),
         "rejected": entries("rejected"),
         "rejected_by_reason": [
-            _asked(r) | {"reason": g.reason, "tiles": len(g.tiles)} for r in rankings for g in by_reason(r.rejected)
+            _asked(r) | {"reason": g.reason, "tiles": len(g.tiles)}
+            for r in rankings
+            for g in by_reason(r.rejected)
         ],
         "library": entries("library"),
     }
 
 
-def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> Iterator[dict[str, Any]]:
+def as_rows(
+    rankings: Sequence[TileRanking], top: int | None, rejected: bool
+) -> Iterator[dict[str, Any]]:
     for r in rankings:
         if rejected:
             yield from (_asked(r) | t.to_dict() for t in r.rejected)
             continue
         for kind, group in (("tile", r.candidates[:top]), ("library", r.library)):
             for c in group:
-                yield _asked(r) | {"kind": kind} | c.to_dict() | {"limited_by": " ".join(c.limited_by)}
+                yield (
+                    _asked(r)
+                    | {"kind": kind}
+                    | c.to_dict()
+                    | {"limited_by": " ".join(c.limited_by)}
+                )
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
     shown = ranking.candidates[:top]
-    spilled = ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
+    spilled = (
+        ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
+    )
     fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
     parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(shown, 1))]
     if ranking.library:
-        parts += ["Library kernels, with their own tiles", _listed((c.kernel, c) for c in ranking.library)]
+        parts += [
+            "Library kernels, with their own tiles",
+            _listed((c.kernel, c) for c in ranking.library),
+        ]
     parts += _legend((*shown, *ranking.library))
     if rejected:
         groups = by_reason(ranking.rejected)
@@ -220,14 +272,21 @@ def orders(args: argparse.Namespace) -> int:
     shown = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
     rows = ({"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in shown)
     told = " ".join(map(answer, rankings)) if args.format == "json" else None
-    return common.tell(args, told, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text)
+    return common.tell(
+        args, told, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
+    )
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
     title = next((layers.title for layers, _ in of_layers if layers is not None), "")
-    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "title": title, "model": None}
+    asked = {
+        "problems": [problem for _, problem in of_layers],
+        "counts": counts or None,
+        "title": title,
+        "model": None,
+    }
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
     return [search(request, progress("predicting orders")) for request in requests]
 
@@ -243,10 +302,15 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
     codes = [(r, r.best.choice.words, r.code(args.code)) for r in rankings]
     if args.format == "json":
         keys = ("profile", "language", "words", "code")
-        written = [dict(zip(keys, (r.profile.name, args.code, *of_best), strict=True)) for r, *of_best in codes]
+        written = [
+            dict(zip(keys, (r.profile.name, args.code, *of_best), strict=True))
+            for r, *of_best in codes
+        ]
         return common.json_text({"schema": 1, "code": written})
     mark = "//" if args.code == "cuda" else "#"
-    return "\n".join(f"{mark} {r.kernel} on {r.profile.name}: {words}\n{code}" for r, words, code in codes)
+    return "\n".join(
+        f"{mark} {r.kernel} on {r.profile.name}: {words}\n{code}" for r, words, code in codes
+    )
 
 
 def tell_constant(args: argparse.Namespace) -> int:
@@ -254,7 +318,11 @@ def tell_constant(args: argparse.Namespace) -> int:
     shown = progress("predicting sections")
     checks = [check_constant(size, problems, args.kernel, gpu, progress=shown) for gpu in args.gpu]
     found = [c.to_dict() for c in checks]
-    rows = [{"profile": c.profile.name} | row for c, one in zip(checks, found, strict=True) for row in one["checks"]]
+    rows = [
+        {"profile": c.profile.name} | row
+        for c, one in zip(checks, found, strict=True)
+        for row in one["checks"]
+    ]
     rows = [row | {name: row["problem"][name] for name in ASKED_SIZES} for row in rows]
     rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
 
@@ -271,7 +339,9 @@ def section_size(text: str) -> int:
     with suppress(InputError):
         if name.strip() == "section":
             return round(parse("l2", size).value)
-    raise InputError(f"--check-constant '{text}' is not known; accepted: section=SIZE, such as section=50MiB")
+    raise InputError(
+        f"--check-constant '{text}' is not known; accepted: section=SIZE, such as section=50MiB"
+    )
 
 
 def grid(args: argparse.Namespace) -> list[AttentionProblem]:
@@ -283,7 +353,11 @@ def grid(args: argparse.Namespace) -> list[AttentionProblem]:
     if args.model is not None:
         return problems
     if args.kv_heads is None:
-        problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]
+        problems += [
+            p.with_(kv_heads=p.heads // 4)
+            for p in problems
+            if p.heads % 4 == 0 and p.kv_heads == p.heads
+        ]
     if not args.causal and args.mask is None and args.window is None:
         problems += [p.with_(mask="causal") for p in problems]
     return problems

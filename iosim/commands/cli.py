@@ -52,8 +52,14 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
 
 def _listing() -> str:
     wide = max(map(len, COMMANDS))
-    told = {name: folded(f"  {name:<{wide}}  {each.told}\n", wide + 4) for name, each in COMMANDS.items()}
-    return "".join(f"\n{title}:\n{''.join(told[name] for name in names)}" for title, names in COMMAND_GROUPS.items())
+    told = {
+        name: folded(f"  {name:<{wide}}  {each.told}\n", wide + 4)
+        for name, each in COMMANDS.items()
+    }
+    return "".join(
+        f"\n{title}:\n{''.join(told[name] for name in names)}"
+        for title, names in COMMAND_GROUPS.items()
+    )
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -69,7 +75,11 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         from iosim.commands.hints import hinted, one_of_several
 
         every = build_parser()
-        told = hinted(error, every) if isinstance(error, UnknownWordError) else one_of_several(error, every)
+        told = (
+            hinted(error, every)
+            if isinstance(error, UnknownWordError)
+            else one_of_several(error, every)
+        )
         raise InputError(told) from None
 
 
@@ -89,7 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
-            start = "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+            start = (
+                "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+            )
             emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
             return 0
         if words[0] == "__complete":
@@ -109,27 +121,39 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("once", EngineWarning)
             usual = warnings.showwarning
             warnings.showwarning = lambda warning, kind, *where: (
-                _complain(str(warning)) if issubclass(kind, EngineWarning) else usual(warning, kind, *where)
+                _complain(str(warning))
+                if issubclass(kind, EngineWarning)
+                else usual(warning, kind, *where)
             )
             hush(getattr(args, "quiet", False))
-            for_a_person = getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
+            for_a_person = (
+                getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
+            )
             with output(for_a_person=for_a_person):
                 check_files(args)
                 module, _, function = args.run.partition(".")
-                code: int = getattr(importlib.import_module(f"iosim.commands.{module}"), function)(args)
+                code: int = getattr(importlib.import_module(f"iosim.commands.{module}"), function)(
+                    args
+                )
         return code
     except InputError as error:
         _complain(with_options(error))
         return 2
     except MemoryError:
-        _complain("the sizes asked for need more memory than there is; smaller sizes or larger tiles are needed")
+        _complain(
+            "the sizes asked for need more memory than there is; smaller sizes or larger tiles are needed"
+        )
         return 2
     except BrokenPipeError:
         _drop_output()
         return 1
     except OSError as error:
         _drop_output()
-        what = f"'{error.filename}' cannot be opened" if error.filename else "standard output cannot be written"
+        what = (
+            f"'{error.filename}' cannot be opened"
+            if error.filename
+            else "standard output cannot be written"
+        )
         _complain(f"{what}: {error.strerror}")
         return 2
     except KeyboardInterrupt:
@@ -145,7 +169,10 @@ def _complain(message: str) -> None:
     if len(line) > MAX_MESSAGE:
         line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
     print(
-        coloured("iosim:", "red", sys.stderr) + " " + line.encode("ascii", "backslashreplace").decode(), file=sys.stderr
+        coloured("iosim:", "red", sys.stderr)
+        + " "
+        + line.encode("ascii", "backslashreplace").decode(),
+        file=sys.stderr,
     )
 
 

@@ -75,7 +75,9 @@ def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
     names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
     read = {name: READ[name](args) for name in names if name in READ}
-    given = {name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)}
+    given = {
+        name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)
+    }
     return asked(**read, **given, **more)
 
 
@@ -84,7 +86,9 @@ def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, Attent
     kind of its layers. Raises InputError: values that make no sense or contradict each other."""
     from iosim.studies.models.asked import asked_problems
 
-    of_model = {} if hasattr(args, "model") else {"layers": None}  # a command without models has layers of its own
+    of_model = (
+        {} if hasattr(args, "model") else {"layers": None}
+    )  # a command without models has layers of its own
     return asked_problems(request(args, OfProblem, problems=None, **of_model))
 
 
@@ -100,12 +104,16 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
     return asked[0]
 
 
-def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
+def tell_problems(
+    args: argparse.Namespace, what: str, problems: Sequence[object], hint: str
+) -> int:
     lines = [str(problem) for problem in problems]
     told = "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n"
     tell(args, None, json=lambda: {"file": args.file, "problems": lines}, text=lambda _: told)
     if lines:
-        raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
+        raise InputError(
+            f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}"
+        )
     return 0
 
 
@@ -114,7 +122,10 @@ def announce_replays(what: str, accesses: int, more: str = "") -> None:
     than a few seconds."""
     seconds = round(accesses / ACCESSES_PER_S)
     if seconds >= TOLD_S:
-        announce(f"iosim: {what}: up to {accesses:,} accesses to replay, some {seconds} s{more}", in_pipes=True)
+        announce(
+            f"iosim: {what}: up to {accesses:,} accesses to replay, some {seconds} s{more}",
+            in_pipes=True,
+        )
 
 
 def json_text(value: Any) -> str:
@@ -178,7 +189,9 @@ def chosen_rows(args: argparse.Namespace, answer: str | None, rows: Rows | Table
                 raise unknown_name(option, name, keys)
     if args.format not in ("table", "csv"):
         option = "--columns" if args.columns else "--sort"
-        raise InputError(f"{option} contradicts --format {args.format}; accepted with it: table, csv")
+        raise InputError(
+            f"{option} contradicts --format {args.format}; accepted with it: table, csv"
+        )
     found = [dict(zip(keys, row, strict=True)) for row in table.rows]
     if sort:
         missing = [row for row in found if row[sort] is None]
@@ -198,11 +211,19 @@ def _sorted_by(cell: Any) -> tuple[float, str]:
         return math.inf, str(cell)
 
 
-def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None, page: Any = None) -> int:
+def show(
+    args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None, page: Any = None
+) -> int:
     """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own,
     `page` a function of the command line that makes the page."""
-    return tell(args, found.answer, json=lambda: found.to_dict() if whole is None else whole, rows=found.records,
-                table=found.to_text, **paged(lambda: (page or found.as_page)(typed(args.command))))  # fmt: skip
+    return tell(
+        args,
+        found.answer,
+        json=lambda: found.to_dict() if whole is None else whole,
+        rows=found.records,
+        table=found.to_text,
+        **paged(lambda: (page or found.as_page)(typed(args.command))),
+    )
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
@@ -232,7 +253,11 @@ def typed(command: str) -> str:
     words = ["iosim"]
     place = False
     for word in [*typed_words[:1], *DEFAULTS, *typed_words[1:]]:
-        if not place and word not in (*PLACES, FORCE) and not word.startswith(tuple(f"{option}=" for option in PLACES)):
+        if (
+            not place
+            and word not in (*PLACES, FORCE)
+            and not word.startswith(tuple(f"{option}=" for option in PLACES))
+        ):
             words.append(word)
         place = word in PLACES
     return shlex.join(words)
@@ -243,9 +268,13 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
     width."""
     if out is None:
         if sys.stdout is None:
-            raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
+            raise InputError(
+                "standard output is closed; accepted: --out FILE, or an open standard output"
+            )
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write((text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(
+            (text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding)
+        )
         sys.stdout.flush()
         return
     write(out, text)
@@ -272,7 +301,10 @@ def check_place(out: str | None, option: str = "--out") -> None:
     if out is None:
         return
     try:
-        is_file, has_place = bool(out) and not Path(out).is_dir(), Path(out).absolute().parent.is_dir()
+        is_file, has_place = (
+            bool(out) and not Path(out).is_dir(),
+            Path(out).absolute().parent.is_dir(),
+        )
     except (OSError, ValueError) as error:
         raise InputError(
             f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file name is needed"
@@ -280,13 +312,18 @@ def check_place(out: str | None, option: str = "--out") -> None:
     if not is_file:
         raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
     if not has_place:
-        raise InputError(f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does")
+        raise InputError(
+            f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does"
+        )
 
 
 def check_files(args: argparse.Namespace) -> None:
     """Before work is done: that what the command writes can be written where it shall go, and that its page is put over
     no other file."""
-    pages = {"html": getattr(args, "html", None), "out": args.out if vars(args).get("format") == "html" else None}
+    pages = {
+        "html": getattr(args, "html", None),
+        "out": args.out if vars(args).get("format") == "html" else None,
+    }
     for name in (*vars(args).get("places", ()), "html"):
         check_place(getattr(args, name, None), spelling(name))
     for name, place in pages.items():
@@ -298,4 +335,6 @@ def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out"
     """Refuses to write a page over a file that the command did not write, unless --force is given."""
     if not args.force and not is_made_by(place, f"iosim {args.command}"):
         hint = "accepted: another name, or --force to replace it"
-        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; {hint}")
+        raise InputError(
+            f"{option} '{place}' is there and was not written by 'iosim {args.command}'; {hint}"
+        )

@@ -52,7 +52,9 @@ def _compared(args: argparse.Namespace) -> Found:
     values = one_of_each(of.values)
     model, asked = asked_model(of), common.request(args, CompareRequest, model=None)
     if model is None:
-        compared = run_comparison(replace(asked, problems=common.problems(args)), progress("predicting"))
+        compared = run_comparison(
+            replace(asked, problems=common.problems(args)), progress("predicting")
+        )
         return face.answer(compared), compared.records(), compared, partial(as_page, compared)
     found = run_model(asked, model, values, progress("predicting"))
     rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]
@@ -69,7 +71,9 @@ def report(args: argparse.Namespace) -> int:
             other = "--format md" if args.out is None else f"--out {args.out}"
             raise InputError(f"--html {args.html} contradicts {other}; give one of them")
         if not args.html.lower().endswith((".html", ".htm")):
-            raise InputError(f"--html '{args.html}' is no name of a page; accepted: one that ends in .html")
+            raise InputError(
+                f"--html '{args.html}' is no name of a page; accepted: one that ends in .html"
+            )
         args.out, args.format = args.html, "html"
     args.out = "." if args.out is None else args.out
     asked = common.request(args, OfProblem, problems=None)
@@ -88,7 +92,9 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_report(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
+def _write_report(
+    args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str
+) -> int:
     places = targets(out, args.format).values()
     for path in places:
         common.check_own(path, args)

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def candidates(
-    words: Sequence[str], commands: Iterable[str], parser_of: Callable[[str], argparse.ArgumentParser]
+    words: Sequence[str],
+    commands: Iterable[str],
+    parser_of: Callable[[str], argparse.ArgumentParser],
 ) -> list[str]:
     """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
     *before, current = words or [""]
@@ -59,13 +61,19 @@ def candidates(
         return [f"{first}{comma}{name}" for name in _starting(rest, values(option, parser))]
     if current.startswith("-"):
         shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
-        return _starting(current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2))
-    positional = next((a for a in parser._actions if not a.option_strings and a.dest != "action"), None)
+        return _starting(
+            current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2)
+        )
+    positional = next(
+        (a for a in parser._actions if not a.option_strings and a.dest != "action"), None
+    )
     return [] if positional is None else _starting(current, values(positional, parser))
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    return next((dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+    return next(
+        (dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {}
+    )
 
 
 def _starting(current: str, names: Iterable[str]) -> list[str]:
@@ -77,7 +85,9 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
     if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
-        shipped = {name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)}
+        shipped = {
+            name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)
+        }
         return sorted({*shipped, *added_profiles()})
     if action.dest == "model" or (command, action.dest) == ("models", "name"):
         from iosim.integrations.models import preset_names

@@ -40,10 +40,14 @@ def settings(place: str) -> dict[str, str]:
             if name not in NAMES:
                 raise unknown_name(f"settings file '{path}': defaults", name, NAMES)
             if isinstance(value, bool) or not isinstance(value, str | int | list):
-                raise InputError(f"settings file '{path}': {name} {value!r}; accepted: a text, a number or a list")
+                raise InputError(
+                    f"settings file '{path}': {name} {value!r}; accepted: a text, a number or a list"
+                )
     if os.environ.get(GPU):
         found["gpu"] = os.environ[GPU]
-    return {name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in found.items()}
+    return {
+        name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in found.items()
+    }
 
 
 def added(words: Sequence[str], parser: argparse.ArgumentParser, place: str) -> list[str]:

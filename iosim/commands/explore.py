@@ -22,7 +22,9 @@ from iosim.studies.requests import ExploreRequest, PredictRequest
 
 
 def run(args: argparse.Namespace) -> int:
-    asked = common.request(args, ExploreRequest, **({} if args.out is not None else everything(args)))
+    asked = common.request(
+        args, ExploreRequest, **({} if args.out is not None else everything(args))
+    )
     check(asked)
     if asked.out is not None:
         place = write(asked, progress("GPUs and kernels"))
@@ -49,7 +51,9 @@ def check(request: ExploreRequest) -> None:
     for gpu in request.gpu:
         if not plays(gpu):
             accepted = "GPUs with one L2; for this one iosim predict, orders and trace"
-            raise InputError(f"`gpu` {gpu}: an L2 a chiplet, where a page plays but one; accepted: {accepted}")
+            raise InputError(
+                f"`gpu` {gpu}: an L2 a chiplet, where a page plays but one; accepted: {accepted}"
+            )
     for kernel in request.kernel:
         is_choice(kernel) or entry(kernel)
     for size in (request.lengths, request.dims, request.head_counts):
@@ -80,9 +84,16 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError("--model and --against are not of one call; accepted: the options of one")
     calls = requests_of(common.request(args, PredictRequest))
     if len(calls) > 1:
-        raise InputError(f"these options ask for {len(calls)} calls; accepted: one GPU, kernel and value of each")
+        raise InputError(
+            f"these options ask for {len(calls)} calls; accepted: one GPU, kernel and value of each"
+        )
     p = calls[0].predict(Replays())
     facts, packed = record(p)
     streams = [b64encode(stream).decode() for stream in packed]
     more = {"why_text": why(p), "naive": naive(p.problem, p.profile.name), "streams": streams}
-    return {"schema": 1, "answer": sentences([p]), "predictions": [p.to_dict()], "record": facts | more}
+    return {
+        "schema": 1,
+        "answer": sentences([p]),
+        "predictions": [p.to_dict()],
+        "record": facts | more,
+    }

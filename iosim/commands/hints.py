@@ -65,7 +65,10 @@ def hinted(error: UnknownWordError, every: argparse.ArgumentParser) -> str:
         return f"{word} is no option of '{parser.prog}'; did you mean {_and_value(meant, error.after)}?"
     others = _commands(every, word)
     beyond = "" if others else out_of_scope("option", word)
-    form = next((f"--format {c}" for a in parser._actions for c in a.choices or () if f"--{c}" == word), None)
+    form = next(
+        (f"--format {c}" for a in parser._actions for c in a.choices or () if f"--{c}" == word),
+        None,
+    )
     near = [] if beyond else [form] if form else alike(word, spellings)
     told = [beyond] if beyond else []
     told += [f"did you mean {' or '.join(near)}?"] if near else []
@@ -82,7 +85,11 @@ def _of_flag(parser: CommandParser, option: str, word: str) -> str:
 def _and_value(meant: str, after: str | None) -> str:
     """What was meant, with the value that was typed where what is meant lacks one."""
     complete = len(meant.split()) == 2 or meant == "--training"
-    return meant if complete or after is None or after.startswith("-") else f"{meant} {shlex.quote(after)}"
+    return (
+        meant
+        if complete or after is None or after.startswith("-")
+        else f"{meant} {shlex.quote(after)}"
+    )
 
 
 def one_of_several(error: SeveralValuesError, every: argparse.ArgumentParser) -> str:

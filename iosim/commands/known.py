@@ -19,7 +19,13 @@ from iosim.catalog.libraries.loader import answer, checked, is_file
 from iosim.catalog.libraries.new_file import new_file
 from iosim.commands import common
 from iosim.hardware import trust
-from iosim.hardware.profile import added_profiles, cc_text, check_profile_file, list_profiles, load_profile
+from iosim.hardware.profile import (
+    added_profiles,
+    cc_text,
+    check_profile_file,
+    list_profiles,
+    load_profile,
+)
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.requests import CodeRequest
 
@@ -32,7 +38,13 @@ PROFILE_COLUMNS = columns_of(
     "l2_partitions:right=L2 partitions | dram_bandwidth_bytes_per_s:right=HBM bandwidth | memory_bytes:right=memory | "
     "from"
 )
-COLOURS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green", "fitted": "green"}
+COLOURS = {
+    "estimate": "yellow",
+    "inferred": "yellow",
+    "taken": "yellow",
+    "measured": "green",
+    "fitted": "green",
+}
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
 
 
@@ -45,16 +57,29 @@ def profiles(args: argparse.Namespace) -> int:
         except InputError as error:  # a file of the user's own, which the others need not wait for
             unreadable.append(str(error))
             continue
-        rows.append({
-            "name": name if name in own else p.name, "title": p.title,
-            "compute_capability": cc_text(p.cc),
-            "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
-            "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
-            "from": "you" if name in own else "iosim",
-        })  # fmt: skip
-    cells = (tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
-    common.tell(args, None, json=lambda: {"profiles": rows, "unreadable": unreadable}, rows=lambda: rows,
-                table=lambda: Table(PROFILE_COLUMNS, tuple(cells)).text())  # fmt: skip
+        rows.append(
+            {
+                "name": name if name in own else p.name,
+                "title": p.title,
+                "compute_capability": cc_text(p.cc),
+                "sm_count": p.sm_count,
+                "l2_bytes": p.l2_bytes,
+                "l2_partitions": p.l2_partitions,
+                "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s,
+                "memory_bytes": p.memory_bytes,
+                "from": "you" if name in own else "iosim",
+            }
+        )
+    cells = (
+        tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows
+    )
+    common.tell(
+        args,
+        None,
+        json=lambda: {"profiles": rows, "unreadable": unreadable},
+        rows=lambda: rows,
+        table=lambda: Table(PROFILE_COLUMNS, tuple(cells)).text(),
+    )
     for line in unreadable:
         announce(f"iosim: left out: {line}", in_pipes=True)
     return 0
@@ -71,20 +96,37 @@ def profile(args: argparse.Namespace) -> int:
             rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
         else:
             rows.append(_entry(key, value))
-    shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
-    by_group = Table.of({"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups)
+    shown = [
+        row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows
+    ]
+    by_group = Table.of(
+        {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
+    )
     known = by_group.coloured("known", COLOURS).text()
-    models = Table.of([
-        {"model": base.model, "rests on": how, "numbers": " ".join(names),
-         "validated by": base.validated_by or "nothing"}
-        for base in basis.bases for how, names in base.rests_on.items()
-    ]).text()  # fmt: skip
+    models = Table.of(
+        [
+            {
+                "model": base.model,
+                "rests on": how,
+                "numbers": " ".join(names),
+                "validated by": base.validated_by or "nothing",
+            }
+            for base in basis.bases
+            for how, names in base.rests_on.items()
+        ]
+    ).text()
     table = Table.of(shown).coloured("kind", COLOURS).text()
     return common.tell(
-        args, trust.answer(p), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
-        json=lambda: {"profile": data, "evidence": basis.to_dict(),
-                      "evidence_by_group": [group.to_dict() for group in groups]},
-    )  # fmt: skip
+        args,
+        trust.answer(p),
+        rows=lambda: rows,
+        text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
+        json=lambda: {
+            "profile": data,
+            "evidence": basis.to_dict(),
+            "evidence_by_group": [group.to_dict() for group in groups],
+        },
+    )
 
 
 def _entry(key: str, value: Any) -> dict[str, Any]:
@@ -109,15 +151,35 @@ def add_profile(args: argparse.Namespace) -> int:
 
 HIDDEN = ("source", "takes")
 TILE_TABLES = ("tile", "split_tile", "backward_tile")
-TILE_COLUMNS = ("causal", "dropout", "dtype", "paged", "max_rows", "min_shared_memory_per_block_bytes", "stages",
-                "threads", "registers", "shared_memory_bytes", "edge_k")  # fmt: skip
+TILE_COLUMNS = (
+    "causal",
+    "dropout",
+    "dtype",
+    "paged",
+    "max_rows",
+    "min_shared_memory_per_block_bytes",
+    "stages",
+    "threads",
+    "registers",
+    "shared_memory_bytes",
+    "edge_k",
+)
 """Columns of a table of tiles beside head dimension, compute capability, tile and warps, where a row has them."""
 SYSTEMS = (
-    ("block-sparse", "--mask butterfly, strided, window+global, window+first, or blocks from --mask-file"),
+    (
+        "block-sparse",
+        "--mask butterfly, strided, window+global, window+first, or blocks from --mask-file",
+    ),
     ("variable lengths", "--seq-lens, --seq-lens-k: sequences packed into one batch"),
-    ("decode", "iosim decode; split keys, packed groups, --page-size, --latent-kv, --prefix, --append-kv"),
+    (
+        "decode",
+        "iosim decode; split keys, packed groups, --page-size, --latent-kv, --prefix, --append-kv",
+    ),
     ("bias, masks, dropout", "--bias, --key-padding, --mask-storage, --dropout"),
-    ("distributed", "iosim ring: ring, vanilla, balanced, zigzag, striped; beside Megatron-LM and ring self-attention"),
+    (
+        "distributed",
+        "iosim ring: ring, vanilla, balanced, zigzag, striped; beside Megatron-LM and ring self-attention",
+    ),
     ("training", "iosim train-memory: naive or flash attention in a transformer"),
     ("Triton", "iosim tiles --triton; iosim.integrations.triton.model for triton.autotune"),
 )
@@ -130,7 +192,10 @@ def kernel(args: argparse.Namespace) -> int:
     of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
     shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
     return common.tell(
-        args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _kernel_text({**data, **of_it})
+        args,
+        answer(data),
+        json=lambda: {"kernel": shown},
+        text=lambda _: _kernel_text({**data, **of_it}),
     )
 
 
@@ -163,12 +228,22 @@ def kernels(args: argparse.Namespace) -> int:
     for name in entry_names():
         data = entry(name)
         requires = data["requires"]
-        rows.append({
-            "name": name, "algorithm": data["algorithm"], "title": data["title"], "min_cc": requires.get("min_cc"),
-            "max_cc": requires.get("max_cc"), "dtypes": " ".join(requires["dtypes"]),
-            "checked": checked(name)[0], "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
-            "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "algorithm": data["algorithm"],
+                "title": data["title"],
+                "min_cc": requires.get("min_cc"),
+                "max_cc": requires.get("max_cc"),
+                "dtypes": " ".join(requires["dtypes"]),
+                "checked": checked(name)[0],
+                "aliases": " ".join(data.get("aliases", ())),
+                "source": data["source"],
+                "takes": " ".join(
+                    (*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))
+                ),
+            }
+        )
     systems = [{"name": name, "where": where} for name, where in SYSTEMS]
     table = Table.of({k: v for k, v in r.items() if k not in HIDDEN} for r in rows).text()
     text = f"{table.rstrip()}\n\n{Table.of({'system': name, 'where': where} for name, where in SYSTEMS).text()}"
@@ -182,11 +257,18 @@ def _kernel_text(data: Mapping[str, Any]) -> str:
     rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]
     others = {key: value for key, value in requires.items() if key not in ("min_cc", "max_cc")}
     rows += [(f"requires {key.replace('_', ' ')}", _words(value)) for key, value in others.items()]
-    rows += [(key.replace("_", " "), _words(value)) for key, value in settings.items() if key != "options"]
+    rows += [
+        (key.replace("_", " "), _words(value))
+        for key, value in settings.items()
+        if key != "options"
+    ]
     rows += [(f"option {key}", _words(value)) for key, value in settings.get("options", {}).items()]
     rows += [(f"backward {key}", _words(value)) for key, value in data.get("backward", {}).items()]
     width = max(len(label) for label, _ in rows)
-    parts = [f"{data['name']}: {data['title']}\n", *(f"  {label:<{width}}  {text}\n" for label, text in rows if text)]
+    parts = [
+        f"{data['name']}: {data['title']}\n",
+        *(f"  {label:<{width}}  {text}\n" for label, text in rows if text),
+    ]
     for table in TILE_TABLES:
         if table in data:
             parts.append(f"\n{table.replace('_', ' ')}: the first row that holds is taken\n")
@@ -194,7 +276,12 @@ def _kernel_text(data: Mapping[str, Any]) -> str:
     rows_of_spills = len(spills(data)) + len(spills(data, backward=True))
     if rows_of_spills:
         parts.append(f"\nspilled registers: {rows_of_spills} builds; --format json lists them\n")
-    for key, title in (("source", ""), ("checked", " against"), ("inferred", ", not published"), ("assumed", "")):
+    for key, title in (
+        ("source", ""),
+        ("checked", " against"),
+        ("inferred", ", not published"),
+        ("assumed", ""),
+    ):
         if data.get(key):
             text = data[key] if isinstance(data[key], str) else "; ".join(data[key])
             parts.append(f"\n{key}{title}: {' '.join(text.split())}\n")
@@ -206,7 +293,10 @@ def _tile_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     used = [key for key in TILE_COLUMNS if any(key in row for row in rows)]
     for row in rows:
         below = f"below {cc_text(row['cc_below'])}" if "cc_below" in row else ""
-        cells = {"head_dim up to": row["head_dim"], "cc": below or " ".join(map(cc_text, row.get("cc", ()))) or "any"}
+        cells = {
+            "head_dim up to": row["head_dim"],
+            "cc": below or " ".join(map(cc_text, row.get("cc", ()))) or "any",
+        }
         cells |= {"tile": f"{row['block_q']}x{row['block_k']}", "warps": row["warps"]}
         table.append(cells | {key.replace("_", " "): _words(row.get(key, "")) for key in used})
     return table
@@ -250,15 +340,24 @@ def models(args: argparse.Namespace) -> int:
         width = f"{first.head_dim}"
         if first.head_dim_v != first.head_dim:
             width += f"/{first.head_dim_v}"
-        rows.append({
-            "name": name, "title": m.title, "layers": m.layers,
-            "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.all_kinds), "heads": first.heads,
-            "kv_heads": first.kv_heads, "head_dim": width,
-            "token_bytes": m.token_bytes(m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "title": m.title,
+                "layers": m.layers,
+                "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.all_kinds),
+                "heads": first.heads,
+                "kv_heads": first.kv_heads,
+                "head_dim": width,
+                "token_bytes": m.token_bytes(m.dtype or "bf16"),
+                "aliases": " ".join(preset(name).get("aliases", ())),
+            }
+        )
     table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases").text()
     text = f"{table}\nalso: a Hugging Face config.json, or a directory that holds one\n"
-    return common.tell(args, None, json=lambda: {"models": rows}, rows=lambda: rows, text=lambda _: text)
+    return common.tell(
+        args, None, json=lambda: {"models": rows}, rows=lambda: rows, text=lambda _: text
+    )
 
 
 def model(args: argparse.Namespace) -> int:
@@ -268,28 +367,53 @@ def model(args: argparse.Namespace) -> int:
     kind = m.dtype or "bf16"
     token = m.token_bytes(kind)
     held = "fp8" if any(k.compress is not None for k in m.kinds) else kind
-    keeps = f"keeps {bytes_text(token)} per token in its key/value cache in {held}" if m.causal else "keeps no cache"
+    keeps = (
+        f"keeps {bytes_text(token)} per token in its key/value cache in {held}"
+        if m.causal
+        else "keeps no cache"
+    )
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
     layers = f"{some(m.layers, 'layer')} of attention ({kinds})"
     if m.states:
         layers = f"{some(m.layers, 'layer')} of attention or with a state ({kinds})"
         keeps += f" and {bytes_text(sum(k.count * k.state_bytes for k in m.states))} of states per sequence"
     told = f"{m.title}: {layers}, {keeps}."
-    table = Table(KINDS, tuple(
-        (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
-        for k in m.all_kinds
-    ))  # fmt: skip
+    table = Table(
+        KINDS,
+        tuple(
+            (
+                k.name,
+                k.count,
+                k.heads,
+                k.kv_heads,
+                k.head_dim,
+                k.head_dim_v,
+                k.sees,
+                k.token_bytes(kind) if k.causal else 0,
+            )
+            for k in m.all_kinds
+        ),
+    )
     ranks = ""
     for latent in [k.latent for k in m.kinds if k.latent is not None and k.compress is None][:1]:
-        queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
+        queries = (
+            "queries projected at once"
+            if latent.q_rank is None
+            else f"queries through {latent.q_rank}"
+        )
         ranks = (
             f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "
             f"{latent.nope} without; {queries}; absorbed for a step of decoding: one key/value head of "
             f"{latent.width}/{latent.kv_rank}\n"
         )
     notes = "".join(f"note: {note}\n" for note in m.notes)
-    return common.tell(args, told, json=lambda: {"model": m.to_dict()}, rows=lambda: table,
-                       text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}")  # fmt: skip
+    return common.tell(
+        args,
+        told,
+        json=lambda: {"model": m.to_dict()},
+        rows=lambda: table,
+        text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
+    )
 
 
 PLACE = Path(__file__).parent / "schemas.json"
@@ -337,11 +461,19 @@ def show_cache(args: argparse.Namespace) -> int:
 
     cache = replay_cache()
     state = None if cache is None else cache.state()
-    counts = (None, 0, 0, 0) if state is None else (str(state.place), state.results, state.current, state.bytes)
+    counts = (
+        (None, 0, 0, 0)
+        if state is None
+        else (str(state.place), state.results, state.current, state.bytes)
+    )
     keys = ("place", "replays", "current", "bytes", "most_bytes")
     row: dict[str, Any] = dict(zip(keys, (*counts, MOST_BYTES), strict=True))
-    text = _off() if state is None else f"{_kept(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
-    return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
+    text = (
+        _off() if state is None else f"{_kept(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
+    )
+    return common.tell(
+        args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text
+    )
 
 
 def clear_cache(args: argparse.Namespace) -> int:

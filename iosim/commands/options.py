@@ -49,7 +49,9 @@ def typed(values: Mapping[str, Any]) -> list[str]:
             words.append(_option(name, str(value)))
         else:
             listed = value if isinstance(value, list) else [value]
-            texts = ("x".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in listed)
+            texts = (
+                "x".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in listed
+            )
             words += [spelling(name), list_text(texts)]
     return words
 
@@ -80,7 +82,11 @@ class Given(argparse.Action):
     made_of: Callable[..., Any] = staticmethod(list)
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
     ) -> None:
         given: list[Any] = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
         given += values if isinstance(values, list) else [values]
@@ -124,7 +130,9 @@ def _add_one(group: Any, field: About, several: bool) -> None:
     if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
         settings |= {"action": "store_false", "help": f"without {field.help}"}
     elif field.kind is Kind.FLAG:
-        settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
+        settings["action"] = (
+            "store_true" if field.default is False else argparse.BooleanOptionalAction
+        )
     elif field.kind in (Kind.NAMES, Kind.NUMBERS):
         default = list(default) if default else None
         settings |= {"action": Given, "type": names, "metavar": field.metavar}
@@ -132,7 +140,11 @@ def _add_one(group: Any, field: About, several: bool) -> None:
         settings |= {"action": Joined, "metavar": field.metavar}
     elif several:
         default = None if default is None else [default]
-        settings |= {"action": Given, "type": _reader(field, True), "metavar": f"{field.metavar},..."}
+        settings |= {
+            "action": Given,
+            "type": _reader(field, True),
+            "metavar": f"{field.metavar},...",
+        }
     else:
         settings |= {"action": One, "type": _reader(field, False), "metavar": field.metavar}
         if field.kind is Kind.WORD and field.normal is About.normal:
@@ -149,7 +161,11 @@ def _reader(field: About, several: bool) -> Callable[[str], Any]:
             if not several:
                 return field.read(text, "value")
             parts = text.split(",")
-            return sizes(text, "value") if field.kind is Kind.WHOLE else [field.read(p.strip(), "value") for p in parts]
+            return (
+                sizes(text, "value")
+                if field.kind is Kind.WHOLE
+                else [field.read(p.strip(), "value") for p in parts]
+            )
         except InputError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -161,14 +177,42 @@ COMMON = "common options"
 USUAL_GPU = "a100"
 MODEL = "how the L2 and HBM are modelled"
 FORMATS = ("table", "json", "csv")
-ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
+ALL_SIZES = (
+    "seq_q",
+    "batch",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "dtype",
+    "passes",
+    "seq_k",
+    "head_dim_v",
+)
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
-           "mask_storage")  # fmt: skip
+OF_MASK = (
+    "window",
+    "window_right",
+    "mask_block",
+    "mask_stride",
+    "global_tokens",
+    "mask_file",
+    "key_padding",
+    "mask_storage",
+)
 FORCE = "--force"
 PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
-KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
-         "splits")  # fmt: skip
+KNOBS = (
+    "tile",
+    "stages",
+    "order",
+    "heavy_first",
+    "fold",
+    "section_heads",
+    "direction",
+    "scheduler",
+    "cluster",
+    "splits",
+)
 """Fields of the problem and settings of a kernel that a profile may leave open."""
 HELP_WIDTH = 100
 """The widest that help is printed; a narrower terminal has its own width."""
@@ -178,7 +222,9 @@ class UnknownWordError(InputError):
     """A word that a command does not take; `before` is the option without a value that it follows, if it does, and
     `after` the word that follows it."""
 
-    def __init__(self, parser: CommandParser, word: str, before: str | None, after: str | None) -> None:
+    def __init__(
+        self, parser: CommandParser, word: str, before: str | None, after: str | None
+    ) -> None:
         super().__init__(word)
         self.parser, self.word, self.before, self.after = parser, word, before, after
 
@@ -186,8 +232,12 @@ class UnknownWordError(InputError):
 class SeveralValuesError(InputError):
     """Several values of an option that takes one."""
 
-    def __init__(self, parser: argparse.ArgumentParser, option: str, text: str, number: int) -> None:
-        super().__init__(f"{option} {text} are {number} values; '{parser.prog}' takes one, so accepted: one of them")
+    def __init__(
+        self, parser: argparse.ArgumentParser, option: str, text: str, number: int
+    ) -> None:
+        super().__init__(
+            f"{option} {text} are {number} values; '{parser.prog}' takes one, so accepted: one of them"
+        )
         self.parser, self.option = parser, option
 
 
@@ -199,22 +249,41 @@ class CommandParser(argparse.ArgumentParser):
     """argparse with one-line errors, suggestions for what is misspelt, and help in groups."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=settings.pop("formatter_class", Formatter), allow_abbrev=False, **settings)
+        super().__init__(
+            formatter_class=settings.pop("formatter_class", Formatter),
+            allow_abbrev=False,
+            **settings,
+        )
 
     def group(self, title: str) -> Any:
-        return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
+        return next(
+            (g for g in self._action_groups if g.title == title), None
+        ) or self.add_argument_group(title)
 
-    def add_names(self, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
+    def add_names(
+        self, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME"
+    ) -> None:
         """An option that takes a list of names, or one of those that other commands take a list of; its value is None
         where there is no default."""
         settings: dict[str, Any] = {"action": OneName, "default": usual, "metavar": metavar}
         if several:
             default = None if usual is None else usual.split(",")
-            settings = {"action": Given, "default": default, "type": names, "metavar": f"{metavar},..."}
+            settings = {
+                "action": Given,
+                "default": default,
+                "type": names,
+                "metavar": f"{metavar},...",
+            }
         self.group(COMMON).add_argument(spelling, help=help, **settings)
 
     def add_fields(
-        self, group: str, table: Fields, names: Names | None = None, *, several: Names = (), but: Names = ()
+        self,
+        group: str,
+        table: Fields,
+        names: Names | None = None,
+        *,
+        several: Names = (),
+        but: Names = (),
     ) -> None:
         """Options of the fields in `table`, or of those among `names`, in a group of the help, but for those in `but`;
         `several` take lists."""
@@ -224,15 +293,26 @@ class CommandParser(argparse.ArgumentParser):
 
     def add_gpu(self, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
         """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
-        told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
+        told = told or (
+            "GPUs or profile files, such as a100,h100" if several else "GPU or profile file"
+        )
         default = f" (default: {usual})" if usual else ""
         self.add_names("--gpu", usual=usual, several=several, help=told + default)
 
-    def add_kernel(self, usual: str | None, told: str = "", several: bool = False, default: str = "") -> None:
+    def add_kernel(
+        self, usual: str | None, told: str = "", several: bool = False, default: str = ""
+    ) -> None:
         """--kernel: `args.kernel` is a name, or with `several` a list; `default` says it where `usual` does not."""
-        told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
+        told, default = (
+            told or ("kernels, such as naive,fa2" if several else "kernel"),
+            default or usual or "",
+        )
         if default:
-            own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" if "default" in default else ""
+            own = (
+                "; default is the GPU's own: fa3, fa4, fa2 or cutlass"
+                if "default" in default
+                else ""
+            )
             told = f"{told} (default: {default}{own})"
         self.add_names("--kernel", usual=usual, several=several, help=told)
 
@@ -244,21 +324,35 @@ class CommandParser(argparse.ArgumentParser):
         told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
         self.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=One, help=told)
         if layers or share:
-            self.add_fields("of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
+            self.add_fields(
+                "of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share
+            )
 
     def add_problem(self, *, several: Names = ("seq_q",), lengths: str | None = None) -> None:
         """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
         listed = "seq_q" in several
         told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
-        length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
-                         default=None, usual=None, default_text=lengths or str(FIELDS["seq_q"].usual))  # fmt: skip
+        length = replace(
+            FIELDS["seq_q"],
+            kind=Kind.SIZES,
+            help=told,
+            metavar="N,..." if listed else "N",
+            default=None,
+            usual=None,
+            default_text=lengths or str(FIELDS["seq_q"].usual),
+        )
         self.set_defaults(usual_lengths=lengths)
         first = {**FIELDS, "seq_q": length, "causal": BESIDES["causal"]}
         self.add_fields(COMMON, first, ("seq_q", *MOST_USED, "causal", "passes"), several=several)
         elsewhere = ("seq_q", "mask", "passes", *MOST_USED, *OF_MASK)
         self.add_fields("more of the problem", FIELDS, but=elsewhere, several=several)
         self.add_fields("more of the problem", BESIDES, ("prefix",))
-        self.add_fields("mask", {**FIELDS, **without_defaults(FIELDS, "mask")}, ("mask", *OF_MASK), several=several)
+        self.add_fields(
+            "mask",
+            {**FIELDS, **without_defaults(FIELDS, "mask")},
+            ("mask", *OF_MASK),
+            several=several,
+        )
 
     def add_settings(self, *, several: Names = ()) -> None:
         """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
@@ -271,13 +365,13 @@ class CommandParser(argparse.ArgumentParser):
         told = f"{', '.join(most)} or {last} (default: {formats[0]})"
         g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
         g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-        g.add_argument("--quiet", "-q", action="store_true", help="nothing on standard error but errors")
+        g.add_argument(
+            "--quiet", "-q", action="store_true", help="nothing on standard error but errors"
+        )
         if "csv" in formats:
             told = "these columns of the CSV alone, in place of the tables: gpu,kernel,time_s"
             g.add_argument("--columns", action=Given, type=names, metavar="NAME,...", help=told)
-            told = (
-                "the rows of the CSV by a column, in place of the tables: time_s, or time_s:desc for the largest first"
-            )
+            told = "the rows of the CSV by a column, in place of the tables: time_s, or time_s:desc for the largest first"
             g.add_argument("--sort", action=One, type=str, metavar="NAME", help=told)
         self.set_defaults(places=("out",))
         if page or "html" in formats:
@@ -286,9 +380,15 @@ class CommandParser(argparse.ArgumentParser):
     def add_page(self, told: str = "also write a page with figures there") -> None:
         g = self.group("output")
         g.add_argument("--html", metavar="FILE", help=told)
-        g.add_argument(FORCE, action="store_true", help="write pages over files that this command did not write")
+        g.add_argument(
+            FORCE,
+            action="store_true",
+            help="write pages over files that this command did not write",
+        )
 
-    def add_actions(self, *actions: tuple[str, str, str, str, str, Sequence[str]]) -> list[CommandParser]:
+    def add_actions(
+        self, *actions: tuple[str, str, str, str, str, Sequence[str]]
+    ) -> list[CommandParser]:
         """What a command does by its second word: of each action its name, the function that runs it, what it does, its
         own word (empty for none), what that is, and the formats of what it prints. Returns their parsers."""
         names = "|".join(name for name, *_ in actions)
@@ -306,23 +406,35 @@ class CommandParser(argparse.ArgumentParser):
     def add_calls(self, title: str) -> None:
         """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
         told = "; of a list each launch takes the one that fits its grid"
-        lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
-        columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
+        lengths = replace(
+            FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,..."
+        )
+        columns = replace(
+            FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits"
+        )
         fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
         self.add_fields(title, without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
-        causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
+        causal = replace(
+            BESIDES["causal"], default=None, help="whether keys up to the query are kept"
+        )
         self.add_fields(title, {"causal": causal})
         own = "kernel settings of the project's own kernels"
         self.add_fields(own, OVERRIDES, KNOBS)
-        self.group(own).add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
+        self.group(own).add_argument(
+            "--persistent", action="store_true", default=None, help=argparse.SUPPRESS
+        )
 
     def error(self, message: str) -> NoReturn:
-        several = re.fullmatch(r"argument (--[\w-]+): value '([\w.]+(?:, ?[\w.]+)+)' is not a size.*", message)
+        several = re.fullmatch(
+            r"argument (--[\w-]+): value '([\w.]+(?:, ?[\w.]+)+)' is not a size.*", message
+        )
         if several and not re.search(r"write [0-9]+$", message):
             raise SeveralValuesError(self, several[1], several[2], several[2].count(",") + 1)
         message = in_common_form(message)
         told = any(word in message for word in ("accepted", "did you mean", "write "))
-        raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
+        raise InputError(
+            message if told else f"{message}; '{self.prog} --help' shows what is accepted"
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Words that are no option of this command are refused here, where the command is known."""
@@ -334,21 +446,36 @@ class CommandParser(argparse.ArgumentParser):
             word, _, value = unknown[0].partition("=")
             place = list(args).index(unknown[0]) if unknown[0] in (args or ()) else 0
             last = args[place - 1] if place else ""
-            flag = last if getattr(self._option_string_actions.get(last), "nargs", None) == 0 else None
-            raise UnknownWordError(self, word, flag, value or next(iter(args[place + 1 : place + 2]), None))
+            flag = (
+                last if getattr(self._option_string_actions.get(last), "nargs", None) == 0 else None
+            )
+            raise UnknownWordError(
+                self, word, flag, value or next(iter(args[place + 1 : place + 2]), None)
+            )
         return parsed, unknown
 
     def spellings(self) -> list[str]:
-        return [s for action in self._actions if action.help != argparse.SUPPRESS for s in action.option_strings]
+        return [
+            s
+            for action in self._actions
+            if action.help != argparse.SUPPRESS
+            for s in action.option_strings
+        ]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            name = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
+            name = (
+                action.option_strings[0]
+                if action.option_strings
+                else str(action.metavar or action.dest)
+            )
             raise unknown_name(name, str(value), [str(choice) for choice in action.choices])
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         values = super()._get_values(action, arg_strings)
-        if values == [] and action.option_strings and action.nargs is None:  # Python 3.11 drops the -- of --gpu=--
+        if (
+            values == [] and action.option_strings and action.nargs is None
+        ):  # Python 3.11 drops the -- of --gpu=--
             self.error(f"{action.option_strings[0]} '--' is no value")
         return values
 
@@ -356,17 +483,25 @@ class CommandParser(argparse.ArgumentParser):
         return f"usage: {self._usage()}\n"
 
     def _usage(self) -> str:
-        positional = [a for a in self._actions if not a.option_strings and a.help != argparse.SUPPRESS]
+        positional = [
+            a for a in self._actions if not a.option_strings and a.help != argparse.SUPPRESS
+        ]
         optional = len(self._actions) - len(positional)
         return " ".join(
-            [self.prog, *(str(a.metavar or a.dest) for a in positional), *(["[OPTIONS]"] if optional else [])]
+            [
+                self.prog,
+                *(str(a.metavar or a.dest) for a in positional),
+                *(["[OPTIONS]"] if optional else []),
+            ]
         )
 
     def format_help(self) -> str:
         self.usage = self._usage().replace("%", "%%")
         groups = list(self._action_groups)
         try:
-            self._action_groups.sort(key=lambda group: (group is not self._positionals, group.title != COMMON))
+            self._action_groups.sort(
+                key=lambda group: (group is not self._positionals, group.title != COMMON)
+            )
             return folded(super().format_help())
         finally:
             self.usage = None
@@ -382,7 +517,10 @@ def in_common_form(message: str) -> str:
 
 ARGPARSE_FORMS = (
     (r"^argument ([^\s/:]+)(?:/\S+)?: value (?=')", r"\1 "),
-    (r"^argument ([^\s/:]+)(?:/\S+)?: expected (?:one argument|at least one argument)$", r"\1 lacks its value"),
+    (
+        r"^argument ([^\s/:]+)(?:/\S+)?: expected (?:one argument|at least one argument)$",
+        r"\1 lacks its value",
+    ),
     (
         r"^argument ([^\s/:]+)(?:/\S+)?: ignored explicit argument ('.*')$",
         r"\1 takes no value, and has \2; accepted: \1 alone",
@@ -400,7 +538,9 @@ ARGPARSE_FORMS = (
 
 class Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=min(columns() or HELP_WIDTH, HELP_WIDTH) - 1)
+        super().__init__(
+            prog, max_help_position=26, width=min(columns() or HELP_WIDTH, HELP_WIDTH) - 1
+        )
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

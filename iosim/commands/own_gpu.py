@@ -34,10 +34,20 @@ from iosim.evidence.measure.profile_text import base_profile, profile_text
 from iosim.hardware.profile import load_profile
 from iosim.show.tables import Table
 
-SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction",
-         "l2_dirty_fraction", "launch_fetch_bytes",
-         "l2_read_bandwidth_measured_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "l2_latency_near_cycles",
-         "dram_latency_cycles", "exp_per_clock_per_sm")  # fmt: skip
+SHOWN = (
+    "sm_count",
+    "l2_bytes",
+    "l2_partitions",
+    "l2_ways",
+    "l2_effective_capacity_fraction",
+    "l2_dirty_fraction",
+    "launch_fetch_bytes",
+    "l2_read_bandwidth_measured_bytes_per_s",
+    "dram_bandwidth_measured_bytes_per_s",
+    "l2_latency_near_cycles",
+    "dram_latency_cycles",
+    "exp_per_clock_per_sm",
+)
 MAX_RAW_BYTES = 4 << 20
 
 
@@ -45,10 +55,14 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.times is not None:
         return _fit_times(args)
     if args.stack is not None:
-        raise InputError(f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE")
+        raise InputError(
+            f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE"
+        )
     name = checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
     if args.given:
-        raw = read_object(args.given, f"--from '{args.given}'", "JSON of calibrate --raw", MAX_RAW_BYTES)
+        raw = read_object(
+            args.given, f"--from '{args.given}'", "JSON of calibrate --raw", MAX_RAW_BYTES
+        )
         check_schema(raw, f"--from '{args.given}'")
     else:
         raw = _microbenchmarks(args.profiler)
@@ -69,7 +83,9 @@ def calibrate(args: argparse.Namespace) -> int:
         announce(f"iosim: left out: {line}", in_pipes=True)
     if not raw.get("counters"):
         why = raw.get("no_counters")
-        announce(f"iosim: no miss counters ({why}); the L2's constants are not measured", in_pipes=True)
+        announce(
+            f"iosim: no miss counters ({why}); the L2's constants are not measured", in_pipes=True
+        )
     return 0
 
 
@@ -80,7 +96,9 @@ def _fit_times(args: argparse.Namespace) -> int:
     for name in ("given", "raw", "bundle", "name"):
         if getattr(args, name) is not None:
             option = str(CALIBRATE[name].option)
-            raise InputError(f"{option} contradicts --times, which measures nothing; give one of them")
+            raise InputError(
+                f"{option} contradicts --times, which measures nothing; give one of them"
+            )
     stack, profile = args.stack or "vllm", load_profile(args.gpu)
     rows = read_times(args.times)
     announce(f"predicting {len(rows)} calls")
@@ -90,7 +108,9 @@ def _fit_times(args: argparse.Namespace) -> int:
         common.emit(text, None, code=True)
         return 0
     common.emit(text, args.out)
-    constants = Table.of({"constant": k, "value": v} for k, v in asdict(found.constants).items()).text()
+    constants = Table.of(
+        {"constant": k, "value": v} for k, v in asdict(found.constants).items()
+    ).text()
     use = f"iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
     print(f"{found.answer}\n\n{constants}\nwritten: {args.out}, for {use}")
     return 0
@@ -121,13 +141,51 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
 ALONE = ("kernel", "seq_q", "tile", "order", "direction", "deterministic", "bypass_l1")
 CHAIN_PLAN = "chains"
 LIBRARY_PLANS = ("random", "builds")
-NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "warps", "stages", "order",
-                 "direction", "heavy_first", "section_heads", "scheduler", "persistent", "splits", "deterministic",
-                 "bypass_l1", "time", "l2")  # fmt: skip
+NOT_OF_CHAINS = (
+    "kernel",
+    "kv_heads",
+    "seq_k",
+    "causal",
+    "window",
+    "tile",
+    "warps",
+    "stages",
+    "order",
+    "direction",
+    "heavy_first",
+    "section_heads",
+    "scheduler",
+    "persistent",
+    "splits",
+    "deterministic",
+    "bypass_l1",
+    "time",
+    "l2",
+)
 ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_q", "head_dim", "dtype", "passes")
-LISTED = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",
-          "block_q", "block_k", "warps", "stages", "order", "heavy_first", "section", "direction", "persistent",
-          "splits", "note")  # fmt: skip
+LISTED = (
+    "implementation",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "causal",
+    "window",
+    "dtype",
+    "block_q",
+    "block_k",
+    "warps",
+    "stages",
+    "order",
+    "heavy_first",
+    "section",
+    "direction",
+    "persistent",
+    "splits",
+    "note",
+)
 
 
 @dataclass(frozen=True)
@@ -142,14 +200,24 @@ class Planned:
 
 def measure(args: argparse.Namespace) -> int:
     plan = set(args.plan or ())
-    planned = _chains if args.chain or CHAIN_PLAN in plan else _library if plan & {*LIBRARY_PLANS} else _calls
+    planned = (
+        _chains
+        if args.chain or CHAIN_PLAN in plan
+        else _library
+        if plan & {*LIBRARY_PLANS}
+        else _calls
+    )
     asked = planned(args)
     if args.dry_run:
         common.emit(asked.listing, None)
         return 0
     _check_out(args)
-    done = asked.measure(command=" ".join(["iosim measure", *_words(args)]), progress=progress("measuring"))
-    print(f"{done.measured} of {asked.what} measured now; {args.out} holds {some(len(done.rows), 'row')}")
+    done = asked.measure(
+        command=" ".join(["iosim measure", *_words(args)]), progress=progress("measuring")
+    )
+    print(
+        f"{done.measured} of {asked.what} measured now; {args.out} holds {some(len(done.rows), 'row')}"
+    )
     for line in (*asked.left, *done.left_out):
         print(f"iosim: left out: {line}", file=sys.stderr)
     return int(asked.fails and bool(done.left_out))
@@ -157,7 +225,9 @@ def measure(args: argparse.Namespace) -> int:
 
 def _check_out(args: argparse.Namespace) -> None:
     if args.out is None and not args.dry_run:
-        raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
+        raise InputError(
+            "--out is missing; accepted: a CSV file to write or to add to, or --dry-run"
+        )
 
 
 def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -169,7 +239,11 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
 
 def _calls(args: argparse.Namespace) -> Planned:
     _refuse(args, OF_LIBRARY, "is for PyTorch's kernels; accepted: with --plan random")
-    _refuse(args, ("launches", "passes"), f"is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
+    _refuse(
+        args,
+        ("launches", "passes"),
+        f"is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}",
+    )
     _check_out(args)
     cc, left = _capability(args), list[str]()
     if args.plan is None:
@@ -177,7 +251,12 @@ def _calls(args: argparse.Namespace) -> Planned:
     else:
         _refuse(args, ALONE, "contradicts --plan; give one of them")
         cases, left = choose.fitted(choose.named(args.plan), cc)
-    return Planned(some(len(cases), "call"), _listing(cases, left, cc), partial(_measure, args, cases, cc), left)
+    return Planned(
+        some(len(cases), "call"),
+        _listing(cases, left, cc),
+        partial(_measure, args, cases, cc),
+        left,
+    )
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -> Any:
@@ -193,10 +272,14 @@ def _chains(args: argparse.Namespace) -> Planned:
 
     def measure(**how: Any) -> Any:
         launches = None if args.launches is None else Path(args.launches)
-        return collect_chains(Path(args.out), cases, _capability(args), launches_out=launches, **how)
+        return collect_chains(
+            Path(args.out), cases, _capability(args), launches_out=launches, **how
+        )
 
     listing = Table.of([case.columns() for case in cases]).text()
-    return Planned(some(len(cases), "chain"), f"{listing}{some(len(cases), 'chain')}, a row each\n", measure)
+    return Planned(
+        some(len(cases), "chain"), f"{listing}{some(len(cases), 'chain')}, a row each\n", measure
+    )
 
 
 def _library(args: argparse.Namespace) -> Planned:
@@ -227,12 +310,19 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
     _refuse(args, refused, f"is not for {where}; accepted: without it")
     if args.plan is not None:
         if set(args.plan) != {CHAIN_PLAN}:
-            raise InputError(f"--plan {CHAIN_PLAN} is a table of its own; accepted: without another --plan")
+            raise InputError(
+                f"--plan {CHAIN_PLAN} is a table of its own; accepted: without another --plan"
+            )
         return list(chain_case.planned())
     return chain_case.cases_of(
-        args.chain, sizes(args.seq_q or "4096", "--seq-len"), args.heads, args.head_dim, args.batch,
-        args.dtype or "fp16", args.passes,
-    )  # fmt: skip
+        args.chain,
+        sizes(args.seq_q or "4096", "--seq-len"),
+        args.heads,
+        args.head_dim,
+        args.batch,
+        args.dtype or "fp16",
+        args.passes,
+    )
 
 
 def _capability(args: argparse.Namespace) -> str:

@@ -17,7 +17,10 @@ from iosim.studies.requests import AgainstRequest, CodeRequest
 
 def flat(p: Prediction) -> dict[str, Any]:
     d = p.to_dict(ranged=False)
-    row = {"gpu": d["profile"], **{"kernel" if k == "name" else k: v for k, v in d["kernel"].items()}}
+    row = {
+        "gpu": d["profile"],
+        **{"kernel" if k == "name" else k: v for k, v in d["kernel"].items()},
+    }
     row |= d["problem"]
     row |= {"l2_start": p.l2_start, "method": p.method}
     for level in ("hbm", "l2"):
@@ -73,7 +76,11 @@ def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
     results: Any = found.results
 
     def whole() -> dict[str, Any]:
-        made = {"predictions": [p.to_dict() for p in results]} if request.model is None else models.as_json(results)
+        made = (
+            {"predictions": [p.to_dict() for p in results]}
+            if request.model is None
+            else models.as_json(results)
+        )
         return made | {"against": found.to_dict()}
 
     common.tell(args, found.answer, json=whole, rows=found.records, text=lambda _: found.body())
@@ -82,11 +89,19 @@ def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
 
 def _tell_models(args: argparse.Namespace, found: Any) -> int:
     return common.tell(
-        args, models.answer(found), json=lambda: models.as_json(found), table=lambda: models.several(found),
+        args,
+        models.answer(found),
+        json=lambda: models.as_json(found),
+        table=lambda: models.several(found),
         rows=lambda: (
-            {"model": result.model.name, "layer": layer.kind.name, "count": layer.count, **flat(layer.prediction),
-             "kv_cache_bytes": layer.cache_bytes}
+            {
+                "model": result.model.name,
+                "layer": layer.kind.name,
+                "count": layer.count,
+                **flat(layer.prediction),
+                "kv_cache_bytes": layer.cache_bytes,
+            }
             for result in found
             for layer in result.layers
         ),
-    )  # fmt: skip
+    )

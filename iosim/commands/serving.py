@@ -17,7 +17,9 @@ LISTED = "list"
 def decode(args: argparse.Namespace) -> int:
     from iosim.studies.decode import study
 
-    return common.show(args, study.run(common.request(args, requests.DecodeRequest), progress("predicting")))
+    return common.show(
+        args, study.run(common.request(args, requests.DecodeRequest), progress("predicting"))
+    )
 
 
 def latency(args: argparse.Namespace) -> int:
@@ -25,11 +27,17 @@ def latency(args: argparse.Namespace) -> int:
 
     if LISTED not in args.stack:
         announce("predicting")
-        return common.show(args, study.run(common.request(args, requests.LatencyRequest, problems=None)))
+        return common.show(
+            args, study.run(common.request(args, requests.LatencyRequest, problems=None))
+        )
     rows = study.stack_rows()
-    table = Table.of({k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+    table = Table.of(
+        {k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows
+    )
     answer = f"{len(rows)} stacks are known." if args.format == "json" else None
-    return common.tell(args, answer, json=lambda: {"stacks": rows}, rows=lambda: table, table=table.text)
+    return common.tell(
+        args, answer, json=lambda: {"stacks": rows}, rows=lambda: table, table=table.text
+    )
 
 
 def ring(args: argparse.Namespace) -> int:
@@ -37,7 +45,9 @@ def ring(args: argparse.Namespace) -> int:
 
     request = common.request(args, requests.RingRequest, problems=None)
     if request.model is not None and args.html is not None:
-        raise InputError("--html goes with no --model; accepted with it: --format table, json or csv")
+        raise InputError(
+            "--html goes with no --model; accepted with it: --format table, json or csv"
+        )
     play = run if request.model is None else run_model
     return common.show(args, play(request, steps=args.steps, progress=progress("schedules")))
 
@@ -47,9 +57,13 @@ def model(args: argparse.Namespace) -> int:
     from iosim.studies.models import whole
 
     if (args.models is None) == (args.model is None):
-        raise InputError("NAME is missing, or given twice; accepted: iosim model NAME,... or --model NAME,...")
+        raise InputError(
+            "NAME is missing, or given twice; accepted: iosim model NAME,... or --model NAME,..."
+        )
     names = options.names(args.models or args.model)
-    request = common.request(args, requests.WholeRequest, models=[load_model(name) for name in names])
+    request = common.request(
+        args, requests.WholeRequest, models=[load_model(name) for name in names]
+    )
     return common.show(args, whole.run(request, progress("predicting")))
 
 
@@ -59,9 +73,21 @@ def train_memory(args: argparse.Namespace) -> int:
     model = common.loaded(args)
     if model is not None:
         from iosim.integrations.models.load import decoder_of
-    request = common.request(args, requests.TrainRequest, of_model=None if model is None else decoder_of(model))
-    limits = None if args.frontier is None else prediction.map_of(request, args.frontier, progress("what fits"))
+    request = common.request(
+        args, requests.TrainRequest, of_model=None if model is None else decoder_of(model)
+    )
+    limits = (
+        None
+        if args.frontier is None
+        else prediction.map_of(request, args.frontier, progress("what fits"))
+    )
     if limits is None or args.html:
         training = prediction.run(request, args.frontier)
-    whole = {"training": [training.to_dict()]} if limits is None else limits.setting() | {"frontier": limits.to_dict()}
-    return common.show(args, limits or training, {"schema": 1} | whole, lambda line: training.as_page(limits, line))
+    whole = (
+        {"training": [training.to_dict()]}
+        if limits is None
+        else limits.setting() | {"frontier": limits.to_dict()}
+    )
+    return common.show(
+        args, limits or training, {"schema": 1} | whole, lambda line: training.as_page(limits, line)
+    )

@@ -15,7 +15,15 @@ from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
-from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file, journal_of
+from iosim.studies.sweep.run import (
+    Summary,
+    Where,
+    asked_cases,
+    checked,
+    in_memory,
+    into_file,
+    journal_of,
+)
 
 if TYPE_CHECKING:
     from iosim.studies.models.layers import Model
@@ -27,8 +35,14 @@ MOST_SHOWN = 1000
 def run(args: argparse.Namespace) -> int:
     for name in NOT_SWEPT:
         if getattr(args, name) is not None:
-            raise InputError(f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict")
-    typed = {name: getattr(args, name) for name in ("gpu", "kernel", *common.ASKED) if common.is_given(args, name)}
+            raise InputError(
+                f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict"
+            )
+    typed = {
+        name: getattr(args, name)
+        for name in ("gpu", "kernel", *common.ASKED)
+        if common.is_given(args, name)
+    }
     made = asked_cases(common.request(args, SweepRequest, values=typed))
     asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
     kernels = made.values("kernel")
@@ -47,13 +61,19 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
     if args.format == "table" and len(made) > MOST_SHOWN:
         accepted = "--format csv or --out FILE.csv or FILE.parquet"
-        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}")
+        raise InputError(
+            f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}"
+        )
     cells, summary = in_memory(made, asked, where)
     _tell(summary, args)
 
     def rows() -> dict[str, Any]:
         columns = {name: column.tolist() for name, column in cells.items()}
-        return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
+        return {
+            "rows": [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+        }
 
     return common.tell(
         args,
@@ -67,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell_begun(out: str) -> None:
     if journal_of(Path(out)).exists():
-        announce(f"iosim: what is done stands in {out}.partial; the same command goes on from there", in_pipes=True)
+        announce(
+            f"iosim: what is done stands in {out}.partial; the same command goes on from there",
+            in_pipes=True,
+        )
 
 
 def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> str:
@@ -93,11 +116,18 @@ SHOWN = columns_of(
 
 def _table(cells: Cells) -> Table:
     values = {name: column.tolist() for name, column in cells.items()}
-    asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
+    asked = [
+        n
+        for n, c in cells.items()
+        if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1
+    ]
     asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
     if DEFAULT in values["kernel"]:
         asked.append("runs_as")
-    columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
+    columns = [
+        Column(name, name, "text" if isinstance(values[name][0], str) else "right")
+        for name in asked
+    ]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:

@@ -13,7 +13,18 @@ from iosim.commands.options import ALL_SIZES, COMMON, FORMATS, MODEL, USUAL_GPU,
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
-from iosim.studies.requests import DECODE, EXPLORE, LATENCY, OF_MODEL, ORDERS, PINNED, RING, TILES, TRAIN, WHOLE
+from iosim.studies.requests import (
+    DECODE,
+    EXPLORE,
+    LATENCY,
+    OF_MODEL,
+    ORDERS,
+    PINNED,
+    RING,
+    TILES,
+    TRAIN,
+    WHOLE,
+)
 
 AddOptions = Callable[[CommandParser], None]
 
@@ -35,7 +46,9 @@ def command(question: str, run: str = "") -> Callable[[AddOptions], AddOptions]:
 
     def put(add_options: AddOptions) -> AddOptions:
         name = add_options.__name__.replace("_", "-")
-        COMMAND_GROUPS.setdefault(question, {})[name] = Command(str(add_options.__doc__), run, add_options)
+        COMMAND_GROUPS.setdefault(question, {})[name] = Command(
+            str(add_options.__doc__), run, add_options
+        )
         return add_options
 
     return put
@@ -45,7 +58,11 @@ WHAT_MOVES = "what moves, and why"
 AXES = ("seq_q", "seq_k", "batch")
 """Fields whose options take lists in a comparison, the last two with --per."""
 ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
-SWEPT = tuple(n for n, f in {**FIELDS, **OVERRIDES, **BESIDES}.items() if f.kind not in ONE_VALUE and f.low >= 0)
+SWEPT = tuple(
+    n
+    for n, f in {**FIELDS, **OVERRIDES, **BESIDES}.items()
+    if f.kind not in ONE_VALUE and f.low >= 0
+)
 OF_CODE = ("code", "entry", "grid", "block", "arg", "shared_bytes")
 
 
@@ -67,7 +84,9 @@ def predict(parser: CommandParser) -> None:
 def compare(parser: CommandParser) -> None:
     """kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"""
     parser.add_gpu(several=True)
-    parser.add_kernel(None, several=True, default="naive,default; with --per default and the libraries'")
+    parser.add_kernel(
+        None, several=True, default="naive,default; with --per default and the libraries'"
+    )
     parser.add_fields("options", requests.COMPARE, ("baseline",))
     parser.add_fields("which GPU to take", requests.CHOICE, ("per", "price"))
     parser.add_model()
@@ -137,7 +156,9 @@ def sweep(parser: CommandParser) -> None:
     parser.add_problem(several=SWEPT)
     parser.add_settings(several=SWEPT)
     parser.add_fields(MODEL, requests.SWEEP, ("l2_start", "method"))
-    parser.add_fields("rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh"))
+    parser.add_fields(
+        "rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh")
+    )
     parser.add_output(("table", "csv", "json"))
     parser.group("output").description = (
         "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
@@ -199,7 +220,15 @@ def report(parser: CommandParser) -> None:
 SERVING = "in serving and training"
 OF_STEP = ("batch", "context", "batch_contexts", "heads", "kv_heads", "head_dim", "dtype", "layers")
 OF_TRAINED = ("seq_len", "batch", "layers", "width", "heads", "kv_heads", "causal")
-OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "backend", "accumulate_gradients")
+OF_TRAINING = (
+    "attention",
+    "precision",
+    "optimizer",
+    "step",
+    "recompute",
+    "backend",
+    "accumulate_gradients",
+)
 
 
 @command(SERVING, "serving.decode")
@@ -237,7 +266,9 @@ def ring(parser: CommandParser) -> None:
     parser.add_problem(several=())
     parser.add_fields("GPUs, links and schedules", RING, but=("num_gpus", *OF_MODEL))
     parser.add_fields("GPUs, links and schedules", RING, ("layers",))
-    parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
+    parser.add_argument(
+        "--steps", action="store_true", help="print the chunk schedules, step by step"
+    )
     parser.add_output(page=True)
 
 
@@ -251,7 +282,9 @@ def model(parser: CommandParser) -> None:
     )
     parser.add_gpu(several=True)
     parser.add_kernel(DEFAULT, "kernel of the attention")
-    parser.add_fields(COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype", "price"))
+    parser.add_fields(
+        COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype", "price")
+    )
     parser.add_fields("of a model", WHOLE, ("layers", "tensor_parallel"))
     parser.add_output(("table", "json", "csv", "md", "html"))
 
@@ -262,14 +295,16 @@ def train_memory(parser: CommandParser) -> None:
     parser.add_gpu()
     parser.add_model(layers=False, share=False)
     parser.add_fields(COMMON, TRAIN, OF_TRAINED)
-    parser.add_kernel(None, "catalog kernel whose time stands for the attention (default: the attention's own)")
+    parser.add_kernel(
+        None, "catalog kernel whose time stands for the attention (default: the attention's own)"
+    )
     more = "more of the model (the defaults are those of GPT-2 small)"
     parser.add_fields(more, TRAIN, but=(*OF_TRAINED, *OF_TRAINING, "reserve"))
     parser.add_fields("training", TRAIN, OF_TRAINING)
-    told = (
-        "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
+    told = "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
+    parser.group("what is asked").add_argument(
+        "--frontier", nargs="?", const="width", metavar="AXIS", help=told
     )
-    parser.group("what is asked").add_argument("--frontier", nargs="?", const="width", metavar="AXIS", help=told)
     parser.add_fields("what is asked", TRAIN, ("reserve",))
     parser.add_output(page=True)
 
@@ -289,7 +324,9 @@ def validate(parser: CommandParser) -> None:
         "exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), hbm_read:p95=5%%, "
         "l2_read:median=0.1%% (repeats); what it leaves out is said"
     )
-    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told)
+    parser.add_argument(
+        "--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told
+    )
     parser.add_fields("options", VALIDATE, but=first)
     parser.add_conditions("ecc")
     parser.add_output(("table", "json", "csv", "md", "html"))
@@ -301,7 +338,9 @@ def reproduce(parser: CommandParser) -> None:
     """published numbers computed again: claim, computed, ratio, arithmetic"""
     told = "sections, such as A,G (default: all; --list says what each is about)"
     parser.add_names("--section", usual=None, several=True, metavar="LETTER", help=told)
-    parser.group(COMMON).add_argument("--list", action="store_true", help="the sections' letters and titles alone")
+    parser.group(COMMON).add_argument(
+        "--list", action="store_true", help="the sections' letters and titles alone"
+    )
     parser.add_output(("table", "json", "csv", "md"))
 
 
@@ -318,11 +357,26 @@ def check_claim(parser: CommandParser) -> None:
 
 OWN_GPU = "on a GPU of your own"
 MEASURED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-KNOBS = ("tile", "warps", "stages", "order", "direction", "heavy_first", "section_heads", "scheduler", "splits")
+KNOBS = (
+    "tile",
+    "warps",
+    "stages",
+    "order",
+    "direction",
+    "heavy_first",
+    "section_heads",
+    "scheduler",
+    "splits",
+)
 KNOB_DEFAULTS = {
-    "tile": "each head_dim's own", "order": "head where causal, else query", "direction": "ascending",
-    "heavy_first": "where causal", "section_heads": "0", "scheduler": "static", "splits": "1",
-}  # fmt: skip
+    "tile": "each head_dim's own",
+    "order": "head where causal, else query",
+    "direction": "ascending",
+    "heavy_first": "where causal",
+    "section_heads": "0",
+    "scheduler": "static",
+    "splits": "1",
+}
 
 
 @command(OWN_GPU, "own_gpu.calibrate")
@@ -353,13 +407,22 @@ def measure(parser: CommandParser) -> None:
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
     )
     parser.add_fields(COMMON, MEASURE, ("kernel", "seq_q"))
-    dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
+    dtype = replace(
+        FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal"
+    )
     problem = {**FIELDS, "dtype": dtype, "causal": BESIDES["causal"]}
-    parser.add_fields(COMMON, problem, (*MEASURED, "causal", "passes"), several=("heads", "head_dim"))
+    parser.add_fields(
+        COMMON, problem, (*MEASURED, "causal", "passes"), several=("heads", "head_dim")
+    )
     parser.add_fields("more of the problem", FIELDS, ("seq_k", "window"))
-    parser.add_fields("what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out"))
+    parser.add_fields(
+        "what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out")
+    )
     own = "kernel settings of flash_fwd and flash_bwd, and of naive"
-    knobs = {n: replace(OVERRIDES[n], default_text=KNOB_DEFAULTS.get(n, OVERRIDES[n].default_text)) for n in KNOBS}
+    knobs = {
+        n: replace(OVERRIDES[n], default_text=KNOB_DEFAULTS.get(n, OVERRIDES[n].default_text))
+        for n in KNOBS
+    }
     parser.add_fields(own, knobs, several=("tile", "order", "direction"))
     parser.group(own).add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
     parser.add_fields(own, MEASURE, ("deterministic", "bypass_l1"))
@@ -378,7 +441,11 @@ def ncu_rule(parser: CommandParser) -> None:
         "whose text is 'iosim' and the same options."
     )
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
+    how.add_argument(
+        "--install",
+        metavar="DIR",
+        help="write iosim_attention.section and iosim_attention.py there",
+    )
     told = "answer for one launch, as the rule describes it in JSON (-: standard input)"
     how.add_argument("--launch", metavar="FILE", help=told)
     parser.add_gpu(None, "GPU or profile file (default: the one that the profiler names)")
@@ -398,12 +465,23 @@ def profiles(parser: CommandParser) -> None:
     checked = "what is wrong with a profile file of your own"
     *_, put = parser.add_actions(
         ("list", "known.profiles", "all profiles: those shipped, and your own", "", "", FORMATS),
-        ("show", "known.profile", "every number of a profile, with its source", "name", "GPU or profile file", FORMATS),
+        (
+            "show",
+            "known.profile",
+            "every number of a profile, with its source",
+            "name",
+            "GPU or profile file",
+            FORMATS,
+        ),
         ("check", "known.check_profile", checked, "file", "", ("table", "json")),
         ("add", "known.add_profile", adds, "file", bundle, ()),
     )
     put.add_argument("--name", help="name of the profile (default: that in the file)")
-    put.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
+    put.add_argument(
+        "--replace",
+        action="store_true",
+        help="put it in the place of your own profile of that name",
+    )
 
 
 @command(KNOWN)
@@ -415,7 +493,14 @@ def kernels(parser: CommandParser) -> None:
         ("list", "known.kernels", "all kernels", "", "", FORMATS),
         ("show", "known.kernel", shown, "name", kernel, ("table", "json")),
         ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
-        ("new", "known.new_kernel", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
+        (
+            "new",
+            "known.new_kernel",
+            "write a kernel file of your own, from a kernel that is like it",
+            "",
+            "",
+            (),
+        ),
     )
     new.add_argument("--from", dest="base", metavar="NAME", help=kernel)
     code = {**requests.CODE, "code": replace(requests.CODE["code"], option="--from-code")}
@@ -429,7 +514,10 @@ def kernels(parser: CommandParser) -> None:
 @command(KNOWN)
 def models(parser: CommandParser) -> None:
     """list and show models, and what a config.json says of attention"""
-    shown, place = "a model's layers by kind, and where its numbers stand", "model, config.json, or its directory"
+    shown, place = (
+        "a model's layers by kind, and where its numbers stand",
+        "model, config.json, or its directory",
+    )
     parser.add_actions(
         ("list", "known.models", "all models that --model knows by name", "", "", FORMATS),
         ("show", "known.model", shown, "name", place, FORMATS),
@@ -441,7 +529,9 @@ def schema(parser: CommandParser) -> None:
     """what a command's JSON holds: every key with its type and meaning, as a JSON schema"""
     told = "a command, such as predict or profiles show; none lists those that print JSON"
     parser.add_argument("name", metavar="COMMAND", nargs="*", help=told)
-    parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+    parser.add_argument(
+        "--out", "-o", metavar="FILE", help="write there instead of standard output"
+    )
 
 
 @command(KNOWN)
@@ -457,9 +547,7 @@ def completion(parser: CommandParser) -> None:
     """completion of commands, options and names by the Tab key, for bash, zsh and fish"""
     shells = ("bash", "zsh", "fish")
     parser.add_argument("shell", metavar="SHELL", choices=shells, help=", ".join(shells))
-    told = (
-        "write the script where the shell looks for it, instead of printing it: it works in shells started from then on"
-    )
+    told = "write the script where the shell looks for it, instead of printing it: it works in shells started from then on"
     parser.add_argument("--install", action="store_true", help=told)
 
 

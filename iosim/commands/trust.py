@@ -33,7 +33,14 @@ from iosim.evidence.validate import Comparison, Gate, compare, read, summarise
 from iosim.evidence.validate.one_launch import LaunchAnswer, answer_launch
 from iosim.evidence.validate.profile_rows import read_profile
 from iosim.evidence.validate.recognise import KERNELS, Given
-from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, beneath, comparison_page, tables
+from iosim.evidence.validate.report import (
+    INTRODUCTION,
+    answer,
+    as_page,
+    beneath,
+    comparison_page,
+    tables,
+)
 from iosim.evidence.validate.rows import default_files, measured_on, own_file, text_of_file
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
@@ -49,21 +56,38 @@ PUBLISHED = (
     "those that are left out with the reason."
 )
 FORMATS_OF_TIMES = ("table", "json", "csv")
-NOT_WITH_PUBLISHED = ("ncu", "report", "split", "across", "with_spills", "times", "fail_above", "html")
+NOT_WITH_PUBLISHED = (
+    "ncu",
+    "report",
+    "split",
+    "across",
+    "with_spills",
+    "times",
+    "fail_above",
+    "html",
+)
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
 
 
 def validate(args: argparse.Namespace) -> int:
     for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
-            why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
+            why = (
+                "contradicts --times; accepted: one of both"
+                if args.times
+                else "needs --times; accepted: both"
+            )
             raise InputError(f"--{name.replace('_', '-')} {why}")
     if args.times and args.format not in FORMATS_OF_TIMES:
-        raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
+        raise InputError(
+            f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}"
+        )
     _check_used(args)
     if args.every is not None and args.every < 1:
         raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
-    if args.published or (args.measurements is not None and not args.times and is_published(args.measurements)):
+    if args.published or (
+        args.measurements is not None and not args.times and is_published(args.measurements)
+    ):
         return _run_published(args)
     return _run_times(args) if args.times else _run_bytes(args)
 
@@ -83,7 +107,9 @@ def _check_used(args: argparse.Namespace) -> None:
             )
     for name, other in contradicts.items():
         if getattr(args, name) and getattr(args, other):
-            raise InputError(f"{options.spelling(name)} contradicts {options.spelling(other)}; accepted: one of them")
+            raise InputError(
+                f"{options.spelling(name)} contradicts {options.spelling(other)}; accepted: one of them"
+            )
 
 
 def _run_bytes(args: argparse.Namespace) -> int:
@@ -97,16 +123,22 @@ def _run_bytes(args: argparse.Namespace) -> int:
         comparison = _profiled(args, profile)
     else:
         files = _files(args, profile)
-        comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
+        comparison = compare(
+            [row for file in files for row in read(file)], profile, progress("predicting")
+        )
     if args.report is not None:
         for kind, written in common.paged(lambda: as_page(comparison)).items():
             write_whole(Path(args.report) / f"validation.{kind}", written())
-        print(f"wrote {Path(args.report) / 'validation.html'} and {Path(args.report) / 'validation.md'}")
+        print(
+            f"wrote {Path(args.report) / 'validation.html'} and {Path(args.report) / 'validation.md'}"
+        )
     if args.report is None or args.out is not None or args.html is not None:
         _tell(args, comparison, gates)
     if not comparison.residuals:
         reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
-        told = [f"{n} of {len(comparison.skipped)} rows: {reason}" for reason, n in reasons] or ["there are no rows"]
+        told = [f"{n} of {len(comparison.skipped)} rows: {reason}" for reason, n in reasons] or [
+            "there are no rows"
+        ]
         raise InputError(f"nothing was checked; {told[0]}")
     return common.held([gate.exceeded(comparison.residuals) for gate in gates])
 
@@ -122,8 +154,12 @@ def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
     for file in () if args.across else files:
         gpu = measured_on(file)
         if gpu is not None and gpu != profile.name:
-            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
-            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
+            accepted = (
+                f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
+            )
+            raise InputError(
+                f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}"
+            )
     return files
 
 
@@ -142,7 +178,12 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         rows = [r.to_dict() for r in comparison.residuals]
         skipped = [s.to_dict() for s in comparison.skipped]
         held = [gate.to_dict(comparison.residuals) for gate in gates]
-        return {"rows": rows, **summarise(comparison, split=args.split), "gates": held, "skipped": skipped}
+        return {
+            "rows": rows,
+            **summarise(comparison, split=args.split),
+            "gates": held,
+            "skipped": skipped,
+        }
 
     def text(_: bool) -> str:
         shown = tables(comparison, split=args.split, most=TABLE_WORST)
@@ -150,7 +191,9 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
 
-    pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
+    pages = common.paged(
+        lambda: comparison_page(comparison, common.typed("validate"), split=args.split)
+    )
     common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
 
 
@@ -162,7 +205,13 @@ def _run_times(args: argparse.Namespace) -> int:
         left_out = (f"{key} left out: {reason}\n" for key, reason in report.missing.items())
         return "\n".join([report.table().text(), report.by_gpu().text(), *left_out])
 
-    common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
+    common.tell(
+        args,
+        report.answer,
+        json=report.to_dict,
+        rows=lambda: (row.record() for row in report.rows),
+        text=text,
+    )
     return common.held([gate.exceeded(report) for gate in gates])
 
 
@@ -170,19 +219,31 @@ def _run_published(args: argparse.Namespace) -> int:
     """Tables that others published beside predictions, a row a GPU."""
     for name in NOT_WITH_PUBLISHED:
         if getattr(args, name):
-            what = "--published" if args.published else f"--measurements {args.measurements}, a table of others"
-            raise InputError(f"--{name.replace('_', '-')} contradicts {what}; accepted: one of both")
+            what = (
+                "--published"
+                if args.published
+                else f"--measurements {args.measurements}, a table of others"
+            )
+            raise InputError(
+                f"--{name.replace('_', '-')} contradicts {what}; accepted: one of both"
+            )
     if args.format not in FORMATS_OF_TIMES:
-        raise InputError(f"--format {args.format} contradicts it; accepted: {', '.join(FORMATS_OF_TIMES)}")
+        raise InputError(
+            f"--format {args.format} contradicts it; accepted: {', '.join(FORMATS_OF_TIMES)}"
+        )
     files = shipped() if args.measurements is None else [Path(args.measurements)]
     verdict = judge(files, progress("predicting"), args.ecc)
     if not verdict.judged:
         reasons = Counter(one.reason for one in verdict.left_out).most_common(1)
-        told = [f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons] or ["there are no rows"]
+        told = [f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons] or [
+            "there are no rows"
+        ]
         raise InputError(f"nothing was checked; {told[0]}")
     rows = (one.to_dict() for one in verdict.judged)
     below = f"{verdict.table().text()}\n{PUBLISHED}\n"
-    return common.tell(args, verdict.answer, json=verdict.to_dict, rows=lambda: rows, text=lambda _: below)
+    return common.tell(
+        args, verdict.answer, json=verdict.to_dict, rows=lambda: rows, text=lambda _: below
+    )
 
 
 COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
@@ -207,8 +268,12 @@ def why(row: Row) -> str:
 def plain(titles: dict[str, str], rows: list[Row]) -> str:
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
-        mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
-        table = Table((Column("row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
+        mine = {
+            f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)
+        }
+        table = Table(
+            (Column("row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items())
+        )
         reasons = "".join(f"  {name}: {why(r)}\n" for name, r in mine.items())
         parts.append(f"{letter}. {titles[letter]}\n\n{table.text()}\n{reasons}")
     return "\n".join(parts)
@@ -232,7 +297,9 @@ def reproduce(args: argparse.Namespace) -> int:
     rows = [row.to_dict() for row in found]
     text = (markdown if args.format == "md" else plain)(titles, found)
     told = published.answer(found)
-    return common.tell(args, told, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text)
+    return common.tell(
+        args, told, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text
+    )
 
 
 def check_claim(args: argparse.Namespace) -> int:
@@ -241,7 +308,9 @@ def check_claim(args: argparse.Namespace) -> int:
         raise InputError(f"a claim is missing; accepted: {examples}")
     checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
     rows = (
-        {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
+        {"claim": c.claim.text, "quantity": c.claim.quantity}
+        | m.to_dict()
+        | {"slips": "; ".join(m.reading.slips)}
         for c in checks
         for m in c.matches
     )
@@ -260,7 +329,9 @@ def ncu_rule(args: argparse.Namespace) -> int:
     place, where = args.launch, f"--launch '{args.launch}'"
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, where)
     facts = json_object(text, where, "a launch as the rule writes it")
-    found = answer_launch(profiled_of(facts), given(args), _profile(args.gpu, facts).with_ecc(args.ecc), told)
+    found = answer_launch(
+        profiled_of(facts), given(args), _profile(args.gpu, facts).with_ecc(args.ecc), told
+    )
     return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _launch_text(found))
 
 
@@ -308,7 +379,9 @@ def given(args: argparse.Namespace) -> Given:
     settings["persistent"] = None if scheduler is None else scheduler == "persistent"
     if args.tile is not None:
         settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
-    stated = {k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None}
+    stated = {
+        k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None
+    }
     names = ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")
     own = {name: getattr(args, name) for name in names}
     for name in (name for name in names if name in FIELDS and own[name] is not None):
@@ -329,5 +402,7 @@ def told(text: str) -> Given:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"'{text}' is no list of options: {error}; accepted: --batch 2 --heads 16 ...") from None
+        raise InputError(
+            f"'{text}' is no list of options: {error}; accepted: --batch 2 --heads 16 ..."
+        ) from None
     return given(parser.parse_args(words))

@@ -42,7 +42,9 @@ def explain(args: argparse.Namespace) -> int:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
         played = 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0)
-        common.announce_replays(f"{r.kernel} on {r.profile}", played, "" if tried else "; no change is tried")
+        common.announce_replays(
+            f"{r.kernel} on {r.profile}", played, "" if tried else "; no change is tried"
+        )
     replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explained.explain(p, progress=progress("trying changes")) for p in replayed]
 
@@ -70,7 +72,9 @@ def _tell_code(args: argparse.Namespace) -> int:
 
 def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
     predictions = list(predict_many(requests_of(request), progress=progress("predicting")))
-    answers = (f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions)
+    answers = (
+        f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions
+    )
 
     terms = [terms_of(p) for p in predictions] if request.terms else []
 
@@ -93,15 +97,20 @@ def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
 def trace(args: argparse.Namespace) -> int:
     problem = common.problem(args)
     if args.format == "chrome" and len(args.kernel) > 1:
-        raise InputError(f"--format chrome: {len(args.kernel)} kernels; accepted: one --kernel, a file is one timeline")
+        raise InputError(
+            f"--format chrome: {len(args.kernel)} kernels; accepted: one --kernel, a file is one timeline"
+        )
     asked = common.request(args, TraceRequest, problems=[problem], gpu=[args.gpu], method="replay")
     check_bins(asked.bins)
     calls = requests_of(asked)
     for r in calls:
-        accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides), asked.launch)
+        accesses = check_traceable(
+            planned(r.problem, r.kernel, r.profile, r.overrides), asked.launch
+        )
         common.announce_replays(f"{r.kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        views.trace(r.predict(Replays()), launch=asked.launch, bins=asked.bins) for r in progress("tracing")(calls)
+        views.trace(r.predict(Replays()), launch=asked.launch, bins=asked.bins)
+        for r in progress("tracing")(calls)
     ]
     common.tell(
         args,
@@ -138,13 +147,24 @@ def formula(args: argparse.Namespace) -> int:
         bounds = kernel_bounds(vars(args))
         made, rows = {"bounds": bounds.to_dict()}, bounds.table
         shown = rows.markdown() if args.format == "md" else bounds.to_text()
-        return common.tell(args, bounds.answer, json=lambda: made, rows=lambda: rows, text=lambda _: shown)
+        return common.tell(
+            args, bounds.answer, json=lambda: made, rows=lambda: rows, text=lambda _: shown
+        )
     found = describe(vars(args)).to_dict()
 
     def text(as_markdown: bool) -> str:
-        return markdown(found, args.latex) if as_markdown else table(found, "latex" if args.latex else "text")
+        return (
+            markdown(found, args.latex)
+            if as_markdown
+            else table(found, "latex" if args.latex else "text")
+        )
 
     rows = found["traffic"]
     return common.tell(
-        args, answer(found), json=lambda: {"formula": found}, rows=lambda: rows, text=text, code=args.latex
+        args,
+        answer(found),
+        json=lambda: {"formula": found},
+        rows=lambda: rows,
+        text=text,
+        code=args.latex,
     )

@@ -11,7 +11,11 @@ Keys = Mapping[str, Any]
 
 def columns(table: Keys) -> Iterator[dict[str, Any]]:
     """The rows of a table that stands by columns, or as `columns` and `rows`."""
-    names, rows = (table["columns"], table["rows"]) if "rows" in table else (table, zip(*table.values(), strict=True))
+    names, rows = (
+        (table["columns"], table["rows"])
+        if "rows" in table
+        else (table, zip(*table.values(), strict=True))
+    )
     for row in rows:
         yield dict(zip(names, row, strict=True))
 

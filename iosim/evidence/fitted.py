@@ -33,21 +33,37 @@ def fitted() -> Iterator[Fitted]:
         module = import_module(section["module"])
         for name in section["names"]:
             value = getattr(module, name)
-            numbered = {f"{name}[{key}]": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-            yield from (Fitted(label, float(number), "", section["rows"]) for label, number in numbered.items())
+            numbered = (
+                {f"{name}[{key}]": v for key, v in value.items()}
+                if isinstance(value, dict)
+                else {name: value}
+            )
+            yield from (
+                Fitted(label, float(number), "", section["rows"])
+                for label, number in numbered.items()
+            )
     for section in registry()["profile"]:
         for gpu in section["gpus"]:
-            yield from (Fitted(name, load_profile(gpu).need(name), gpu, section["rows"]) for name in section["names"])
+            yield from (
+                Fitted(name, load_profile(gpu).need(name), gpu, section["rows"])
+                for name in section["names"]
+            )
     for section in registry()["catalog"]:
         kernel = section["kernel"]
-        yield from (Fitted(f"{key} of {kernel}", _stated(kernel, key), "", section["rows"]) for key in section["names"])
+        yield from (
+            Fitted(f"{key} of {kernel}", _stated(kernel, key), "", section["rows"])
+            for key in section["names"]
+        )
     for section in registry()["link"]:
         link = load_link(section["link"], load_profile(section["gpu"]))
         numbers = {
             "latency_s": link.latency_s,
             **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
         }
-        yield from (Fitted(f"{name} of {link.name}", value, "", section["rows"]) for name, value in numbers.items())
+        yield from (
+            Fitted(f"{name} of {link.name}", value, "", section["rows"])
+            for name, value in numbers.items()
+        )
     for stack in stack_names():
         if gap := read_stack(stack).call_gap_s:
             yield Fitted(f"call_gap_s of {stack}", gap, "", SERVING)

@@ -79,10 +79,19 @@ def occupancy(
     limit_blocks = profile.need_int("max_blocks_per_sm")
     max_threads = profile.need_int("max_threads_per_block")
     limit_warps = max_warps // warps if threads_per_cta <= max_threads else 0
-    limit_registers, registers_per_cta, too_many_registers = _by_registers(profile, warps, registers_per_thread)
-    limit_shared, shared_per_cta, shared_per_sm = _by_shared_memory(profile, shared_memory_bytes, carveout)
+    limit_registers, registers_per_cta, too_many_registers = _by_registers(
+        profile, warps, registers_per_thread
+    )
+    limit_shared, shared_per_cta, shared_per_sm = _by_shared_memory(
+        profile, shared_memory_bytes, carveout
+    )
 
-    limits = {"warps": limit_warps, "registers": limit_registers, "shared_memory": limit_shared, "blocks": limit_blocks}
+    limits = {
+        "warps": limit_warps,
+        "registers": limit_registers,
+        "shared_memory": limit_shared,
+        "blocks": limit_blocks,
+    }
     ctas = min(limits.values())
     if carveout is None:
         shared_per_sm = _carveout(profile, ctas * shared_per_cta)
@@ -117,12 +126,16 @@ def _too_much_shared_memory(profile: HardwareProfile, needed: int) -> str:
     return f"needs {needed:,} bytes of shared memory, {profile.target} allows {allowed:,}"
 
 
-def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: int) -> tuple[int, int, str]:
+def _by_registers(
+    profile: HardwareProfile, warps: int, registers_per_thread: int
+) -> tuple[int, int, str]:
     """CTAs that the register file allows, the registers set aside for one, and why it allows none. Registers are given
     to whole warps in units. Each of the SM's sub-partitions has its share of the file and holds whole warps; a launch
     is also refused when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a block."""
     parts, sm = profile.need_int("warp_allocation_granularity"), profile.target
-    per_warp = _round_up(registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit"))
+    per_warp = _round_up(
+        registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit")
+    )
     taken, needed = per_warp * warps, per_warp * _round_up(warps, parts)
     if registers_per_thread > (limit := profile.need_int("max_registers_per_thread")):
         return 0, taken, f"needs {registers_per_thread:,} registers a thread, {sm} allows {limit:,}"
@@ -134,11 +147,15 @@ def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: in
     return warps_per_part * parts // warps, taken, ""
 
 
-def _by_shared_memory(profile: HardwareProfile, requested: int, carveout: int | None) -> tuple[int, int, int]:
+def _by_shared_memory(
+    profile: HardwareProfile, requested: int, carveout: int | None
+) -> tuple[int, int, int]:
     """CTAs that shared memory allows, bytes set aside for one, and bytes of the SM that are shared memory."""
     whole = profile.need_int("shared_memory_per_sm_bytes")
     reserved = profile.need_int("shared_memory_reserved_per_block_bytes")
-    per_cta = _round_up(requested + reserved, profile.need_int("shared_memory_allocation_unit_bytes"))
+    per_cta = _round_up(
+        requested + reserved, profile.need_int("shared_memory_allocation_unit_bytes")
+    )
     preferred = whole if carveout is None else _carveout(profile, carveout * whole // 100)
     if per_cta > profile.need_int("shared_memory_per_block_optin_bytes") + reserved:
         return 0, per_cta, preferred

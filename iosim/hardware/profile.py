@@ -23,7 +23,12 @@ from iosim.hardware import profile_file as _file
 from iosim.hardware.quantities import QUANTITIES, Quantities
 
 _FP8 = ("float8", "fp8_e4m3", "fp8_e5m2", "e4m3", "e5m2")
-_DTYPE_WORDS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32"} | dict.fromkeys(_FP8, "fp8")
+_DTYPE_WORDS = {
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+} | dict.fromkeys(_FP8, "fp8")
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,9 @@ class HardwareProfile(Quantities):
     kinds: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     taken: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     """The GPU from whose profile a value is taken, for those of kind "taken"."""
-    validation: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    validation: Mapping[str, str] = field(
+        default_factory=dict, hash=False, compare=False, repr=False
+    )
     """The measurements by which predictions for this GPU were checked: of "l2", "hbm" and "time" bytes and seconds."""
 
     backed_by: str = field(default=_file.BACKING[-1], compare=False)
@@ -107,7 +114,11 @@ class HardwareProfile(Quantities):
     def usable_memory_bytes(self) -> int | None:
         """Bytes of device memory that processes share: what the device reports, less what its driver keeps where that
         is known. A process's own context and its libraries take more; they are not counted. None: not known."""
-        return None if self.memory_bytes is None else self.memory_bytes - (self.memory_reserved_bytes or 0)
+        return (
+            None
+            if self.memory_bytes is None
+            else self.memory_bytes - (self.memory_reserved_bytes or 0)
+        )
 
     def need_memory_bytes(self) -> int:
         """As `usable_memory_bytes`. Raises InputError: the profile does not know the memory."""
@@ -125,7 +136,9 @@ class HardwareProfile(Quantities):
             raise AttributeError(f"'{quantity}' is not a single number of a hardware profile")
         value: float | None = getattr(self, quantity)
         if value is None:
-            raise InputError(f"profile '{self.name}' does not know {quantity}; a profile file of your own can give it")
+            raise InputError(
+                f"profile '{self.name}' does not know {quantity}; a profile file of your own can give it"
+            )
         return value
 
     def need_int(self, quantity: str) -> int:
@@ -147,7 +160,9 @@ class HardwareProfile(Quantities):
         if word not in rates:
             quantity = "measured tensor rate" if measured else "tensor rate"
             known = ", ".join(rates) or "none"
-            raise InputError(f"profile '{self.name}' has no {quantity} for '{one_line(dtype, 40)}'; it knows {known}")
+            raise InputError(
+                f"profile '{self.name}' has no {quantity} for '{one_line(dtype, 40)}'; it knows {known}"
+            )
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
@@ -159,7 +174,11 @@ class HardwareProfile(Quantities):
     def computes_in_fp32(self, dtype: str) -> bool:
         """True where products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take
         it: bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
-        return dtype in ON_FP32_UNITS and dtype not in self.tensor_flops_per_s and self.fp32_flops_per_s is not None
+        return (
+            dtype in ON_FP32_UNITS
+            and dtype not in self.tensor_flops_per_s
+            and self.fp32_flops_per_s is not None
+        )
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
@@ -171,7 +190,9 @@ class HardwareProfile(Quantities):
             return 1 / read, 1 / write, max(0.0, 2 / copy - 1 / read - 1 / write)
         rate = self.dram_bandwidth_measured_bytes_per_s if measured else None
         if rate is None and self.dram_bandwidth_bytes_per_s:
-            rate = self.dram_bandwidth_bytes_per_s * ((self.achieved_dram_fraction if measured else None) or 1.0)
+            rate = self.dram_bandwidth_bytes_per_s * (
+                (self.achieved_dram_fraction if measured else None) or 1.0
+            )
         return (1 / rate, 1 / rate, 0.0) if rate else None
 
     def with_ecc(self, state: str) -> HardwareProfile:
@@ -204,7 +225,11 @@ class HardwareProfile(Quantities):
         """The profile as plain types, JSON-able, with the structure of a profile file; `from_dict` takes it back."""
 
         def entry(key: str, value: Any) -> dict[str, Any]:
-            plain = [list(v) if isinstance(v, tuple) else v for v in value] if isinstance(value, tuple) else value
+            plain = (
+                [list(v) if isinstance(v, tuple) else v for v in value]
+                if isinstance(value, tuple)
+                else value
+            )
             noted = {"value": plain, "source": self.source_of(key), "kind": self.kind_of(key)}
             return noted | ({"from": self.taken[key]} if key in self.taken else {})
 
@@ -222,7 +247,9 @@ class HardwareProfile(Quantities):
         for key, quantity in QUANTITIES.items():
             value = getattr(self, key)
             if quantity.form == "rates" and value:
-                result[key] = {dtype: entry(f"{key}.{dtype}", rate) for dtype, rate in value.items()}
+                result[key] = {
+                    dtype: entry(f"{key}.{dtype}", rate) for dtype, rate in value.items()
+                }
             elif quantity.form != "rates" and value is not None:
                 result[key] = entry(key, value)
         return result
@@ -243,7 +270,10 @@ class HardwareProfile(Quantities):
             aliases=tuple(parsed.header.get("aliases", ())),
             compute_capability=capability,
             backed_by=parsed.header.get("backed_by", _file.BACKING[-1]),
-            **{noted: getattr(parsed, noted) for noted in ("sources", "kinds", "taken", "validation")},
+            **{
+                noted: getattr(parsed, noted)
+                for noted in ("sources", "kinds", "taken", "validation")
+            },
             **parsed.values,
         )
 
@@ -255,12 +285,18 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     suggested), or the file is unreadable or has a problem."""
     if isinstance(name_or_path, HardwareProfile):
         return name_or_path
-    if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):
+    if (
+        not isinstance(name_or_path, str)
+        or {"/", os.sep} & {*name_or_path}
+        or name_or_path.lower().endswith(".toml")
+    ):
         return _load_file(Path(name_or_path))
     stem = _find(name_or_path)
     if stem is not None:
         return _load_shipped(stem)
-    added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
+    added = next(
+        (path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None
+    )
     if added is not None or (name_or_path and os.path.exists(name_or_path)):
         return _load_file(added or Path(name_or_path))
     excerpt, stems = one_line(name_or_path, 60), list_profiles()
@@ -290,7 +326,9 @@ def check_profile_file(path: str | os.PathLike[str]) -> list[str]:
     predictions need and that is missing counts, though a profile without it can be read. Raises InputError: the file
     cannot be read as TOML at all."""
     parsed = _file.parse(_file.read_toml(Path(path)))
-    return [str(problem) for problem in parsed.problems or _file.missing_for_predictions(parsed.values)]
+    return [
+        str(problem) for problem in parsed.problems or _file.missing_for_predictions(parsed.values)
+    ]
 
 
 def _load_file(path: Path) -> HardwareProfile:

@@ -55,20 +55,32 @@ class Entry:
             return
         if "from" not in value:
             if value.get("kind") == "taken":
-                yield Problem(f"{key}.from", "missing; a value that is taken from another GPU names it")
-            for needed, why in (("value", "every entry has one"), ("source", "say where the number comes from")):
+                yield Problem(
+                    f"{key}.from", "missing; a value that is taken from another GPU names it"
+                )
+            for needed, why in (
+                ("value", "every entry has one"),
+                ("source", "say where the number comes from"),
+            ):
                 if needed not in value:
                     yield Problem(f"{key}.{needed}", f"missing; {why}")
         elif value.get("kind", "taken") != "taken":
-            yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
+            yield Problem(
+                f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken"
+            )
         if "per" in value and ("from" not in value or "value" in value):
             yield Problem(
-                f"{key}.per", "says to what a value taken from another GPU is in proportion; accepted beside from alone"
+                f"{key}.per",
+                "says to what a value taken from another GPU is in proportion; accepted beside from alone",
             )
 
 
 def _entry(quantity: Quantity) -> Spec:
-    return MapOf(Entry(quantity.value), TENSOR_DTYPES) if quantity.form == "rates" else Entry(quantity.value)
+    return (
+        MapOf(Entry(quantity.value), TENSOR_DTYPES)
+        if quantity.form == "rates"
+        else Entry(quantity.value)
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,8 @@ PROFILE = Table(
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
 CAPABILITY_TABLE = Table(
-    {"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}}, see="docs/profiles.md"
+    {"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}},
+    see="docs/profiles.md",
 )
 INHERITANCE = Table(
     {"schema": Whole(SCHEMA, SCHEMA), "all": CAPABILITY_TABLE, "sources": MapOf(Text(lines=True))},
@@ -131,10 +144,18 @@ INHERITANCE = Table(
 )
 
 PREDICTIONS_NEED = (
-    "boost_clock_hz", "l2_bytes", "dram_bandwidth_bytes_per_s", "max_warps_per_sm", "max_threads_per_sm",
-    "max_blocks_per_sm", "shared_memory_per_sm_bytes", "shared_memory_per_block_optin_bytes",
-    "shared_memory_reserved_per_block_bytes", "shared_memory_allocation_unit_bytes", "shared_memory_carveouts_bytes",
-)  # fmt: skip
+    "boost_clock_hz",
+    "l2_bytes",
+    "dram_bandwidth_bytes_per_s",
+    "max_warps_per_sm",
+    "max_threads_per_sm",
+    "max_blocks_per_sm",
+    "shared_memory_per_sm_bytes",
+    "shared_memory_per_block_optin_bytes",
+    "shared_memory_reserved_per_block_bytes",
+    "shared_memory_allocation_unit_bytes",
+    "shared_memory_carveouts_bytes",
+)
 """What a profile may leave out as far as reading it goes, but not for a prediction of every kernel by replay."""
 
 
@@ -158,7 +179,10 @@ class Parsed:
         looked up."""
         quantity = QUANTITIES[name]
         if quantity.form == "rates":
-            rates = {dtype: self._entry(f"{name}.{dtype}", quantity, element) for dtype, element in entry.items()}
+            rates = {
+                dtype: self._entry(f"{name}.{dtype}", quantity, element)
+                for dtype, element in entry.items()
+            }
             self.values[name] = {dtype: rate for dtype, rate in rates.items() if rate is not None}
             return
         value = self._entry(name, quantity, entry)
@@ -166,7 +190,11 @@ class Parsed:
             self.values[name] = value
 
     def _entry(self, key: str, quantity: Quantity, entry: Mapping[str, Any]) -> Any:
-        source, kind, raw = entry.get("source", ""), entry.get("kind", "specification"), entry.get("value")
+        source, kind, raw = (
+            entry.get("source", ""),
+            entry.get("kind", "specification"),
+            entry.get("value"),
+        )
         if "from" in entry:
             kind, other = "taken", str(entry["from"])
             stated = _stated(other, key)
@@ -185,7 +213,10 @@ class Parsed:
                 self.proportions[key] = other, str(entry["per"])
         if not source and "from" in entry:
             source = f"{entry['from']}, as this file says"
-        self.sources[key], self.kinds[key] = source, kind  # an empty source is a problem that the schema tells
+        self.sources[key], self.kinds[key] = (
+            source,
+            kind,
+        )  # an empty source is a problem that the schema tells
         return _typed(quantity, raw)
 
 
@@ -196,17 +227,23 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse(data: Mapping[str, Any]) -> Parsed:
     problems = list(PROFILE.problems(dict(data)))
     capability, short = data.get("compute_capability"), _texts(data.get("sources"))
-    validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
+    validation = {
+        name: _expand(text, short) for name, text in _texts(data.get("validation")).items()
+    }
     parsed = Parsed({key: data[key] for key in HEADER_KEYS if key in data}, validation, problems)
     wrong = {re.split(r"[.\[]", problem.key)[0] for problem in problems}
     values = {name: data[name] for name in QUANTITIES if name in data and name not in wrong}
     inherited = _inherited(capability if isinstance(capability, str) else "")
-    for name, entry in {name: entry for name, entry in inherited.items() if name not in data}.items():
+    for name, entry in {
+        name: entry for name, entry in inherited.items() if name not in data
+    }.items():
         parsed.take(name, entry)
     by_default = {*parsed.taken}  # what is taken there is not the file's own contradiction
     for name, entry in values.items():
         parsed.take(name, _sourced(entry, short))
-    problems += _contradictions({key: value for key, value in parsed.values.items() if key not in by_default})
+    problems += _contradictions(
+        {key: value for key, value in parsed.values.items() if key not in by_default}
+    )
     _put_in_proportion(parsed)
     return parsed
 
@@ -216,7 +253,12 @@ def _put_in_proportion(parsed: Parsed) -> None:
     a value is inferred."""
     for key, (other, per) in parsed.proportions.items():
         stated, mine = _stated(other, per), parsed.values.get(per)
-        if isinstance(stated, str) or not mine or stated["value"] == mine or key not in parsed.values:
+        if (
+            isinstance(stated, str)
+            or not mine
+            or stated["value"] == mine
+            or key not in parsed.values
+        ):
             continue
         theirs = parsed.values[key]
         parsed.values[key] = float(f"{theirs * mine / stated['value']:.4g}")
@@ -228,7 +270,11 @@ def _put_in_proportion(parsed: Parsed) -> None:
 
 def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
     """What a profile that can be read must still state before every prediction can be made on it."""
-    return [Problem(key, "missing; predictions need it") for key in PREDICTIONS_NEED if key not in values]
+    return [
+        Problem(key, "missing; predictions need it")
+        for key in PREDICTIONS_NEED
+        if key not in values
+    ]
 
 
 def parse_capability(text: object) -> tuple[int, int] | None:
@@ -287,20 +333,29 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     yield from exceeds("memory_side_bytes", "memory_bytes")
     yield from exceeds("memory_reserved_bytes", "memory_bytes")
     if v.get("l2_partitions", 1) > 2 and not v.get("l2_apart"):
-        yield Problem("l2_partitions", f"{v['l2_partitions']} of one L2; accepted: 1 or 2, or more with l2_apart = 1")
+        yield Problem(
+            "l2_partitions",
+            f"{v['l2_partitions']} of one L2; accepted: 1 or 2, or more with l2_apart = 1",
+        )
     if "memory_side_bytes" in v and "memory_side_bandwidth_bytes_per_s" not in v:
-        yield Problem("memory_side_bandwidth_bytes_per_s", "missing; a cache at the memory's side has one")
+        yield Problem(
+            "memory_side_bandwidth_bytes_per_s", "missing; a cache at the memory's side has one"
+        )
     yield from exceeds("sustained_clock_hz", "boost_clock_hz")
     yield from exceeds("l2_latency_near_cycles", "l2_latency_far_cycles")
     yield from exceeds("l2_latency_far_cycles", "dram_latency_cycles")
     yield from exceeds("l2_latency_near_cycles", "dram_latency_cycles")
     yield from exceeds("dram_bandwidth_measured_bytes_per_s", "dram_bandwidth_bytes_per_s", 1.2)
-    yield from exceeds("l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s", 1.2)
+    yield from exceeds(
+        "l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s", 1.2
+    )
     yield from exceeds("dram_bandwidth_bytes_per_s", "l2_read_bandwidth_bytes_per_s")
     if {"max_warps_per_sm", "warp_size", "max_threads_per_sm"} <= v.keys():
         threads = v["max_warps_per_sm"] * v["warp_size"]
         if threads != v["max_threads_per_sm"]:
-            is_not = f"{v['max_threads_per_sm']:,} is not max_warps_per_sm x warp_size ({threads:,})"
+            is_not = (
+                f"{v['max_threads_per_sm']:,} is not max_warps_per_sm x warp_size ({threads:,})"
+            )
             yield Problem("max_threads_per_sm", is_not)
     if {"shared_memory_carveouts_bytes", "shared_memory_per_sm_bytes"} <= v.keys():
         largest, whole = v["shared_memory_carveouts_bytes"][-1], v["shared_memory_per_sm_bytes"]
@@ -317,7 +372,9 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
         for dtype, rate in rates.items():
             if not 64 <= rate / clocks <= 65536:
                 per = f"{rate / clocks:,.3g} operations per clock and SM"
-                yield Problem(f"tensor_flops_per_s.{dtype}", f"{rate:,g} would be {per}; check the unit")
+                yield Problem(
+                    f"tensor_flops_per_s.{dtype}", f"{rate:,g} would be {per}; check the unit"
+                )
 
 
 def capability_fact(capability: str, quantity: str) -> int | None:

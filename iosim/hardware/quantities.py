@@ -16,7 +16,11 @@ L2, REPLACEMENT, ORDER = "L2 structure", "L2 replacement", "order of CTAs"
 HBM_RATES, L2_RATES, SM_RATES = "HBM rates", "L2 rates", "SM rates"
 STEPS, LAUNCHES, POWER = "step times", "launch times", "power"
 """What quantities tell of that models read."""
-READ_BY = {"l2": (L2, REPLACEMENT, ORDER), "hbm": (HBM_RATES,), "time": (L2_RATES, SM_RATES, STEPS, LAUNCHES, POWER)}
+READ_BY = {
+    "l2": (L2, REPLACEMENT, ORDER),
+    "hbm": (HBM_RATES,),
+    "time": (L2_RATES, SM_RATES, STEPS, LAUNCHES, POWER),
+}
 """Model -> what it reads."""
 
 _KIB, _GIB = 2**10, 2**30
@@ -94,7 +98,9 @@ class Quantities:
     sm_speed_spread_fraction: float | None = quantity(0.0, 0.5, ORDER)
     l2_read_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, L2_RATES)
     l2_read_bandwidth_measured_bytes_per_s: float | None = quantity(*_BANDWIDTH, L2_RATES)
-    l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = quantity(*_BANDWIDTH)
+    l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = quantity(
+        *_BANDWIDTH
+    )
     l2_write_fraction: float | None = quantity(0.05, 1.0, L2_RATES)
     memory_side_bytes: int | None = quantity(64 * _KIB, 16 * _GIB, L2)
     memory_side_ways: int | None = quantity(1, 32, REPLACEMENT)
@@ -170,5 +176,6 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES: Mapping[str, Quantity] = {
-    member.name: Quantity(_FORMS[str(member.type)], **member.metadata) for member in fields(Quantities)
+    member.name: Quantity(_FORMS[str(member.type)], **member.metadata)
+    for member in fields(Quantities)
 }

@@ -24,7 +24,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """The quantities that models read, by what they tell of."""
 MODELS: Mapping[str, tuple[str, ...]] = {
-    model: tuple(name for group in groups for name in GROUPS[group]) for model, groups in READ_BY.items()
+    model: tuple(name for group in groups for name in GROUPS[group])
+    for model, groups in READ_BY.items()
 }
 """The quantities of a profile that each model reads: every one that enters the time of a launch or the replay of an L2
 (tests/hardware/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
@@ -56,11 +57,20 @@ how far known GPUs lie apart (shares of the specified memory bandwidth 0.80 to 0
 over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 177 to 310; launches 1.4 to 2.3 us), inferred
 ones half as far."""
 REPLACED: Mapping[str, tuple[str, ...]] = {
-    "achieved_dram_fraction": ("dram_read_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s"),
-    "dram_bandwidth_bytes_per_s": ("dram_read_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s"),
+    "achieved_dram_fraction": (
+        "dram_read_bandwidth_bytes_per_s",
+        "dram_bandwidth_measured_bytes_per_s",
+    ),
+    "dram_bandwidth_bytes_per_s": (
+        "dram_read_bandwidth_bytes_per_s",
+        "dram_bandwidth_measured_bytes_per_s",
+    ),
     "dram_bandwidth_measured_bytes_per_s": ("dram_read_bandwidth_bytes_per_s",),
     "l2_read_bandwidth_bytes_per_s": ("l2_read_bandwidth_measured_bytes_per_s",),
-    "l2_over_dram_bandwidth": ("l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s"),
+    "l2_over_dram_bandwidth": (
+        "l2_read_bandwidth_measured_bytes_per_s",
+        "l2_read_bandwidth_bytes_per_s",
+    ),
     "tensor_flops_achieved_per_s": ("tensor_pj_per_flop",),
     "energy_factor": ("tensor_pj_per_flop",),
 }
@@ -70,8 +80,14 @@ PROBLEM_DTYPES = ("fp16", "bf16", "fp8")
 PINGPONG_CC = range(90, 120)
 """Compute capabilities with kernels whose warpgroups take turns at the tensor cores."""
 TITLES = {"l2": "L2", "hbm": "HBM", "time": "time"}
-WORDS = {"measured": "measured", "fitted": "fitted", "specification": "published", "inferred": "inferred",
-         "estimate": "assumed", "taken": "taken"}  # fmt: skip
+WORDS = {
+    "measured": "measured",
+    "fitted": "fitted",
+    "specification": "published",
+    "inferred": "inferred",
+    "estimate": "assumed",
+    "taken": "taken",
+}
 OWN = ("measured", "fitted", "specification")
 
 
@@ -112,7 +128,11 @@ class Evidence:
 
     def __str__(self) -> str:
         models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
-        without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
+        without = [
+            TITLES[basis.model]
+            for basis in self.bases
+            if basis.validated_by is None and basis.model != "l2"
+        ]
         if without:
             models.append(f"{listed(without)} not validated on {self.profile}")
         return f"numbers {'; '.join(models)}"
@@ -126,7 +146,9 @@ class Evidence:
 
 
 def evidence(profile: HardwareProfile) -> Evidence:
-    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS), profile.backed_by)
+    return Evidence(
+        profile.name, tuple(_basis(profile, model) for model in MODELS), profile.backed_by
+    )
 
 
 @dataclass(frozen=True)
@@ -147,7 +169,9 @@ def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
         return f"{word} from {profile.taken[name]}" if name in profile.taken else word
 
     by_how = {group: _grouped(_known(profile, names), how) for group, names in GROUPS.items()}
-    return tuple(Group(group, how, names) for group, known in by_how.items() for how, names in known.items())
+    return tuple(
+        Group(group, how, names) for group, known in by_how.items() for how, names in known.items()
+    )
 
 
 def _grouped(names: Iterable[str], of: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
@@ -159,7 +183,10 @@ def _grouped(names: Iterable[str], of: Callable[[str], str]) -> dict[str, tuple[
 
 def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
     """What decides times and was not measured on the GPU itself, nor published for it."""
-    names = {name.partition(".")[0]: profile.kinds[name] for name in reversed(_known(profile, tuple(RATES_KNOWN)))}
+    names = {
+        name.partition(".")[0]: profile.kinds[name]
+        for name in reversed(_known(profile, tuple(RATES_KNOWN)))
+    }
     return tuple(name for name in RATES_KNOWN if names.get(name, "measured") not in OWN)
 
 
@@ -212,7 +239,9 @@ def answer(profile: HardwareProfile) -> str:
         if (profile.l2_partitions or 1) > 1:
             l2 += f" in {profile.l2_partitions} partitions"
         if profile.l2_effective_capacity_fraction and profile.l2_partitions:
-            effective_bytes = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
+            effective_bytes = (
+                profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
+            )
             keeps = "keeps" if profile.l2_partitions == 1 else "keep"
             l2 += f" that {keeps} {bytes_text(effective_bytes)} of data shared by all SMs"
         parts.append(l2)

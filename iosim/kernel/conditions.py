@@ -78,12 +78,18 @@ def _clocks(value: Any) -> str | float:
     if isinstance(value, str) and value in CLOCKS:
         return value
     try:
-        number = float(str(value).lower().removesuffix("mhz").strip()) if not isinstance(value, bool) else 0.0
+        number = (
+            float(str(value).lower().removesuffix("mhz").strip())
+            if not isinstance(value, bool)
+            else 0.0
+        )
     except ValueError:
         number = 0.0
     hertz = 1e6 * number if isinstance(value, str) or number < LEAST_HZ else number
     if not LEAST_HZ <= hertz <= MOST_HZ:
-        raise InputError(f"`clocks` '{value}' is not known; accepted: {', '.join(CLOCKS)}, or MHz such as 1500")
+        raise InputError(
+            f"`clocks` '{value}' is not known; accepted: {', '.join(CLOCKS)}, or MHz such as 1500"
+        )
     return hertz
 
 

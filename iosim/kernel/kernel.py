@@ -34,7 +34,12 @@ class Tile:
     """Key/value buffers of the software pipeline."""
 
     def __post_init__(self) -> None:
-        limits = {"block_q": MAX_BLOCK, "block_k": MAX_BLOCK, "warps": MAX_WARPS, "stages": MAX_STAGES}
+        limits = {
+            "block_q": MAX_BLOCK,
+            "block_k": MAX_BLOCK,
+            "warps": MAX_WARPS,
+            "stages": MAX_STAGES,
+        }
         for name, limit in limits.items():
             whole(name, getattr(self, name), 1, limit)
 
@@ -46,7 +51,9 @@ class Tile:
         """A tile written QxK, such as 128x64."""
         match = re.fullmatch(r"\s*([0-9]{1,9})\s*x\s*([0-9]{1,9})\s*", text.lower())
         if not match:
-            raise InputError(f"`tile` '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
+            raise InputError(
+                f"`tile` '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}"
+            )
         return cls(int(match[1]), int(match[2]), warps, stages)
 
 
@@ -80,13 +87,22 @@ class Spill:
         line = [per_tile + n * self.write_per_pair for n in range(1, len(self.write_short) + 1)]
         if tuple(line) != self.write_short:
             counts = visits()
-            more = (short - full_visit for short, full_visit in zip(self.write_short, line, strict=True))
-            beside = sum(more_bytes * int((counts == n).sum()) for n, more_bytes in enumerate(more, 1))
+            more = (
+                short - full_visit for short, full_visit in zip(self.write_short, line, strict=True)
+            )
+            beside = sum(
+                more_bytes * int((counts == n).sum()) for n, more_bytes in enumerate(more, 1)
+            )
             per_tile += beside / max(1, int((counts > 0).sum()))
-        accesses = ((Mode.STORE, per_tile, self.write_per_pair), (Mode.LOAD, self.read_per_tile, self.read_per_pair))
+        accesses = (
+            (Mode.STORE, per_tile, self.write_per_pair),
+            (Mode.LOAD, self.read_per_tile, self.read_per_pair),
+        )
         frame = round(self.frame * threads)
         both = (
-            Overhead(SPILL, mode, 0, round(tile * threads), round(pair * threads), 0, self.source, frame)
+            Overhead(
+                SPILL, mode, 0, round(tile * threads), round(pair * threads), 0, self.source, frame
+            )
             for mode, tile, pair in accesses
         )
         return tuple(o for o in both if o.per_tile or o.per_pair)
@@ -98,16 +114,22 @@ class RowPass:
     by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of X, dK and dV out of
     dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of its source."""
 
-    name: str = meaning("fill, fill0, fill1, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV")
+    name: str = meaning(
+        "fill, fill0, fill1, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV"
+    )
     reads: tuple[str, ...] = meaning("tensors it reads", ())
-    writes: tuple[str, ...] = meaning("tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV", ())
+    writes: tuple[str, ...] = meaning(
+        "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV", ()
+    )
     rows: int = number(128, 0, MAX_BLOCK, "rows a CTA; 0: the main launch's query rows")
     threads: int = number(128, 32, 1024, "threads a CTA")
     values: int = number(8, 1, 1024, "values a thread loads before it stores")
     registers: int | None = number(None, 1, 255, "registers a thread")
     operations: float = meaning("instructions a value, where they take longer than its bytes", 0.0)
     waits: float = meaning("loads a thread waits for, one behind the other, beside its first", 0.0)
-    waits_per_value: float = meaning("more of them, for each value that a CTA's rows give a thread", 0.0)
+    waits_per_value: float = meaning(
+        "more of them, for each value that a CTA's rows give a thread", 0.0
+    )
     packet_rows: int = number(0, 0, MAX_BLOCK, "rows of a vector that move in one packet")
     packets_of: str = meaning("that vector", "D")
     store_packets: int = number(1, 1, 32, "packets in the place of one that its stores take")
@@ -118,7 +140,10 @@ class RowPass:
     def sums_heads(self) -> bool:
         """True where it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one
         to which all of them add."""
-        return any(TensorKind.PER_HEAD.is_kind_of(name) or name in KEY_SUMS for name in (*self.reads, *self.writes))
+        return any(
+            TensorKind.PER_HEAD.is_kind_of(name) or name in KEY_SUMS
+            for name in (*self.reads, *self.writes)
+        )
 
     @property
     def reorders(self) -> bool:
@@ -128,7 +153,10 @@ class RowPass:
     @property
     def follows(self) -> bool:
         """True where it comes after the main launch, whose sums it reads."""
-        return any(TensorKind.PER_HEAD.is_kind_of(name) or TensorKind.SUMS.is_kind_of(name) for name in self.reads)
+        return any(
+            TensorKind.PER_HEAD.is_kind_of(name) or TensorKind.SUMS.is_kind_of(name)
+            for name in self.reads
+        )
 
 
 SUM_GROUPS = RowPass("sum_groups", KEYS_PER_HEAD, ("dK", "dV"))
@@ -231,7 +259,9 @@ class Kernel:
 
     def __post_init__(self) -> None:
         if self.matrix_unit is not None and not isinstance(self.matrix_unit, MatrixUnit):
-            raise InputError(f"matrix unit '{self.matrix_unit}' is not known; accepted: {', '.join(MatrixUnit)}")
+            raise InputError(
+                f"matrix unit '{self.matrix_unit}' is not known; accepted: {', '.join(MatrixUnit)}"
+            )
 
     @property
     def cta_threads(self) -> int:
@@ -256,11 +286,21 @@ class Kernel:
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
-            alike = ("tile", "schedule", "registers", "overheads", "spill", "shared_memory_bytes", "fragments")
+            alike = (
+                "tile",
+                "schedule",
+                "registers",
+                "overheads",
+                "spill",
+                "shared_memory_bytes",
+                "fragments",
+            )
             return PassSettings(**{name: getattr(self, name) for name in alike})
         queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
         shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)
-        return replace(self.backward, tile=self.tile_backward, overheads=shared + self.backward.overheads)
+        return replace(
+            self.backward, tile=self.tile_backward, overheads=shared + self.backward.overheads
+        )
 
     def copying(self, *names: str) -> Kernel:
         """The kernel with copies of no other tensors than these before its backward."""
@@ -286,5 +326,18 @@ class Kernel:
         return record | plain(self, "splits writes_lse")
 
 
-__all__ = ["Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule",
-           "Scheduler", "Spill", "Start", "Tile"]  # fmt: skip
+__all__ = [
+    "Direction",
+    "Edge",
+    "Kernel",
+    "Loop",
+    "MatrixUnit",
+    "Order",
+    "PassSettings",
+    "RowPass",
+    "Schedule",
+    "Scheduler",
+    "Spill",
+    "Start",
+    "Tile",
+]

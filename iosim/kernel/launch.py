@@ -298,7 +298,9 @@ class Domain:
 
     def of(self, tensor: Tensor) -> Domain:
         """The domain as query rows of a tensor see it: by token, where it has one row for all that are packed."""
-        packed = self.pack > 1 and tensor.heads == self.heads and tensor.rows * self.pack == self.rows
+        packed = (
+            self.pack > 1 and tensor.heads == self.heads and tensor.rows * self.pack == self.rows
+        )
         if not packed or tensor.along is Rows.OWN or self.block_q % self.pack:
             return self
         return replace(self, rows=tensor.rows, block_q=self.block_q // self.pack, pack=1)
@@ -345,7 +347,9 @@ class Domain:
         """Those of them that the mask keeps."""
         if isinstance(self.mask, IntervalMask) and self.mask.is_full:
             return self.pairs
-        return self.mask.kept_pairs(self.rows // self.pack, self.seq_k) * self.pack * self.grid_heads
+        return (
+            self.mask.kept_pairs(self.rows // self.pack, self.seq_k) * self.pack * self.grid_heads
+        )
 
     @cached_property
     def query_rows(self) -> IntArray:
@@ -448,7 +452,9 @@ class Launch:
 
     @property
     def is_backward(self) -> bool:
-        return self.outer is Outer.KEY or (self.outer is Outer.HEAD and self.work.pipelines is not None)
+        return self.outer is Outer.KEY or (
+            self.outer is Outer.HEAD and self.work.pipelines is not None
+        )
 
     @property
     def streams_queries(self) -> bool:
@@ -460,18 +466,27 @@ class Launch:
     def rereads_q(self) -> bool:
         """True where it is a forward that fetches Q again for every key block."""
         return not self.is_backward and any(
-            a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in self.accesses
+            a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD
+            for a in self.accesses
         )
 
     @property
     def ctas(self) -> int:
-        return self.work_tiles if self.persistent_ctas is None else min(self.persistent_ctas, self.work_tiles)
+        return (
+            self.work_tiles
+            if self.persistent_ctas is None
+            else min(self.persistent_ctas, self.work_tiles)
+        )
 
 
 def is_attention_loop(launch: Launch) -> bool:
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
     work = launch.work
-    return loops and work.flops_per_pair > 0 and (work.exps_per_pair > 0 or work.loop.score_operations > 0)
+    return (
+        loops
+        and work.flops_per_pair > 0
+        and (work.exps_per_pair > 0 or work.loop.score_operations > 0)
+    )
 
 
 @dataclass(frozen=True)
@@ -487,7 +502,9 @@ class Chain:
         for launch in self.launches:
             for access in launch.accesses:
                 if access.tensor not in self.tensors:
-                    raise KeyError(f"launch {launch.name} accesses {access.tensor}, which the chain does not hold")
+                    raise KeyError(
+                        f"launch {launch.name} accesses {access.tensor}, which the chain does not hold"
+                    )
 
     @property
     def product_flops(self) -> int:
@@ -510,14 +527,22 @@ class Chain:
     def users(self, tensor: str) -> tuple[int, ...]:
         """The launches that access it, or a view of it."""
         names = {tensor, *(name for name, t in self.tensors.items() if t.view_of == tensor)}
-        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor in names for a in launch.accesses))
+        return tuple(
+            n
+            for n, launch in enumerate(self.launches)
+            if any(a.tensor in names for a in launch.accesses)
+        )
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""
         used, last_launch = self.users(tensor), self.tensors[tensor].kept_to
         if not used:
             return None
-        to = [n for n, launch in enumerate(self.launches) if launch.name == last_launch] if last_launch else []
+        to = (
+            [n for n, launch in enumerate(self.launches) if launch.name == last_launch]
+            if last_launch
+            else []
+        )
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:

@@ -69,7 +69,11 @@ def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value that has been checked, with members of enums in place of words, and tuples in place of lists."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if isinstance(kind, type) and issubclass(kind, StrEnum)]
+    kinds = [
+        kind
+        for kind in get_args(hint) or (hint,)
+        if isinstance(kind, type) and issubclass(kind, StrEnum)
+    ]
     convert = kinds[0] if kinds else lambda word: word
     return tuple(map(convert, value)) if isinstance(value, list) else convert(value)
 
@@ -77,7 +81,11 @@ def _typed(hint: Any, value: Any) -> Any:
 def typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `values` that are fields of a dataclass: words as members of their enums, lists as tuples."""
     hints = _hints(kind)
-    return {name: _typed(hints[name], value) for name, value in values.items() if name in hints and value is not None}
+    return {
+        name: _typed(hints[name], value)
+        for name, value in values.items()
+        if name in hints and value is not None
+    }
 
 
 def built(kind: type[Kind], values: Mapping[str, Any]) -> Kind:

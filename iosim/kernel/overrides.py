@@ -43,19 +43,29 @@ class Overrides:
         metavar="ORDER",
     )
     heavy_first: bool | None = ask.flag("long query blocks first", None)
-    fold: bool | None = ask.flag("the longest query block, the shortest, the second longest and so on", None)
+    fold: bool | None = ask.flag(
+        "the longest query block, the shortest, the second longest and so on", None
+    )
     section_heads: int | None = ask.count("heads per section of the grid", low=0)
     chiplets: int | None = ask.count(
         "L2s among which heads are shared out, so that a head's tiles meet in one", high=64
     )
-    direction: str | None = ask.word("of the key loop", tuple(Direction), normal=_lower, metavar="DIRECTION")
-    scheduler: str | None = ask.word("how CTAs take tiles", tuple(Scheduler), normal=_lower, metavar="SCHEDULER")
+    direction: str | None = ask.word(
+        "of the key loop", tuple(Direction), normal=_lower, metavar="DIRECTION"
+    )
+    scheduler: str | None = ask.word(
+        "how CTAs take tiles", tuple(Scheduler), normal=_lower, metavar="SCHEDULER"
+    )
     cluster: int | None = ask.count(
         "neighbouring CTAs that fetch keys and values once for all of them", high=MAX_CLUSTER
     )
     splits: int | None = ask.count("parts that the keys of a head are split into")
-    registers: int | None = ask.count("registers per thread, from the compiler's report", high=MAX_REGISTERS)
-    shared_memory_bytes: int | None = ask.count("bytes of shared memory a CTA", low=0, option="--smem", metavar="BYTES")
+    registers: int | None = ask.count(
+        "registers per thread, from the compiler's report", high=MAX_REGISTERS
+    )
+    shared_memory_bytes: int | None = ask.count(
+        "bytes of shared memory a CTA", low=0, option="--smem", metavar="BYTES"
+    )
     pack_group: bool | None = ask.flag("query heads of a group in the rows of one tile", None)
     append_kv: bool = ask.flag("a launch before writes the queries' K and V to the cache")
 

@@ -20,10 +20,15 @@ Number = Any
 
 
 def place(
-    schedule: Schedule, number: Number, *, blocks: Number, heads: Number, batch: Number = 1,
+    schedule: Schedule,
+    number: Number,
+    *,
+    blocks: Number,
+    heads: Number,
+    batch: Number = 1,
     let: Callable[[str, Number], Number] = lambda name, value: value,
     least: Callable[[Number, Number], Number] = np.minimum,
-) -> tuple[Number, Number]:  # fmt: skip
+) -> tuple[Number, Number]:
     """(head, block) of the work tile that starts as `number`.
 
     A cluster's tiles start together and are neighbouring blocks of a head. Where `blocks` is no multiple of the
@@ -48,14 +53,20 @@ def place(
     if parts == 1 or section % parts or (isinstance(heads, int) and heads % (section or parts)):
         head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
     else:  # each part has as many heads, of the grid or of every section, and its own numbers
-        part, number, heads = let("part", number % parts), let("own", number // parts), let("own_heads", heads // parts)
+        part, number, heads = (
+            let("part", number % parts),
+            let("own", number // parts),
+            let("own_heads", heads // parts),
+        )
         order = Order.HEAD if schedule.order is Order.HEAD else Order.QUERY
         per_chiplet = replace(schedule, order=order, section_heads=section // parts)
         head, turn = _head_and_turn(per_chiplet, number, groups, heads, 1, let, least)
         heads_of_section = section // parts or heads
         head = let("own_head", head)
         head = (
-            head // heads_of_section * (heads_of_section * parts) + part * heads_of_section + head % heads_of_section
+            head // heads_of_section * (heads_of_section * parts)
+            + part * heads_of_section
+            + head % heads_of_section
             if section
             else part * heads + head
         )
@@ -71,14 +82,21 @@ def place(
 
 def turns(start: Start, blocks: int) -> npt.NDArray[np.int64]:
     """A head's blocks in the order in which they start."""
-    block: npt.NDArray[np.int64] = place(Schedule(start=start), np.arange(blocks), blocks=blocks, heads=1)[1]
+    block: npt.NDArray[np.int64] = place(
+        Schedule(start=start), np.arange(blocks), blocks=blocks, heads=1
+    )[1]
     return block
 
 
 def _head_and_turn(
-    schedule: Schedule, number: Number, blocks: Number, heads: Number, batch: Number,
-    let: Callable[[str, Number], Number], least: Callable[[Number, Number], Number],
-) -> tuple[Number, Number]:  # fmt: skip
+    schedule: Schedule,
+    number: Number,
+    blocks: Number,
+    heads: Number,
+    batch: Number,
+    let: Callable[[str, Number], Number],
+    least: Callable[[Number, Number], Number],
+) -> tuple[Number, Number]:
     """The head of a number, and the how-manieth block of that head it is."""
     section = schedule.section_heads
     if section > 1:
@@ -89,5 +107,7 @@ def _head_and_turn(
     if section == 0 and schedule.order is Order.HEAD:
         return number % heads, number // heads
     if section == 0 and schedule.order is Order.BATCH:
-        return number // blocks % batch * (heads // batch) + number // (blocks * batch), number % blocks
+        return number // blocks % batch * (heads // batch) + number // (
+            blocks * batch
+        ), number % blocks
     return number // blocks, number % blocks

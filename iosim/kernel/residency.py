@@ -76,7 +76,9 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     here alone: shared memory, threads and registers. Raises InputError: the profile does not know a limit. A CTA that
     fits on no SM is no error here: the occupancy says so."""
     estimated = launch.resources.registers is None
-    registers = estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
+    registers = (
+        estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
+    )
     shared = launch.resources.shared_memory_bytes or 0
     occupied = occupancy(profile, launch.resources.threads, registers, shared)
     per_sm = max(1, occupied.ctas_per_sm)
@@ -84,4 +86,6 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     if launch.persistent_ctas is not None:
         slots = min(slots, launch.ctas)
     spilled = spilled_registers(launch, profile)
-    return Residency(per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated, spilled)
+    return Residency(
+        per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated, spilled
+    )

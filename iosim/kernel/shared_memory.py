@@ -96,12 +96,29 @@ class CtaTile:
         both = launch.work.flops_per_pair // 2
         wide = both // 2 if k.cols == v.cols else v.cols
         written = (chain.tensors[a.tensor] for a in launch.accesses if a.mode is Mode.STORE)
-        return cls(launch, fragments, d.block_q, d.block_k, max(1, launch.resources.threads // 32), both - wide, wide,
-                   k.cols, v.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
+        return cls(
+            launch,
+            fragments,
+            d.block_q,
+            d.block_k,
+            max(1, launch.resources.threads // 32),
+            both - wide,
+            wide,
+            k.cols,
+            v.cols,
+            k.element_bytes,
+            tuple(t for t in written if not t.is_vector),
+        )
 
     def instructions(self, a_warp: float, *, step: bool = True, own_rows: int = 0) -> Staged:
         """Wavefronts of every warp that hold no operand."""
-        return Staged(INSTRUCTIONS, "read", self.warps * a_warp * WAVEFRONT_BYTES, step=step, own_rows=own_rows)
+        return Staged(
+            INSTRUCTIONS,
+            "read",
+            self.warps * a_warp * WAVEFRONT_BYTES,
+            step=step,
+            own_rows=own_rows,
+        )
 
 
 # What a step fetches, by how warps share the products.
@@ -113,7 +130,9 @@ def every_warp(block_k: int, warps: int, columns: int, element_bytes: int) -> in
     return warps * block_k * columns * element_bytes
 
 
-def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: float) -> float:
+def estimate(
+    launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: float
+) -> float:
     """Shared-memory bytes of a forward's or backward's step, whatever the kernel, for its time: operands as the
     instructions fetch them.
 
@@ -130,7 +149,9 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
     d, loop = launch.domain, launch.work.loop
     column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
     filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
-    beside_operands = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
+    beside_operands = (2 * scores * element_bytes if loop.p_in_shared else 0) - (
+        q if loop.q_in_registers else 0
+    )
     if unit.operands is Operands.BOTH_SHARED:
         return scores * column_bytes * 2 / WARP_TILE + filled + beside_operands
     if launch.is_backward:
@@ -140,14 +161,24 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
             + beside_operands
         )
     if launch.rereads_q:
-        return scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + beside_operands
+        return (
+            scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + beside_operands
+        )
     if unit.operands is Operands.FETCHED:
-        fetches = scores / d.block_k / unit.rows + unit.counts_loads + (unit.transposes_fp8 and element_bytes == 1)
+        fetches = (
+            scores / d.block_k / unit.rows
+            + unit.counts_loads
+            + (unit.transposes_fp8 and element_bytes == 1)
+        )
         return fetches * filled + q + beside_operands
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)
-    return warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES) + loop.key_warps * q + beside_operands
+    return (
+        warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES)
+        + loop.key_warps * q
+        + beside_operands
+    )
 
 
 def shuffles(block_q: int, warps: int) -> int:
@@ -207,7 +238,9 @@ def by_chunk(
     """Fragments of a build of `columns` with what a step of FlashAttention-2's loop has beside: idle loads, of heads
     with fewer columns before each copy, which then has stores of zeros as well."""
     per_k = _chunks(block_k, warps, columns, element_bytes)
-    instructions = per_k * (IDLE_LOADS + _clears(columns, head_dim)) if head_dim < columns else IDLE_LOADS
+    instructions = (
+        per_k * (IDLE_LOADS + _clears(columns, head_dim)) if head_dim < columns else IDLE_LOADS
+    )
     return replace(fragments, step=2 * instructions)
 
 
@@ -216,17 +249,29 @@ def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
     a copy that is asked for one by one has idle loads of its own."""
     domain = tile.launch.domain
     per_k, per_q = (
-        _chunks(rows, tile.warps, tile.columns, tile.element_bytes) for rows in (tile.block_k, tile.block_q)
+        _chunks(rows, tile.warps, tile.columns, tile.element_bytes)
+        for rows in (tile.block_k, tile.block_q)
     )
-    narrow, whole = tile.head_dim < tile.columns, domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0
+    narrow, whole = (
+        tile.head_dim < tile.columns,
+        domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0,
+    )
     cleared = _clears(tile.columns, tile.head_dim)
     yield from _whole_rows(tile)
     filled = domain.rows / domain.query_blocks / tile.block_q
-    once = IDLE_LOADS * per_q * filled + narrow * per_q * cleared if narrow or not whole else IDLE_LOADS
+    once = (
+        IDLE_LOADS * per_q * filled + narrow * per_q * cleared
+        if narrow or not whole
+        else IDLE_LOADS
+    )
     if not whole:  # in the last key block each copy is asked for by itself, and rows of V past the end are cleared
         missing = (-domain.seq_k % tile.block_k) / tile.block_k
         idle_instructions = 2 * IDLE_LOADS * (per_k * (1 - missing) - (per_k if narrow else 1))
-        once += idle_instructions + per_k * (1 + 3 * missing) - (per_k * missing * cleared if narrow else 0)
+        once += (
+            idle_instructions
+            + per_k * (1 + 3 * missing)
+            - (per_k * missing * cleared if narrow else 0)
+        )
     yield tile.instructions(once, step=False)
 
 
@@ -235,7 +280,9 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
     fetched by TMA. Each CTA of a cluster has K and V for itself. P stays in registers, or is stored and fetched by its
     product. V in fp8 is fetched and stored transposed (arXiv 2407.08608, section 3.3)."""
     e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
-    turns = 4 * groups * shuffles(WGMMA_ROWS, 4) * WAVEFRONT_BYTES  # of the four warps of each 64 rows
+    turns = (
+        4 * groups * shuffles(WGMMA_ROWS, 4) * WAVEFRONT_BYTES
+    )  # of the four warps of each 64 rows
     for step in (True, False):
         yield Staged(INSTRUCTIONS, "read", turns, step=step)
     yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
@@ -312,7 +359,9 @@ class TwoWays:
         buffered = t.block_k // DEPTH
         whole = self.keeps_output and buffered <= self.stages
         ahead = buffered if whole else self.stages - 1
-        groups = turns if whole else turns + DEPTH_GROUP / DEPTH  # of a loop's last turn the next one's first fragments
+        groups = (
+            turns if whole else turns + DEPTH_GROUP / DEPTH
+        )  # of a loop's last turn the next one's first fragments
         for name, rows in (("Q", t.block_q), ("K", t.block_k)):
             yield Staged(name, "read", t.warps * WARP_TILE * DEPTH * t.element_bytes * groups)
             yield _copied(t, name, rows, turns * DEPTH)
@@ -323,7 +372,11 @@ class TwoWays:
             beside += t.warps * t.element_bytes
         else:
             late = max(0, turns - ahead)
-            beside += late * self.missing_lines / 4 + (turns - late) * a_turn + turns * t.warps * 3 * IDLE_LOADS
+            beside += (
+                late * self.missing_lines / 4
+                + (turns - late) * a_turn
+                + turns * t.warps * 3 * IDLE_LOADS
+            )
         yield from self.beside(beside + t.warps * IDLE_LOADS)
 
     def second_product(self) -> Iterator[Staged]:
@@ -338,7 +391,10 @@ class TwoWays:
         lines, present_k = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
         widths = (min(t.block_k, t.head_dim_v - n * t.block_k) for n in range(self.column_blocks))
         full = sum(columns * e // WAVEFRONT_BYTES for columns in widths)
-        beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - present_k * full
+        beside = (
+            self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16))
+            - present_k * full
+        )
         beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
         yield from self.beside(beside)
 
@@ -349,17 +405,25 @@ class TwoWays:
         instructions = 2 + 4 + 5 + t.block_k // WARP_TILE
         rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
         row_groups = WARP_TILE // 8
-        yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + instructions + rescale))
+        yield from self.beside(
+            warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + instructions + rescale)
+        )
         loads = (a.tensor for a in t.launch.accesses if a.mode is Mode.LOAD)
-        if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", OUTPUT_SUMS)), None):
+        if score_tensor := next(
+            (name for name in loads if name not in ("Q", "K", "V", OUTPUT_SUMS)), None
+        ):
             yield Staged(score_tensor, "write", t.block_q * t.block_k * t.element_bytes)
-            yield Staged(score_tensor, "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
+            yield Staged(
+                score_tensor, "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES
+            )  # 8 rows to a bank
         yield from self.beside(warps * (START_WAVEFRONTS - 1 - rescale) + t.block_q / 8, step=False)
 
     def output(self) -> Iterator[Staged]:
         t = self.tile
         for way in WAYS:
-            yield Staged("O", way, self.column_blocks * t.block_q * t.block_k * 4, step=not self.keeps_output)
+            yield Staged(
+                "O", way, self.column_blocks * t.block_q * t.block_k * 4, step=not self.keeps_output
+            )
         scales = 512 // t.block_k if self.keeps_output else 4
         yield from self.beside(self.column_blocks * t.warps * scales, step=not self.keeps_output)
 
@@ -447,14 +511,19 @@ def _gradients(tile: CtaTile) -> Iterator[Staged]:
     yield tile.instructions(of_q * (IDLE_LOADS + CLEARS_OF_COLUMNS) if narrow else 2 * IDLE_LOADS)
     once: float = IDLE_LOADS
     if narrow or not whole or columns > MOST_WHOLE_COLUMNS:
-        missing = of_q * (-d.rows % block_q) / block_q + of_k * (-d.seq_k % block_k) / block_k / d.key_blocks_total
+        missing = (
+            of_q * (-d.rows % block_q) / block_q
+            + of_k * (-d.seq_k % block_k) / block_k / d.key_blocks_total
+        )
         once = (of_q + of_k) * (IDLE_LOADS + (CLEARS_OF_COLUMNS if narrow else 1)) + 3 * missing
     yield tile.instructions(once, step=False)
     yield from _outputs(tile, block_k, columns)
 
 
 def _by_row(tile: CtaTile) -> Iterator[Staged]:
-    a_row = tile.fragments.tile + (tile.head_dim / tile.fragments.step if tile.fragments.step else 0)
+    a_row = tile.fragments.tile + (
+        tile.head_dim / tile.fragments.step if tile.fragments.step else 0
+    )
     yield Staged(INSTRUCTIONS, "read", tile.block_q * a_row * WAVEFRONT_BYTES, step=False)
 
 
@@ -532,4 +601,8 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
 def staged(launch: Launch, chain: Chain) -> tuple[Staged, ...] | None:
     """What a launch moves; None where its layout is not known."""
     fragments = launch.work.fragments
-    return None if fragments is None else tuple(LAYOUTS[fragments.layout](CtaTile.of(launch, fragments, chain)))
+    return (
+        None
+        if fragments is None
+        else tuple(LAYOUTS[fragments.layout](CtaTile.of(launch, fragments, chain)))
+    )

@@ -47,7 +47,11 @@ def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
 
 
 def triton_misfit(tile: Tile) -> str:
-    for name, number in (("block_q", tile.block_q), ("block_k", tile.block_k), ("warps", tile.warps)):
+    for name, number in (
+        ("block_q", tile.block_q),
+        ("block_k", tile.block_k),
+        ("warps", tile.warps),
+    ):
         if number & (number - 1):
             return f"{name} {number} is no power of two, which Triton needs"
     for name, number in (("block_q", tile.block_q), ("block_k", tile.block_k)):
@@ -60,7 +64,11 @@ def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
     """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
     FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded."""
     d, dv = problem.head_dim, problem.head_dim_v
-    elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
+    elements = (
+        tile.block_q * (tile.stages * d + dv)
+        + tile.block_k * (d + dv)
+        + 2 * tile.block_q * tile.block_k
+    )
     return elements * problem.input_type.bytes
 
 
@@ -69,13 +77,19 @@ def retiled(kernel: Kernel, problem: AttentionProblem, tile: Tile, backward: boo
     are estimated, and no spills are known."""
     if backward:
         shared = backward_shared_bytes(problem, tile)
-        settings = replace(kernel.backward, tile=tile, registers=None, spill=None, shared_memory_bytes=shared)
+        settings = replace(
+            kernel.backward, tile=tile, registers=None, spill=None, shared_memory_bytes=shared
+        )
         return replace(kernel, backward=settings)
     threads = kernel.threads if tile.warps == kernel.tile.warps else None
-    return replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
+    return replace(
+        kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads
+    )
 
 
-def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> None:
+def refuse_tile(
+    rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+) -> None:
     """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of which
     none is known. Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the
     keys. Raises InputError: says why."""
@@ -89,9 +103,21 @@ def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, pro
         reasons.append((triton_misfit(tile), "powers of two, sides from 16"))
     elif rows > MMA_ROWS:
         if problem.forward:
-            reasons.append((rows_misfit(tile, unit, backward=False), f"block_q a multiple of {MMA_ROWS * tile.warps}"))
+            reasons.append(
+                (
+                    rows_misfit(tile, unit, backward=False),
+                    f"block_q a multiple of {MMA_ROWS * tile.warps}",
+                )
+            )
         if problem.backward:
-            reasons.append((rows_misfit(tile, unit, backward=True), f"block_k a multiple of {MMA_ROWS * tile.warps}"))
+            reasons.append(
+                (
+                    rows_misfit(tile, unit, backward=True),
+                    f"block_k a multiple of {MMA_ROWS * tile.warps}",
+                )
+            )
     for reason, accepted in reasons:
         if reason:
-            raise InputError(f"`tile` {tile} with {some(tile.warps, 'warp')}: {reason}; accepted: {accepted}")
+            raise InputError(
+                f"`tile` {tile} with {some(tile.warps, 'warp')}: {reason}; accepted: {accepted}"
+            )

@@ -41,7 +41,12 @@ class Traffic:
         return iter(self.rows)
 
     def total(
-        self, level: Level, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None
+        self,
+        level: Level,
+        direction: Way | None = None,
+        *,
+        launch: str | None = None,
+        tensor: str | None = None,
     ) -> Any:
         """Sum of the rows that match; 0 when none does. Raises InputError: a level or a direction that there is not."""
         if level not in LEVELS:

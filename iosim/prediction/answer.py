@@ -35,7 +35,11 @@ def answer(predictions: Sequence[Prediction]) -> str:
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
-    start = f"At {some(first.problem.seq_q, 'token')} " if len(set(map(_lengths, predictions))) > 1 else ""
+    start = (
+        f"At {some(first.problem.seq_q, 'token')} "
+        if len(set(map(_lengths, predictions))) > 1
+        else ""
+    )
     cause = reason(first)
     if cause and len({p.kernel.name for p in taken}) > 1:
         cause = f"{first.kernel.name}: {cause}"
@@ -131,7 +135,9 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
 
 def amount(p: Prediction) -> str:
     if not p.hbm_known:
-        return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
+        return (
+            f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
+        )
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     return f"{bytes_text(p.hbm.read)} ({left_warm(p) or against(read, compulsory, 'compulsory')})"
 
@@ -179,7 +185,9 @@ def reason(p: Prediction) -> str:
 
 
 def _short_rereads(p: Prediction, names: list[str], above: Above) -> str:
-    times = sum(above.read[name] for name in names) / max(1, sum(above.needed[name] for name in names))
+    times = sum(above.read[name] for name in names) / max(
+        1, sum(above.needed[name] for name in names)
+    )
     again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)}x"
     found = _reuse_of(p, names)
     if found is None or found.regime not in reread_clauses(p, found):
@@ -220,7 +228,11 @@ class Above:
 
 def _most_above(p: Prediction) -> tuple[Above, list[str]]:
     """What is read most above what is needed, and the tensors of that kind that are."""
-    read = {name: int(moved) for (name, way), moved in p.traffic.payload.tensors("hbm").items() if way == "read"}
+    read = {
+        name: int(moved)
+        for (name, way), moved in p.traffic.payload.tensors("hbm").items()
+        if way == "read"
+    }
     needed = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - needed.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
@@ -256,7 +268,9 @@ def _excess_reason(p: Prediction) -> str:
 
 
 def _rereads(p: Prediction, names: list[str], times: float) -> str:
-    again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
+    again = (
+        f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
+    )
     found = _reuse_of(p, names)
     if found is None:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)

@@ -79,10 +79,15 @@ class ReplayCache:
         mine = (self.version, key)
 
         def look_up(file: sqlite3.Connection) -> bytes | None:
-            row = file.execute("SELECT result, used FROM replays WHERE version = ? AND key = ?", mine).fetchone()
+            row = file.execute(
+                "SELECT result, used FROM replays WHERE version = ? AND key = ?", mine
+            ).fetchone()
             if row is not None and not 0 <= time.time() - row[1] < USED_AGAIN_S:
                 with suppress(sqlite3.Error):
-                    file.execute("UPDATE replays SET used = ? WHERE version = ? AND key = ?", (time.time(), *mine))
+                    file.execute(
+                        "UPDATE replays SET used = ? WHERE version = ? AND key = ?",
+                        (time.time(), *mine),
+                    )
             return None if row is None else bytes(row[0])
 
         record = self._try(look_up)
@@ -96,7 +101,10 @@ class ReplayCache:
         result = zlib.compress(json.dumps(plain, separators=(",", ":"), allow_nan=False).encode())
 
         def keep(file: sqlite3.Connection) -> None:
-            file.execute("INSERT OR REPLACE INTO replays VALUES (?, ?, ?, ?)", (self.version, key, time.time(), result))
+            file.execute(
+                "INSERT OR REPLACE INTO replays VALUES (?, ?, ?, ?)",
+                (self.version, key, time.time(), result),
+            )
             used = _used_bytes(file)
             if used > self.most_bytes:
                 self._drop_oldest(file, used)
@@ -108,7 +116,9 @@ class ReplayCache:
             counts = "SELECT count(*), coalesce(sum(version = ?), 0) FROM replays"
             return *file.execute(counts, (self.version,)).fetchone(), _used_bytes(file)
 
-        return CacheState(self.place, *((self._try(count) if self.place.is_file() else None) or (0, 0, 0)))
+        return CacheState(
+            self.place, *((self._try(count) if self.place.is_file() else None) or (0, 0, 0))
+        )
 
     def clear(self) -> None:
         """Drop all results, and the file. Raises OSError: the file is there and cannot be removed."""
@@ -118,7 +128,8 @@ class ReplayCache:
     def _drop_oldest(self, file: sqlite3.Connection, used: int) -> None:
         """Drop results until `KEPT_SHARE` of the bytes are left: those of other versions first, then the oldest."""
         rows = file.execute(
-            "SELECT version, key, length(result) FROM replays ORDER BY version = ?, used", (self.version,)
+            "SELECT version, key, length(result) FROM replays ORDER BY version = ?, used",
+            (self.version,),
         ).fetchall()
         excess = (used - KEPT_SHARE * self.most_bytes) * sum(row[2] for row in rows) / used
         for version, key, size in rows:
@@ -137,7 +148,10 @@ class ReplayCache:
                     file.execute("PRAGMA synchronous = OFF")  # what a crash damages is begun anew
                     file.execute(TABLE)
                     return work(file)
-            except (OSError, sqlite3.OperationalError):  # locked for too long, read-only, or a full disk
+            except (
+                OSError,
+                sqlite3.OperationalError,
+            ):  # locked for too long, read-only, or a full disk
                 return None
             except sqlite3.DatabaseError:
                 with suppress(OSError):
@@ -147,7 +161,8 @@ class ReplayCache:
 
 def _used_bytes(file: sqlite3.Connection) -> int:
     pages, free, size = (
-        file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        file.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
     )
     return int((pages - free) * size)
 
@@ -187,14 +202,21 @@ def from_plain(plain: dict[str, Any]) -> Replay:
     """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
     traffic = Traffic(tuple(TrafficRow(**row) for row in plain["traffic"]["rows"]))
     share = plain["share"] and PlayedHeads(**plain["share"])
-    return Replay(**plain | {"traffic": traffic, "launches": tuple(map(_launch, plain["launches"])), "share": share})
+    return Replay(
+        **plain
+        | {"traffic": traffic, "launches": tuple(map(_launch, plain["launches"])), "share": share}
+    )
 
 
 def _launch(plain: dict[str, Any]) -> ReplayedLaunch:
     windows, coarse = plain["windows"], plain["coarse"]
     if windows is not None:
         arrays = {
-            name: np.array(values, dtype=np.int64) for name, values in windows.items() if isinstance(values, list)
+            name: np.array(values, dtype=np.int64)
+            for name, values in windows.items()
+            if isinstance(values, list)
         }
         windows = Windows(**windows | arrays)
-    return ReplayedLaunch(**plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows})
+    return ReplayedLaunch(
+        **plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows}
+    )

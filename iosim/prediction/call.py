@@ -43,7 +43,11 @@ class Call:
 
     @classmethod
     def of(
-        cls, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, chain: Chain | None = None
+        cls,
+        problem: AttentionProblem,
+        kernel: Kernel,
+        profile: HardwareProfile,
+        chain: Chain | None = None,
     ) -> Call:
         """Work a call out. `chain`: in place of the one that the kernel's algorithm plans for the problem. Raises
         InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
@@ -53,7 +57,9 @@ class Call:
 
     @cached_property
     def bounds(self) -> HbmBounds:
-        return bounds(self.problem, self.chain, self.counted, sum(sum(adds.values()) for adds in self.added))
+        return bounds(
+            self.problem, self.chain, self.counted, sum(sum(adds.values()) for adds in self.added)
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,9 +89,13 @@ class Call:
     def capacity(self, l2_start: str = "cold") -> Traffic:
         from iosim.readers import capacity
 
-        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, reach, l2_start == "warm")
+        return capacity.estimate(
+            self.chain, self.profile, self.counted, self.residencies, reach, l2_start == "warm"
+        )
 
-    def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
+    def time(
+        self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True
+    ) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""
         of_call = (self.problem, self.chain, traffic, self.profile, self.residencies, self.kernel)
         return chain_time(*of_call, measured=measured, conditions=conditions)
@@ -104,12 +114,16 @@ class Call:
     def replay_inputs(self, play: Play | None = None) -> Inputs:
         """All that a replay of the call depends on; by default of all of it, from a cold L2."""
         of_launch = tuple(
-            launch_inputs(self.problem, self.kernel, self.profile, launch, resident.slots, pace, added)
+            launch_inputs(
+                self.problem, self.kernel, self.profile, launch, resident.slots, pace, added
+            )
             for launch, resident, pace, added in zip(
                 self.chain.launches, self.residencies, self.paces, self.added, strict=True
             )
         )
-        return replay_inputs(self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play())
+        return replay_inputs(
+            self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play()
+        )
 
     def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
         return replay(self.replay_inputs(play), trace)

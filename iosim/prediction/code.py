@@ -31,7 +31,9 @@ from iosim.readers.timing.chain_time import ChainTime
 from iosim.show.shown import Shown
 
 NO_REGISTERS = "registers are not known without machine code: CTAs of an SM are counted by shared memory and threads"
-NO_TIME = "time: bytes at HBM and L2 alone, for without machine code nothing is known of what is computed"
+NO_TIME = (
+    "time: bytes at HBM and L2 alone, for without machine code nothing is known of what is computed"
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
     matching = matching or [e for e in known.values() if name is not None and name in e.name]
     if len(matching) == 1:
         entry = matching[0]
-        lined = function is not None and any(one.ptx_line is not None for one in function.instructions)
+        lined = function is not None and any(
+            one.ptx_line is not None for one in function.instructions
+        )
         return entry, function if lined else _assembled(text_of[entry.name], entry, cc) or function
     if not known:
         raise InputError(
@@ -155,7 +159,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
             "asm['ptx'], or a cubin with its .ptx beside it"
         )
     asked = f"`entry` '{name}'" if name else "`entry` is missing"
-    raise InputError(f"{asked}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}")
+    raise InputError(
+        f"{asked}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}"
+    )
 
 
 def _assembled(text: str, entry: Entry, cc: int) -> Function | None:
@@ -193,7 +199,9 @@ def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
     return PlannedCode(launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, said)
 
 
-def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
+def predict_call(
+    code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE
+) -> CodePrediction:
     """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
     planned = planned_code(code, profile)
     launch, call, work, said = planned.launch, planned.call, planned.work, planned.notes
@@ -207,9 +215,16 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     traffic = call.counted + hbm
     lacking = () if code.function is not None else (NO_REGISTERS, NO_TIME)
     return CodePrediction(
-        launch, call, traffic, call.time(traffic, conditions), method, conditions, replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))), work,
-    )  # fmt: skip
+        launch,
+        call,
+        traffic,
+        call.time(traffic, conditions),
+        method,
+        conditions,
+        replay,
+        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
+        work,
+    )
 
 
 def _stand_in() -> AttentionProblem:

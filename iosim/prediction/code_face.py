@@ -23,7 +23,11 @@ CONFLICTS = 1.5
 
 def answer(p: CodePrediction) -> str:
     """The sentence that comes first."""
-    hbm = f"reads {bytes_text(p.hbm.read)} from HBM and writes {bytes_text(p.hbm.write)}" if p.replay else ""
+    hbm = (
+        f"reads {bytes_text(p.hbm.read)} from HBM and writes {bytes_text(p.hbm.write)}"
+        if p.replay
+        else ""
+    )
     l2 = f"SM<->L2 {bytes_text(p.l2.read)} read, {bytes_text(p.l2.write)} written"
     time = f"{seconds_text(p.time_s)}, bound by {p.bound_by}"
     return sentences((f"{p.name} on {p.profile.name} {hbm or 'moves'}; {l2}; {time}", *problems(p)))
@@ -40,12 +44,16 @@ def problems(p: CodePrediction) -> list[str]:
             f"{'stores' if worst.mode is Mode.STORE else 'loads'} of {worst.tensor} ({worst.line or worst.text}) use "
             f"{worst.used_share:.0%} of the sectors that they touch"
         )
-    shared = [g for g in sums if g.space == SHARED and g.wavefronts > CONFLICTS * g.least_wavefronts]
+    shared = [
+        g for g in sums if g.space == SHARED and g.wavefronts > CONFLICTS * g.least_wavefronts
+    ]
     if shared:
         worst = max(shared, key=lambda g: g.wavefronts)
         times = worst.wavefronts / worst.least_wavefronts
         place = worst.line or worst.number
-        found.append(f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts")
+        found.append(
+            f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts"
+        )
     return found
 
 
@@ -62,13 +70,23 @@ def groups(p: CodePrediction) -> list[Group]:
     """Accesses by source line, tensor, kind and loop."""
     together: dict[tuple[Any, ...], list[Site]] = {}
     for site in p.sites:
-        key = (site.space, site.mode, site.tensor, site.line or site.number, site.loop, site.width, site.asynchronous)
+        key = (
+            site.space,
+            site.mode,
+            site.tensor,
+            site.line or site.number,
+            site.loop,
+            site.width,
+            site.asynchronous,
+        )
         together.setdefault(key, []).append(site)
     return [Group(_sum(sites), _served(p, sites)) for sites in together.values()]
 
 
 def _served(p: CodePrediction, sites: list[Site]) -> float | None:
-    cached = [s for s in sites if s.space == GLOBAL and s.mode is Mode.LOAD and s.through_l1 and s.sectors]
+    cached = [
+        s for s in sites if s.space == GLOBAL and s.mode is Mode.LOAD and s.through_l1 and s.sectors
+    ]
     if not cached:
         return None
     missed = sum(p.launch.missed.get(s.number, 1.0) * s.sectors for s in cached)
@@ -117,12 +135,16 @@ def tensor_table(p: CodePrediction) -> Table:
         (tensor, way, sizes.get(tensor), l2.get((tensor, way)), hbm.get((tensor, way)))
         for tensor, way in dict.fromkeys((*l2, *hbm))
     )
-    return Table(columns_of("tensor | direction= | size_bytes=size | l2_bytes=SM<->L2 | hbm_bytes=HBM"), rows)
+    return Table(
+        columns_of("tensor | direction= | size_bytes=size | l2_bytes=SM<->L2 | hbm_bytes=HBM"), rows
+    )
 
 
 def site_table(p: CodePrediction) -> Table:
     """Loads and stores by line of the source, those that move most first."""
-    found = sorted(groups(p), key=lambda group: -(group.sum.sectors * 32 + group.sum.wavefronts * 128))
+    found = sorted(
+        groups(p), key=lambda group: -(group.sum.sectors * 32 + group.sum.wavefronts * 128)
+    )
     rows = []
     for group in found[:SHOWN_SITES]:
         g = group.sum
@@ -131,10 +153,19 @@ def site_table(p: CodePrediction) -> Table:
         each = g.sectors_per_request if g.space == GLOBAL else None
         used = g.used_share if g.space == GLOBAL else None
         waves = g.wavefronts / g.least_wavefronts if g.space == SHARED else None
-        rows.append((
-            g.line or f"instruction {g.number // 2}", f"{g.mode} {g.width} bytes a lane", g.tensor or g.space,
-            g.requests, each, used, group.served, waves, _moves(g),
-        ))  # fmt: skip
+        rows.append(
+            (
+                g.line or f"instruction {g.number // 2}",
+                f"{g.mode} {g.width} bytes a lane",
+                g.tensor or g.space,
+                g.requests,
+                each,
+                used,
+                group.served,
+                waves,
+                _moves(g),
+            )
+        )
     told = (
         "line | access= | tensor= | requests:count | sectors:number=sectors a request | used:percent=of them used | "
         "l1:percent=served by L1 | conflicts:ratio=bank conflicts | loop=from trip to trip"
@@ -154,9 +185,19 @@ def _moves(g: Site) -> str:
 
 def body(p: CodePrediction) -> str:
     tables = (level_table(p), tensor_table(p), site_table(p))
-    texts = [line for table in tables for line in (*("  " + x for x in table.text().splitlines()), "")]
+    texts = [
+        line for table in tables for line in (*("  " + x for x in table.text().splitlines()), "")
+    ]
     notes = [f"  note: {note}" for note in (*p.notes, *p.time.missing)]
-    return "\n".join([*head_lines(p), "", *texts, f"  time {seconds_text(p.time_s)}, bound by {p.bound_by}", *notes])
+    return "\n".join(
+        [
+            *head_lines(p),
+            "",
+            *texts,
+            f"  time {seconds_text(p.time_s)}, bound by {p.bound_by}",
+            *notes,
+        ]
+    )
 
 
 def as_text(p: CodePrediction) -> str:
@@ -169,37 +210,68 @@ def line(p: CodePrediction) -> str:
 
 def parts(p: CodePrediction) -> list[Part]:
     """What the text says, with its tables as tables."""
-    return [answer(p), *(x.strip() for x in head_lines(p)), level_table(p), tensor_table(p), site_table(p), p.notes]
+    return [
+        answer(p),
+        *(x.strip() for x in head_lines(p)),
+        level_table(p),
+        tensor_table(p),
+        site_table(p),
+        p.notes,
+    ]
 
 
 def as_dict(p: CodePrediction) -> dict[str, Any]:
     e, launch = p.evaluated, p.launch.launch
     return {
-        "kernel": {"name": p.name, "grid": list(e.grid), "block": list(e.block),
-                   "registers": launch.resources.registers, "shared_memory_bytes": launch.resources.shared_memory_bytes,
-                   "ctas_per_sm": p.launch.occupancy.ctas_per_sm},
-        "arguments": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in e.bound.tensors],
+        "kernel": {
+            "name": p.name,
+            "grid": list(e.grid),
+            "block": list(e.block),
+            "registers": launch.resources.registers,
+            "shared_memory_bytes": launch.resources.shared_memory_bytes,
+            "ctas_per_sm": p.launch.occupancy.ctas_per_sm,
+        },
+        "arguments": [
+            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in e.bound.tensors
+        ],
         "profile": p.profile.name,
         "l2_start": p.conditions.l2_start,
         "method": p.method,
-        "totals": {"hbm": {"read": p.hbm.read, "write": p.hbm.write} if p.replay else None,
-                   "l2": {"read": p.l2.read, "write": p.l2.write}},
+        "totals": {
+            "hbm": {"read": p.hbm.read, "write": p.hbm.write} if p.replay else None,
+            "l2": {"read": p.l2.read, "write": p.l2.write},
+        },
         "traffic": [row.to_dict() for row in p.traffic],
-        "counters": {"global_load_sectors": e.sectors(Mode.LOAD), "global_store_sectors": e.sectors(Mode.STORE),
-                     "shared_load_wavefronts": e.wavefronts(Mode.LOAD),
-                     "shared_store_wavefronts": e.wavefronts(Mode.STORE)} | (p.work.counters if p.work else {}),
+        "counters": {
+            "global_load_sectors": e.sectors(Mode.LOAD),
+            "global_store_sectors": e.sectors(Mode.STORE),
+            "shared_load_wavefronts": e.wavefronts(Mode.LOAD),
+            "shared_store_wavefronts": e.wavefronts(Mode.STORE),
+        }
+        | (p.work.counters if p.work else {}),
         "sites": [_site(p, site) for site in p.sites],
         "time_s": p.time_s,
         "bound_by": p.bound_by,
         "notes": [*p.notes, *p.time.missing],
-    }  # fmt: skip
+    }
 
 
 def _site(p: CodePrediction, site: Site) -> dict[str, Any]:
     return {
-        "instruction": site.text, "line": site.line, "space": site.space, "mode": str(site.mode),
-        "tensor": site.tensor, "loop": site.loop, "requests": site.requests, "sectors": site.sectors,
-        "wavefronts": site.wavefronts, "bytes": site.bytes, "used_share": site.used_share,
-        "served_by_l1": 1 - p.launch.missed[site.number] if site.number in p.launch.missed else None,
-        "strides": list(site.strides), "past_end_bytes": max(0, site.past_end),
-    }  # fmt: skip
+        "instruction": site.text,
+        "line": site.line,
+        "space": site.space,
+        "mode": str(site.mode),
+        "tensor": site.tensor,
+        "loop": site.loop,
+        "requests": site.requests,
+        "sectors": site.sectors,
+        "wavefronts": site.wavefronts,
+        "bytes": site.bytes,
+        "used_share": site.used_share,
+        "served_by_l1": 1 - p.launch.missed[site.number]
+        if site.number in p.launch.missed
+        else None,
+        "strides": list(site.strides),
+        "past_end_bytes": max(0, site.past_end),
+    }

@@ -14,7 +14,11 @@ from iosim.prediction.result import Prediction
 
 def who(p: Prediction) -> str:
     """The kernel and the GPU, and the type where its products do not run on tensor cores."""
-    slow = f" in {p.problem.dtype} on fp32 units" if p.profile.computes_in_fp32(p.problem.dtype) else ""
+    slow = (
+        f" in {p.problem.dtype} on fp32 units"
+        if p.profile.computes_in_fp32(p.problem.dtype)
+        else ""
+    )
     return f"{p.kernel.name} on {p.profile.name}{slow}"
 
 
@@ -22,7 +26,12 @@ def confidence(predictions: Iterable[Prediction]) -> str:
     """One word on how HBM bytes were found, and whether counters of that kernel on that GPU were compared with such
     predictions. `basis` has the rest."""
     several = list(predictions)
-    words = {"bounds": "Bounded", "capacity": "Estimated", "sampled": "Simulated in part", "replay": "Simulated"}
+    words = {
+        "bounds": "Bounded",
+        "capacity": "Estimated",
+        "sampled": "Simulated in part",
+        "replay": "Simulated",
+    }
     found = list(dict.fromkeys(words[p.method] for p in several))
     start = f"{found[0]}{', in part ' if len(found) > 1 else ''}{' and '.join(one.lower() for one in found[1:])}"
     played = [p for p in several if p.method not in ("bounds", "capacity")]
@@ -63,7 +72,9 @@ def basis(predictions: Iterable[Prediction]) -> tuple[str, ...]:
         rests_on = f"The L2 model's numbers{where}: {numbers}"
         bases += [rests_on] if numbers and rests_on not in bases else []
     by_default = told((p.kernel, p.profile) for p in several)
-    return tuple(part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part)
+    return tuple(
+        part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part
+    )
 
 
 def backing(predictions: Iterable[Prediction]) -> str:
@@ -81,7 +92,11 @@ def basis_text(predictions: Iterable[Prediction]) -> str:
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
     spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
-    return f"{listed(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
+    return (
+        f"{listed(spilling)} would spill registers, at a cost that is in no number here"
+        if spilling
+        else ""
+    )
 
 
 MEASURED = "measured"
@@ -89,7 +104,9 @@ MEASURED = "measured"
 CHECKED = "checked against that GPU's counters"
 UNCHECKED = "not checked against that GPU's counters"
 NOT_COUNTED = "with no counters of this kernel to compare with"
-TOO_LONG = "which beyond 131,072 keys was counted to be off: reads of 0.2 to 1.5 times the predicted ones"
+TOO_LONG = (
+    "which beyond 131,072 keys was counted to be off: reads of 0.2 to 1.5 times the predicted ones"
+)
 
 
 def _basis(p: Prediction) -> tuple[str, str]:

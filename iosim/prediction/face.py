@@ -20,8 +20,14 @@ LEVEL_NAMES: dict[Level, str] = {
     "side": "L2<->memory-side cache",
     "hbm": "HBM",
 }
-ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
-                 "instructions": "instructions", "awake": "being awake"}  # fmt: skip
+ENERGY_TITLES = {
+    "hbm": "HBM",
+    "l2": "L2",
+    "smem": "shared memory",
+    "tensor": "tensor cores",
+    "instructions": "instructions",
+    "awake": "being awake",
+}
 
 
 def line(p: Prediction) -> str:
@@ -38,8 +44,17 @@ def as_text(p: Prediction) -> str:
 
 
 def body(p: Prediction) -> str:
-    return "\n".join([*head_lines(p), "", *_indented(level_table(p).text()), "",
-                      *_indented(tensor_table(p).text()), "", *foot_lines(p)])  # fmt: skip
+    return "\n".join(
+        [
+            *head_lines(p),
+            "",
+            *_indented(level_table(p).text()),
+            "",
+            *_indented(tensor_table(p).text()),
+            "",
+            *foot_lines(p),
+        ]
+    )
 
 
 def _indented(table: str) -> list[str]:
@@ -51,7 +66,8 @@ def head_lines(p: Prediction) -> list[str]:
     return [
         f"{k.name} on {p.profile.name}: {p.problem.line}",
         f"  tile {k.tile}, {some(k.tile.warps, 'warp')}, {some(k.tile.stages, 'stage')}, order {k.schedule.order}, "
-        f"keys {k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
+        f"keys {k.schedule.direction}, {k.schedule.scheduler}"
+        + (f", {k.splits} splits" if k.splits > 1 else ""),
     ]
 
 
@@ -61,7 +77,11 @@ def foot_lines(p: Prediction) -> list[str]:
     return [
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} ({least}); {p.flops / 1e9:,.1f} GFLOP; "
         f"memory {bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
-        *([] if hits is None else [f"  {hits:.1%} of the bytes that are read from an L2 lie in it"]),
+        *(
+            []
+            if hits is None
+            else [f"  {hits:.1%} of the bytes that are read from an L2 lie in it"]
+        ),
         *range_lines(p),
         f"  {energy_line(p)}",
         *(f"  why: {text}" for text in [why(p)] if text),
@@ -76,8 +96,15 @@ def range_lines(p: Prediction) -> list[str]:
     the time for rates that were not measured on it, where there are such."""
     lines, span, times = [], p.hbm_range, p.time_range
     if span is not None:
-        read, write = (f"{bytes_text(least)} to {bytes_text(highest)}" for least, highest in (span.read, span.write))
-        why = [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"] if span.constants else []
+        read, write = (
+            f"{bytes_text(least)} to {bytes_text(highest)}"
+            for least, highest in (span.read, span.write)
+        )
+        why = (
+            [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"]
+            if span.constants
+            else []
+        )
         if span.outgrown:
             why.append("how far CTAs drift apart, which is not understood over so many keys")
         elif span.drifts:
@@ -87,7 +114,9 @@ def range_lines(p: Prediction) -> list[str]:
     if times is not None:
         least, highest = map(seconds_text, times.seconds)
         unmeasured = ", ".join(times.rates)
-        lines.append(f"  range: time {least} to {highest}, for rates that were not measured on this GPU ({unmeasured})")
+        lines.append(
+            f"  range: time {least} to {highest}, for rates that were not measured on this GPU ({unmeasured})"
+        )
     return lines
 
 
@@ -95,7 +124,9 @@ def energy_line(p: Prediction) -> str:
     energy, power = p.energy_j, p.time.power_w
     if energy is None or power is None:
         return "energy not known on this GPU"
-    parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
+    parts = ", ".join(
+        f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules
+    )
     clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
     text = f"energy {joules_text(math.fsum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
     if p.energy_range_j is None:
@@ -106,7 +137,9 @@ def energy_line(p: Prediction) -> str:
 
 def level_table(p: Prediction) -> Table:
     bounds = p.hbm_bounds
-    rows: list[tuple[Cell, ...]] = [("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))]
+    rows: list[tuple[Cell, ...]] = [
+        ("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))
+    ]
     if p.smem is not None:
         rows.insert(0, ("shared memory (counted)", p.smem.read, p.smem.write))
     below = "L2"
@@ -114,7 +147,9 @@ def level_table(p: Prediction) -> Table:
         below = "memory-side cache"
         rows.append((f"L2s <-> {below} ({p.method})", p.side.read, p.side.write))
     if p.hbm_known:
-        rows.append((f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
+        rows.append(
+            (f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write"))
+        )
     if p.check_bits.total:
         rows.append(("  of it check bits", p.check_bits.read, p.check_bits.write))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
@@ -130,7 +165,12 @@ def tensor_table(p: Prediction) -> Table:
     if bytes_of["smem"]:  # both directions of a tensor together
         tensors = list(dict.fromkeys(key[:2] for key in keys if key[1] != INSTRUCTIONS))
         launches = [n.name for n in p.chain.launches]
-        keys.sort(key=lambda k: (launches.index(k[0]), tensors.index(k[:2]) if k[:2] in tensors else len(tensors)))
+        keys.sort(
+            key=lambda k: (
+                launches.index(k[0]),
+                tensors.index(k[:2]) if k[:2] in tensors else len(tensors),
+            )
+        )
     rows = ((*key, *(bytes_of[level].get(key) for level in LEVEL_NAMES)) for key in keys)
     levels = " | ".join(f"{level}_bytes={name}" for level, name in LEVEL_NAMES.items())
     table = Table(columns_of(f"launch | tensor | direction= | {levels}"), tuple(rows))
@@ -173,7 +213,9 @@ def _panel(p: Prediction, level: Level) -> Panel:
         data.append(axes.bar(word, [t for t, _ in mine], [v for _, v in mine], hover, n))
         readings += [f"{t} {word} {bytes_text(v)}" for t, v in mine]
     y = axes.linear_axis(
-        (sum(n for (t, _), n in bytes_of.items() if t == name) for name in names), quantity, bytes_text
+        (sum(n for (t, _), n in bytes_of.items() if t == name) for name in names),
+        quantity,
+        bytes_text,
     )
     layout = axes.layout(axes.category_axis(names), y, barmode="stack")
     return Panel(level, title, f"{title}: {', '.join(readings)}.", tuple(data), layout)
@@ -187,11 +229,32 @@ def time_table(p: Prediction) -> Table:
         alone = {name: seconds for name, seconds in t.seconds.items() if name != "latency"}
         longest = max(alone, key=lambda name: alone[name]) if alone else ""
         power = t.power_w
-        rows.append((
-            t.name, seconds_text(t.total_s), seconds_text(t.parts["start"]), longest,
-            seconds_text(t.parts["work"]), seconds_text(t.parts["waits"]),
-            ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in alone.items() if name != longest),
-            f"{t.clock_hz / 1e6:,.0f} MHz" if t.clock_hz else "", f"{power:,.0f} W" if power is not None else "",
-        ))  # fmt: skip
-    titles = ("launch", "time", "start", "longest", "its work", "waits", "the others alone", "clock", "power")
+        rows.append(
+            (
+                t.name,
+                seconds_text(t.total_s),
+                seconds_text(t.parts["start"]),
+                longest,
+                seconds_text(t.parts["work"]),
+                seconds_text(t.parts["waits"]),
+                ", ".join(
+                    f"{name} {seconds_text(seconds)}"
+                    for name, seconds in alone.items()
+                    if name != longest
+                ),
+                f"{t.clock_hz / 1e6:,.0f} MHz" if t.clock_hz else "",
+                f"{power:,.0f} W" if power is not None else "",
+            )
+        )
+    titles = (
+        "launch",
+        "time",
+        "start",
+        "longest",
+        "its work",
+        "waits",
+        "the others alone",
+        "clock",
+        "power",
+    )
     return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), tuple(rows))

@@ -49,14 +49,20 @@ def try_many(
 ) -> Iterator[Prediction | InputError]:
     """As `predict_many`, with the error in place of a prediction that cannot be made. Raises InputError: `jobs` below
     1."""
-    little = isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
+    little = (
+        isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
+    )
     at_once = (1 if little else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
     shares = length_hint(requests) != 1
-    replays = Replays(shares=shares, kept_accesses=KEPT_OF_MANY if shares and jobs is None else None)
+    replays = Replays(
+        shares=shares, kept_accesses=KEPT_OF_MANY if shares and jobs is None else None
+    )
     if at_once == 1:
-        outcomes: Iterator[Prediction | InputError] = (_tried(request, replays) for request in requests)
+        outcomes: Iterator[Prediction | InputError] = (
+            _tried(request, replays) for request in requests
+        )
     else:
         outcomes = _in_threads(requests, at_once, replays)
     return iter(progress(_Sized(outcomes, length_hint(requests))))
@@ -92,7 +98,9 @@ class _Sized:
         return self.size
 
 
-def _in_threads(requests: Iterable[Request], threads: int, replays: Replays) -> Iterator[Prediction | InputError]:
+def _in_threads(
+    requests: Iterable[Request], threads: int, replays: Replays
+) -> Iterator[Prediction | InputError]:
     from concurrent.futures import ThreadPoolExecutor
 
     stop = threading.Event()

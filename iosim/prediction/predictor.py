@@ -85,7 +85,9 @@ class Request(Conditions):
         Raises:
             InputError: as `predict` does.
         """
-        gpu = (load_profile(self.profile) if isinstance(self.profile, str) else self.profile).with_ecc(self.ecc)
+        gpu = (
+            load_profile(self.profile) if isinstance(self.profile, str) else self.profile
+        ).with_ecc(self.ecc)
         call = planned(self.problem, self.kernel, gpu, self.overrides, self.chain)
         method, why = (self.method, ()) if self.method is not None else _by_default(call)
         try:
@@ -93,7 +95,9 @@ class Request(Conditions):
         except TooLargeError as error:
             if self.method is not None:
                 raise
-            method, why, (hbm, notes, played) = _smaller(call, method, error, self.l2_start, replays)
+            method, why, (hbm, notes, played) = _smaller(
+                call, method, error, self.l2_start, replays
+            )
         if method == "sampled" and played is not None and played.is_whole:
             method = "replay"
         traffic = call.counted + hbm
@@ -147,7 +151,9 @@ def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
         return "replay", ()
-    stay_whole = (replace(chain, launches=(launch,)) for launch in chain.launches if not repeats(launch))
+    stay_whole = (
+        replace(chain, launches=(launch,)) for launch in chain.launches if not repeats(launch)
+    )
     if sum(map(tile_accesses, stay_whole)) <= QUICK_ACCESSES:
         return "sampled", ()
     return "capacity", (
@@ -166,7 +172,9 @@ def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
     reason = why_missing()
     if reason is None:
         return method, why
-    warnings.warn(f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=4)
+    warnings.warn(
+        f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=4
+    )
     return "capacity", why
 
 
@@ -179,7 +187,9 @@ def check_fits(call: Call) -> None:
             raise does_not_fit(tile, launch.resources.threads, resident.occupancy, call.profile)
 
 
-def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: HardwareProfile) -> InputError:
+def does_not_fit(
+    tile: str, threads: int, occupancy: Occupancy, profile: HardwareProfile
+) -> InputError:
     return InputError(f"`tile` {tile} with {threads} threads: {occupancy.reason} ({profile.name})")
 
 
@@ -203,4 +213,8 @@ def _smaller(
         with suppress(TooLargeError):
             return "sampled", (), hbm_traffic(call, "sampled", l2_start, replays)
     reason = str(error).split(": ", 1)[1].split(";")[0]
-    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", l2_start, replays)
+    return (
+        "capacity",
+        (f"HBM: no replay: {reason}",),
+        hbm_traffic(call, "capacity", l2_start, replays),
+    )

@@ -74,7 +74,12 @@ class HbmRange:
     def to_dict(self) -> dict[str, Any]:
         constants = {name: list(values) for name, values in self.constants.items()}
         hbm = {"read": list(self.read), "write": list(self.write)}
-        return {"hbm": hbm, "constants": constants, "drifts": self.drifts, "outgrown": self.outgrown}
+        return {
+            "hbm": hbm,
+            "constants": constants,
+            "drifts": self.drifts,
+            "outgrown": self.outgrown,
+        }
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,17 @@ class TimeRange:
     rates: Mapping[str, tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
+        return {
+            "time_s": list(self.seconds),
+            "rates": {name: list(values) for name, values in self.rates.items()},
+        }
 
 
 def may_drift(call: Call, read: int) -> bool:
     """True where CTAs of a loop may part: what is read from HBM, `read` bytes, is read again and again."""
-    return read > READ_AGAIN * call.bounds.compulsory_read and any(map(is_attention_loop, call.chain.launches))
+    return read > READ_AGAIN * call.bounds.compulsory_read and any(
+        map(is_attention_loop, call.chain.launches)
+    )
 
 
 def has_outgrown(call: Call, read: int) -> bool:
@@ -99,7 +109,9 @@ def has_outgrown(call: Call, read: int) -> bool:
     return may_drift(call, read) and max(call.problem.seq_q, call.problem.seq_k) > COUNTED_TOKENS
 
 
-def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, int]) -> HbmRange | None:
+def hbm_range(
+    call: Call, method: Method, l2_start: str, predicted: tuple[int, int]
+) -> HbmRange | None:
     """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
     constants are the GPU's own and CTAs read no tile again."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
@@ -111,7 +123,9 @@ def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, i
         sampled = tile_accesses(call.chain) > RANGE_ACCESSES
         play = play_of(call, "sampled" if sampled else method, l2_start, RANGE_ACCESSES)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
-        several += [_again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts]
+        several += [
+            _again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts
+        ]
     margins = {"read": DRIFTING if drifts else 0.0, "write": 0.0}
     read, write = (
         tuple(map(int, _widened(alternatives, direction, margins[direction])))
@@ -119,20 +133,30 @@ def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, i
     )
     outgrown = has_outgrown(call, predicted[0])
     if outgrown:
-        read = min(read[0], round(OUTGROWN[0] * predicted[0])), max(read[1], round(OUTGROWN[1] * predicted[0]))
+        read = (
+            min(read[0], round(OUTGROWN[0] * predicted[0])),
+            max(read[1], round(OUTGROWN[1] * predicted[0])),
+        )
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
     ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
     return HbmRange(*ends, constants, drifts, outgrown)
 
 
-def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:
+def time_range(
+    call: Call, traffic: Traffic, found_s: float, conditions: Conditions
+) -> TimeRange | None:
     """The range of a call that was predicted to take `found_s`; None where its GPU's rates were measured."""
     rates = {name: RATES_KNOWN[name] for name in unmeasured_rates(call.profile)}
     if not rates:
         return None
-    profiles = (_scaled(call.profile, {name: shares[end] for name, shares in rates.items()}) for end in (0, 1))
-    others = (replace(call, profile=profile).time(traffic, conditions).total_s for profile in profiles)
+    profiles = (
+        _scaled(call.profile, {name: shares[end] for name, shares in rates.items()})
+        for end in (0, 1)
+    )
+    others = (
+        replace(call, profile=profile).time(traffic, conditions).total_s for profile in profiles
+    )
     return TimeRange(_widened((found_s, *others), "time"), rates)
 
 
@@ -142,7 +166,9 @@ def _widened(several: tuple[float, ...], direction: str, share: float = 0.0) -> 
     return max(0, low - max(share * low, least)), high + max(share * high, least)
 
 
-def extremes(profile: HardwareProfile, constants: Mapping[str, tuple[float, float]]) -> list[HardwareProfile]:
+def extremes(
+    profile: HardwareProfile, constants: Mapping[str, tuple[float, float]]
+) -> list[HardwareProfile]:
     """The GPU with an L2 that holds least, and with one that holds most; each once, and not as it is."""
     least = {name: values[name == "l2_partitions"] for name, values in constants.items()}
     largest = {name: values[name != "l2_partitions"] for name, values in constants.items()}
@@ -162,7 +188,9 @@ def _scaled(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareP
         for rate in HBM_RATES if name == HBM_RATES[0] else (name,):
             value = getattr(profile, rate)
             if isinstance(value, Mapping):
-                changed[rate] = {dtype: rate_of_type * factor for dtype, rate_of_type in value.items()}
+                changed[rate] = {
+                    dtype: rate_of_type * factor for dtype, rate_of_type in value.items()
+                }
             else:
                 changed[rate] = value and value * factor
     return replace(profile, **changed)
@@ -174,11 +202,15 @@ def exactness(problem: AttentionProblem, kernel: Kernel, chain: Chain, traffic: 
     exceptions = []
     spilled = sum(int(r.bytes) for r in traffic if r.level == "l2" and r.tensor == SPILL)
     if spilled:
-        exceptions.append(f"the {bytes_text(spilled)} of spilled registers, counted at a few lengths")
+        exceptions.append(
+            f"the {bytes_text(spilled)} of spilled registers, counted at a few lengths"
+        )
     if problem.backward and _inferred_stores(chain):
         exceptions.append("the backward's writes, whose packets are inferred (up to 7 % off)")
     if algorithm_of(kernel.algorithm).standard and _fp32_products(chain):
-        exceptions.append("reads of fp32 products that find data in L1, which is not modelled (up to 21 % too many)")
+        exceptions.append(
+            "reads of fp32 products that find data in L1, which is not modelled (up to 21 % too many)"
+        )
     return f"{CONFIRMED}{' but for ' if exceptions else ''}{' and '.join(exceptions)}"
 
 
@@ -189,5 +221,10 @@ def _inferred_stores(chain: Chain) -> bool:
 
 def _fp32_products(chain: Chain) -> bool:
     products = (launch for launch in chain.launches if launch.work.flops_per_pair)
-    loads = (a for launch in products for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD)
+    loads = (
+        a
+        for launch in products
+        for a in launch.accesses
+        if a.per is Per.PAIR and a.mode is Mode.LOAD
+    )
     return any(chain.tensors[a.tensor].element_bytes == 4 for a in loads)

@@ -34,7 +34,9 @@ def tile_accesses(chain: Chain) -> int:
         picks = launch.gathers(chain.tensors[access.tensor])
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
-    touched = sum(int(launch.touched.entries.size) for launch in chain.launches if launch.touched is not None)
+    touched = sum(
+        int(launch.touched.entries.size) for launch in chain.launches if launch.touched is not None
+    )
     return touched + sum(
         launch.visited_pairs * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
         for launch in chain.launches

@@ -102,7 +102,11 @@ class Prediction(Shown):
     def smem(self) -> Moved | None:
         """Bytes between shared memory and what computes: read out of it, written into it; None where the fragments of
         a launch are not known."""
-        return Moved(self.total("smem", "read"), self.total("smem", "write")) if self.smem_known() else None
+        return (
+            Moved(self.total("smem", "read"), self.total("smem", "write"))
+            if self.smem_known()
+            else None
+        )
 
     @property
     def side(self) -> Moved | None:
@@ -120,7 +124,9 @@ class Prediction(Shown):
         requested = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
         level: Level = "hbm" if self.side is None else "side"
         bytes_of = self.traffic.payload.tensors(level)
-        missed = sum(int(n) for (name, way), n in bytes_of.items() if way == "read" and name != CODE)
+        missed = sum(
+            int(n) for (name, way), n in bytes_of.items() if way == "read" and name != CODE
+        )
         return max(0.0, 1 - missed / requested) if requested else None
 
     def smem_known(self, launch: str | None = None) -> bool:
@@ -184,9 +190,13 @@ class Prediction(Shown):
         """Bytes at "l2", "hbm", "smem" or "side", read, written or both. Raises InputError: another level or direction,
         "hbm" of a prediction that knows its bounds alone, or "smem" where a launch's fragments are not known."""
         if level == "smem" and not self.smem_known():
-            raise InputError(f"`level` 'smem' is not known of kernel {self.kernel.name}; accepted: l2, hbm")
+            raise InputError(
+                f"`level` 'smem' is not known of kernel {self.kernel.name}; accepted: l2, hbm"
+            )
         if level == "hbm" and not self.hbm_known:
-            raise InputError("`level` 'hbm' is not known with `method` bounds; accepted: l2, or the bounds themselves")
+            raise InputError(
+                "`level` 'hbm' is not known with `method` bounds; accepted: l2, or the bounds themselves"
+            )
         return int(self.traffic.total(level, direction))
 
     @property
@@ -232,10 +242,16 @@ class Prediction(Shown):
         return self.method != "bounds"
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:
-        levels: dict[Level, bool] = {"hbm": self.hbm_known, "side": self.side is not None, "l2": True}
+        levels: dict[Level, bool] = {
+            "hbm": self.hbm_known,
+            "side": self.side is not None,
+            "l2": True,
+        }
         levels["smem"] = self.smem_known(launch)
         return {
-            level: {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
+            level: {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS}
+            if known
+            else None
             for level, known in levels.items()
         }
 
@@ -253,8 +269,12 @@ class Prediction(Shown):
             "fabric_bytes": self.replay.fabric_bytes if self.replay else None,
             "method": self.method,
             "totals": self._totals(),
-            "check_bits": {"read": self.check_bits.read, "write": self.check_bits.write} if self.hbm_known else None,
-            "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
+            "check_bits": {"read": self.check_bits.read, "write": self.check_bits.write}
+            if self.hbm_known
+            else None,
+            "launches": [
+                {"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches
+            ],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),
             "range": None if span is None else span.to_dict(),
@@ -311,4 +331,6 @@ def legend_of(methods: Iterable[str]) -> str | None:
 def method_of(methods: Iterable[Method]) -> Method:
     """The method of a sum: the least exact of its parts'."""
     used = set(methods)
-    return next((method for method in ("bounds", "capacity", "sampled") if method in used), "replay")
+    return next(
+        (method for method in ("bounds", "capacity", "sampled") if method in used), "replay"
+    )

@@ -86,16 +86,28 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
         used = low.count > 0
         span = int((low.first + low.count)[used].max() - low.first[used].min()) if used.any() else 0
         one_head, owners = span * per_index, len(set(owner[used].tolist()))
-        in_step, heads = _in_step(low, owner, slots) * per_index, _heads_at_once(launch, slots, owners)
+        in_step, heads = (
+            _in_step(low, owner, slots) * per_index,
+            _heads_at_once(launch, slots, owners),
+        )
 
     def moved(level: Level) -> int:
-        return sum(int(p.traffic.total(level, "read", launch=launch.name, tensor=name)) for name in names)
+        return sum(
+            int(p.traffic.total(level, "read", launch=launch.name, tensor=name)) for name in names
+        )
 
     return Reuse(
-        tensors=names, slots=slots, waves=launch.work_tiles / slots, capacity_bytes=partition_bytes(p),
-        one_head_bytes=one_head, all_bytes=owners * one_head, heads_at_once=heads,
-        in_step_bytes=in_step if low is not None else None, loaded_bytes=moved("l2"), hbm_read_bytes=moved("hbm"),
-    )  # fmt: skip
+        tensors=names,
+        slots=slots,
+        waves=launch.work_tiles / slots,
+        capacity_bytes=partition_bytes(p),
+        one_head_bytes=one_head,
+        all_bytes=owners * one_head,
+        heads_at_once=heads,
+        in_step_bytes=in_step if low is not None else None,
+        loaded_bytes=moved("l2"),
+        hbm_read_bytes=moved("hbm"),
+    )
 
 
 def _in_step(low: LoweredLaunch, owner: Int64, slots: int) -> int:

@@ -15,7 +15,15 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import BESIDES as BESIDES
 from iosim.problem.fields import FIELDS
 
-OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file")
+OF_MASKS = (
+    "mask",
+    "window",
+    "window_right",
+    "mask_block",
+    "mask_stride",
+    "global_tokens",
+    "mask_file",
+)
 """The fields of which `mask_of` makes a mask."""
 
 
@@ -24,7 +32,9 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     None, and what is left out, is the usual. `seq_q` may be a number, a text such as "512,4k" or "1k:64k:x2", or a list
     of them. Raises InputError: values that make no sense, or two that contradict each other."""
     check_queries(values)
-    sizes = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
+    sizes = {name: FIELDS[name].asked for name in FIELDS} | {
+        n: v for n, v in values.items() if v is not None
+    }
     prefix, fields = sizes.pop("prefix", None), {n: v for n, v in sizes.items() if n in FIELDS}
     fields |= mask_of(values)
     if fields["seq_lens"] is not None or fields["seq_lens_k"] is not None:
@@ -44,7 +54,9 @@ def lengths(value: object, name: str) -> list[Any]:
     if isinstance(value, Sequence) and value and not isinstance(value, bytes):
         return [number for element in value for number in lengths(element, name)]
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"`{name}` {value!r} is no length; accepted: whole numbers, or texts such as '512,4k'")
+        raise InputError(
+            f"`{name}` {value!r} is no length; accepted: whole numbers, or texts such as '512,4k'"
+        )
     return [value]
 
 
@@ -59,17 +71,23 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
 
 def check_queries(values: Mapping[str, Any]) -> None:
     """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named."""
-    if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
+    if values.get("seq_k") is not None and all(
+        values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")
+    ):
         keys = values["seq_k"]
         text = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
         why = f"`seq_q` 1 (a step of decoding) or another number; `seq_q` {text} alone is a whole prompt"
-        raise InputError(f"`seq_k` {text} leaves open how many tokens are new; accepted with it: {why}")
+        raise InputError(
+            f"`seq_k` {text} leaves open how many tokens are new; accepted with it: {why}"
+        )
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:
     for name in ("seq_k", "prefix"):
         if values.get(name) is not None:
-            raise InputError(f"`{name}` {values[name]} contradicts `seq_lens`; accepted with it: `seq_lens_k`")
+            raise InputError(
+                f"`{name}` {values[name]} contradicts `seq_lens`; accepted with it: `seq_lens_k`"
+            )
     if values.get("seq_q") is not None:
         raise InputError(f"`seq_q` {values['seq_q']} contradicts `seq_lens`; give one of them")
 
@@ -77,9 +95,13 @@ def _check_packed(values: Mapping[str, Any]) -> None:
 def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The problem's mask and its own fields. Raises InputError: two words that each say another mask."""
     mask, causal = values.get("mask"), values.get("causal")
-    window = next((values[n] for n in ("window", "window_right") if values.get(n) is not None), None)
+    window = next(
+        (values[n] for n in ("window", "window_right") if values.get(n) is not None), None
+    )
     if causal and mask not in (None, "causal", "window"):
         raise InputError(f"`causal=True` contradicts `mask` {mask}; give one of them")
     blocks = values.get("mask_file") is not None or values.get("mask_blocks") is not None
     implied = "blocks" if blocks else "window" if window is not None else "none"
-    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else implied if mask is None else mask}
+    return {n: values.get(n) for n in OF_MASKS} | {
+        "mask": "causal" if causal else implied if mask is None else mask
+    }

@@ -53,7 +53,9 @@ class AttentionProblem(ProblemFields):
                 self._put(name, about.default_of(self))
         if self.heads % self.kv_heads:
             hint = f"accepted: multiples of {self.kv_heads}"
-            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}")
+            raise InputError(
+                f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}"
+            )
         self._check_mask()
         self._check_cache()
         self._check_bias()
@@ -61,11 +63,15 @@ class AttentionProblem(ProblemFields):
         largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.seq_k * columns)
         if largest > MAX_TENSOR_ELEMENTS:
             accepted = f"up to {MAX_TENSOR_ELEMENTS}"
-            raise InputError(f"`batch` x `heads` x tokens x `head_dim` {largest} is out of range; accepted: {accepted}")
+            raise InputError(
+                f"`batch` x `heads` x tokens x `head_dim` {largest} is out of range; accepted: {accepted}"
+            )
         pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
             accepted = f"up to {MAX_PAIR_ELEMENTS}"
-            raise InputError(f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: {accepted}")
+            raise InputError(
+                f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: {accepted}"
+            )
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -88,35 +94,60 @@ class AttentionProblem(ProblemFields):
             raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: {why}")
         if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
             hint = "accepted with it: fp16, bf16"
-            raise InputError(f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; {hint}")
+            raise InputError(
+                f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; {hint}"
+            )
         if self.cache_dtype == MX_CACHE and self.compress_ratio is None:
-            raise InputError(f"`cache_dtype` {MX_CACHE} needs `compress_ratio`; accepted without it: fp8")
+            raise InputError(
+                f"`cache_dtype` {MX_CACHE} needs `compress_ratio`; accepted without it: fp8"
+            )
         for name in ("latent_kv", "page_size", "cache_dtype", "shared_prefix"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
                 why = "a cache serves inference; accepted with it: fwd"
                 raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': {why}")
         wide = () if self.widens or self.compress_ratio is not None else (("cache_dtype", "top_k"),)
-        needed = (("top_k", "latent_kv"), ("compress_ratio", "latent_kv"), ("index_heads", "top_k"), *wide)
+        needed = (
+            ("top_k", "latent_kv"),
+            ("compress_ratio", "latent_kv"),
+            ("index_heads", "top_k"),
+            *wide,
+        )
         for name, needs in needed:
             if getattr(self, name) is not None and not getattr(self, needs):
-                raise InputError(f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone")
-        by, masks = ("top_k", ("none", "causal")) if self.compress_ratio is None else ("compress_ratio", ("window",))
-        if self.gathers and (self.mask not in masks or self.window_right or self.seq_lens is not None):
-            field_text = f"`window_right` {self.window_right}" if self.window_right else f"`mask` {self.mask}"
+                raise InputError(
+                    f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone"
+                )
+        by, masks = (
+            ("top_k", ("none", "causal"))
+            if self.compress_ratio is None
+            else ("compress_ratio", ("window",))
+        )
+        if self.gathers and (
+            self.mask not in masks or self.window_right or self.seq_lens is not None
+        ):
+            field_text = (
+                f"`window_right` {self.window_right}"
+                if self.window_right
+                else f"`mask` {self.mask}"
+            )
             field_text = field_text if self.seq_lens is None else "`seq_lens`"
             hint = f"accepted with it: mask {' or '.join(masks)}, sequences of one length"
             raise InputError(f"`{by}` {getattr(self, by)} contradicts {field_text}; {hint}")
         if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
             hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
-            raise InputError(f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}")
+            raise InputError(
+                f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}"
+            )
         if self.shared_prefix is not None:
             shortest = min(k for _, k in self.sequences)
             if self.shared_prefix > shortest:
                 why = f"is longer than a sequence; accepted: up to {shortest}"
                 raise InputError(f"`shared_prefix` {self.shared_prefix} {why}")
             if self.mask not in ("none", "causal") or self.offset is not None:
-                mask_text = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
+                mask_text = (
+                    f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
+                )
                 raise InputError(
                     f"`shared_prefix` {self.shared_prefix} contradicts {mask_text}; accepted: none, causal"
                 )
@@ -125,20 +156,30 @@ class AttentionProblem(ProblemFields):
         if self.bias_shared is not None:
             if self.bias == "none":
                 hint = "accepted with it: bias full or alibi"
-                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'none'; {hint}")
+                raise InputError(
+                    f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'none'; {hint}"
+                )
             if self.bias == "alibi" and self.bias_shared not in ("none", "batch"):
                 more = "which has a slope a head; accepted with it: none, batch"
-                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'alibi', {more}")
+                raise InputError(
+                    f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'alibi', {more}"
+                )
         if self.bias_grad and self.bias != "full":
-            raise InputError(f"`bias_grad=True` contradicts `bias` '{self.bias}'; accepted with it: bias full")
+            raise InputError(
+                f"`bias_grad=True` contradicts `bias` '{self.bias}'; accepted with it: bias full"
+            )
         if self.sinks and self.backward:
             why = "their gradient is unknown; accepted with it: fwd"
             raise InputError(f"`sinks=True` contradicts `passes` '{self.passes}': {why}")
         if self.mask_storage != "implicit" and self.mask == "none":
-            raise InputError(f"`mask_storage` '{self.mask_storage}' contradicts `mask` 'none'; accepted: implicit")
+            raise InputError(
+                f"`mask_storage` '{self.mask_storage}' contradicts `mask` 'none'; accepted: implicit"
+            )
         if self.bias_dtype is not None and self.bias != "full" and self.mask_storage != "additive":
             hint = "accepted with it: `bias` full or `mask_storage` additive"
-            raise InputError(f"`bias_dtype` '{self.bias_dtype}' has nothing to be the type of; {hint}")
+            raise InputError(
+                f"`bias_dtype` '{self.bias_dtype}' has nothing to be the type of; {hint}"
+            )
 
     @property
     def interval_mask(self) -> IntervalMask:
@@ -160,7 +201,11 @@ class AttentionProblem(ProblemFields):
         """The problem in one line of words."""
         kv = "" if self.group == 1 else f" ({self.kv_heads} key/value)"
         tokens = "" if self.seq_q == self.seq_k else f"{self.seq_q:,} x "
-        width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
+        width = (
+            f"{self.head_dim}"
+            if self.head_dim == self.head_dim_v
+            else f"{self.head_dim}/{self.head_dim_v}"
+        )
         return (
             f"batch {self.batch}, {some(self.heads, 'head')}{kv}, {tokens}{some(self.seq_k, 'token')}, "
             f"head_dim {width}, {self.dtype}, mask {self.mask_text}, {self.passes}"
@@ -191,7 +236,9 @@ class AttentionProblem(ProblemFields):
     @property
     def keys_in_memory(self) -> int:
         """Keys of all sequences, those that they share once."""
-        return sum(keys for _, keys in self.sequences) - (self.sequence_count - 1) * (self.shared_prefix or 0)
+        return sum(keys for _, keys in self.sequences) - (self.sequence_count - 1) * (
+            self.shared_prefix or 0
+        )
 
     @property
     def group(self) -> int:
@@ -308,7 +355,9 @@ class AttentionProblem(ProblemFields):
             turned = self.head_dim // 8
             plain = self.head_dim - turned
             return plain + 2 * turned + -(-plain // 64) + 1
-        return self.head_dim_v + 4 * -(-self.head_dim_v // 128) + 2 * (self.head_dim - self.head_dim_v)
+        return (
+            self.head_dim_v + 4 * -(-self.head_dim_v // 128) + 2 * (self.head_dim - self.head_dim_v)
+        )
 
     def matmul_flops(self) -> int:
         """Floating-point operations of the matrix products over kept pairs, of those picked where keys are, beside the
@@ -318,7 +367,11 @@ class AttentionProblem(ProblemFields):
         d, dv = self.head_dim, self.head_dim_v
         index = 0
         if self.index_heads and self.top_k and self.scored_keys > self.top_k:
-            scored = self.batch * self.index_heads * self.scored_mask.kept_pairs(self.seq_q, self.scored_keys)
+            scored = (
+                self.batch
+                * self.index_heads
+                * self.scored_mask.kept_pairs(self.seq_q, self.scored_keys)
+            )
             index = 2 * scored * self.index_dim
         return index + pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
 
@@ -339,17 +392,25 @@ class AttentionProblem(ProblemFields):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionProblem:
-        names = {about.key: name for name, about in FIELDS.items()} | {name: name for name in FIELDS}
+        names = {about.key: name for name, about in FIELDS.items()} | {
+            name: name for name in FIELDS
+        }
         unknown = sorted(str(key) for key in values if key not in names)
         if unknown:
-            raise InputError(f"problem has unknown keys: {', '.join(unknown)}; accepted: {', '.join(sorted(names))}")
+            raise InputError(
+                f"problem has unknown keys: {', '.join(unknown)}; accepted: {', '.join(sorted(names))}"
+            )
         return cls(**{names[key]: value for key, value in values.items()})
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    return value if value is None or isinstance(value, str | int | float) else words.blocks_to_dict(value)
+    return (
+        value
+        if value is None or isinstance(value, str | int | float)
+        else words.blocks_to_dict(value)
+    )
 
 
 AttentionProblem.__doc__ = documented(AttentionProblem)

@@ -18,10 +18,21 @@ _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8
 _DTYPES = {name: DType(name, size) for name, size in _BYTES.items()}
 
 _ALIASES = {
-    "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",
-    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "e4m3": "fp8",
-    "float8": "fp8", "float8_e4m3fn": "fp8",
-}  # fmt: skip
+    "float64": "fp64",
+    "double": "fp64",
+    "float32": "fp32",
+    "float": "fp32",
+    "f32": "fp32",
+    "single": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "f16": "fp16",
+    "bfloat16": "bf16",
+    "fp8_e4m3": "fp8",
+    "e4m3": "fp8",
+    "float8": "fp8",
+    "float8_e4m3fn": "fp8",
+}
 
 INPUT_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 

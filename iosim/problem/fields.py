@@ -48,7 +48,10 @@ class ProblemFields:
 
     batch: int = ask.count("sequences", 1, always=True)
     heads: int = ask.count(
-        "query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query)", 1, usual=32, always=True
+        "query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query)",
+        1,
+        usual=32,
+        always=True,
     )
     kv_heads: Resolved[int] = ask.count(
         "key/value heads",
@@ -57,7 +60,9 @@ class ProblemFields:
         default_of=lambda p: 1 if p.latent_kv else p.heads,
         default_text="as many as query heads; 1 for a latent cache",
     )
-    seq_q: int = ask.count("query tokens", 1, high=MAX_TOKENS, usual=4096, always=True, option="--seq-len")
+    seq_q: int = ask.count(
+        "query tokens", 1, high=MAX_TOKENS, usual=4096, always=True, option="--seq-len"
+    )
     seq_k: Resolved[int] = ask.count(
         "key tokens",
         UNSET,
@@ -76,7 +81,9 @@ class ProblemFields:
         default_of=lambda p: p.head_dim,
         default_text="as many as of Q and K",
     )
-    dtype: str = ask.word("type of the inputs", INPUT_DTYPES, "fp16", normal=dtype_name, metavar="DTYPE", always=True)
+    dtype: str = ask.word(
+        "type of the inputs", INPUT_DTYPES, "fp16", normal=dtype_name, metavar="DTYPE", always=True
+    )
     accumulate: str = ask.word(
         "type of the running sums",
         ("fp32", "fp16", "tf32", "fp64"),
@@ -127,7 +134,13 @@ class ProblemFields:
     )
     dropout: float = about(0.0, Kind.PROBABILITY, "dropout probability", metavar="P", always=True)
     passes: str = ask.word(
-        "forward, backward or both", PASSES, "fwd", metavar="PASS", always=True, option="--pass", key="pass"
+        "forward, backward or both",
+        PASSES,
+        "fwd",
+        metavar="PASS",
+        always=True,
+        option="--pass",
+        key="pass",
     )
     layout: str = ask.word(
         "heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's",
@@ -145,7 +158,10 @@ class ProblemFields:
         metavar="WORD",
     )
     bias_shared: str | None = ask.word(
-        "axes of the bias that have size 1", BIAS_SHARED, metavar="AXES", default_text="none; for alibi batch"
+        "axes of the bias that have size 1",
+        BIAS_SHARED,
+        metavar="AXES",
+        default_text="none; for alibi batch",
     )
     bias_dtype: str | None = ask.word(
         "type of a full bias and of an additive mask",
@@ -154,9 +170,15 @@ class ProblemFields:
         metavar="DTYPE",
         default_text="that of the inputs; fp32 for tf32, the output's for fp8",
     )
-    bias_grad: bool = ask.flag("the backward makes the bias's gradient. It has the bias's shape and type")
-    key_padding: bool = ask.flag("a mask of one byte per key and sequence. [batch, seq_k], beside the mask")
-    sinks: bool = ask.flag("attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone")
+    bias_grad: bool = ask.flag(
+        "the backward makes the bias's gradient. It has the bias's shape and type"
+    )
+    key_padding: bool = ask.flag(
+        "a mask of one byte per key and sequence. [batch, seq_k], beside the mask"
+    )
+    sinks: bool = ask.flag(
+        "attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone"
+    )
     mask_storage: str = ask.word(
         "how the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not "
         "visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited",
@@ -198,7 +220,9 @@ class ProblemFields:
     index_heads: int | None = ask.count(
         "heads of the indexer that scores all keys and picks top_k of them", high=1 << 16
     )
-    index_dim: int = ask.count("columns of an indexer's head and key, in fp8", 128, high=1 << 16, metavar="D")
+    index_dim: int = ask.count(
+        "columns of an indexer's head and key, in fp8", 128, high=1 << 16, metavar="D"
+    )
     compress_ratio: int | None = ask.count(
         "tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none. "
         "DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; "
@@ -207,9 +231,14 @@ class ProblemFields:
         high=MAX_TOKENS,
     )
     mask_block: int | tuple[int, int] | None = about(
-        None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
+        None,
+        Kind.SIDES,
+        "queries x keys of a mask's block",
+        high=MAX_TOKENS,
+        metavar="N[xM]",
+        one_for_both=True,
         default_text="128",
-    )  # fmt: skip
+    )
     mask_stride: int | None = ask.count(
         "in blocks: of strided; the largest of butterfly",
         high=MAX_TOKENS,
@@ -222,8 +251,12 @@ class ProblemFields:
         high=MAX_TOKENS,
         default_text="one block",
     )
-    mask_file: str | None = ask.file("the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays")
-    mask_blocks: BlockMask | None = about(None, Kind.OBJECT, "the blocks of mask blocks: a BlockMask", option=None)
+    mask_file: str | None = ask.file(
+        "the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays"
+    )
+    mask_blocks: BlockMask | None = about(
+        None, Kind.OBJECT, "the blocks of mask blocks: a BlockMask", option=None
+    )
     seq_lens: tuple[int, ...] | None = about(
         None,
         Kind.LENGTHS,
@@ -233,7 +266,12 @@ class ProblemFields:
         metavar="LIST",
     )
     seq_lens_k: tuple[int, ...] | None = about(
-        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST", default_text="as many as query tokens"
+        None,
+        Kind.LENGTHS,
+        "their key tokens",
+        high=MAX_TOKENS,
+        metavar="LIST",
+        default_text="as many as query tokens",
     )
 
 
@@ -242,7 +280,9 @@ class Besides:
     """What a problem is asked for with that is no field of it."""
 
     causal: bool = ask.flag("keep keys up to the query's own position. Short for mask 'causal'")
-    prefix: int | None = ask.count("tokens cached before the queries: as many more keys than queries")
+    prefix: int | None = ask.count(
+        "tokens cached before the queries: as many more keys than queries"
+    )
 
 
 FIELDS = fields_of(ProblemFields)
@@ -250,7 +290,15 @@ BESIDES = fields_of(Besides)
 MAIN = ("batch", "heads", "head_dim", "dtype")
 """What a printed command line always says."""
 LENGTHS = ("seq_q", "seq_k", "seq_lens", "seq_lens_k")
-OF_THE_MASK = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks", "seq_lens", "seq_lens_k")
+OF_THE_MASK = (
+    "mask_block",
+    "mask_stride",
+    "global_tokens",
+    "mask_file",
+    "mask_blocks",
+    "seq_lens",
+    "seq_lens_k",
+)
 """What says more of a mask than its word and its window."""
 
 
@@ -261,7 +309,9 @@ def length_options(problem: ProblemFields, lengths: object = None) -> list[str]:
         same = problem.seq_lens_k in (None, problem.seq_lens)
         return words if same else words + FIELDS["seq_lens_k"].argument(problem.seq_lens_k)
     words = FIELDS["seq_q"].argument(problem.seq_q if lengths is None else lengths)
-    return words if problem.seq_k == problem.seq_q else words + FIELDS["seq_k"].argument(problem.seq_k)
+    return (
+        words if problem.seq_k == problem.seq_q else words + FIELDS["seq_k"].argument(problem.seq_k)
+    )
 
 
 def problem_options(problem: ProblemFields) -> list[str]:

@@ -35,7 +35,11 @@ def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
     mask, lengths = problem.pair_mask, (problem.seq_q, problem.seq_k)
     if tensor.keys_per_row and tensor.along is not Rows.QUERY:
-        return tensor.batch * -(-mask.kept_keys(*lengths) // tensor.keys_per_row) * tensor.element_bytes
+        return (
+            tensor.batch
+            * -(-mask.kept_keys(*lengths) // tensor.keys_per_row)
+            * tensor.element_bytes
+        )
     if tensor.along in (Rows.KEY, Rows.QUERY):
         rows = mask.kept_keys(*lengths) if tensor.along is Rows.KEY else mask.kept_queries(*lengths)
         if tensor.picked_by:  # all queries may pick the same keys
@@ -46,13 +50,17 @@ def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     return tensor.bytes
 
 
-def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_bytes: int) -> HbmBounds:
+def bounds(
+    problem: AttentionProblem, chain: Chain, counted: Traffic, added_bytes: int
+) -> HbmBounds:
     """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end. NB: counters stop
     with the kernel, and so does a replay: what is dirty in the L2 then is not among the bytes written, so that these
     can be fewer than the compulsory ones. Written and dirty bytes together are not. `counted`: what the chain moves
     between SMs and L2. `added_bytes`: what it adds atomically; each add reads what it adds to."""
     return HbmBounds(
-        compulsory_read=sum(needed_bytes(problem, t) for t in chain.role(Role.INPUT) if not t.view_of),
+        compulsory_read=sum(
+            needed_bytes(problem, t) for t in chain.role(Role.INPUT) if not t.view_of
+        ),
         compulsory_write=sum(t.bytes for t in chain.role(Role.OUTPUT)),
         no_l2_read=counted.total("l2", "read") + added_bytes,
         no_l2_write=counted.total("l2", "write"),
@@ -62,10 +70,15 @@ def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_byte
 def memory(chain: Chain) -> dict[str, int]:
     """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
     and outputs."""
-    fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role is not Role.TEMP and not t.view_of)
+    fixed = sum(
+        t.allocated_bytes
+        for t in chain.tensors.values()
+        if t.role is not Role.TEMP and not t.view_of
+    )
     lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP) if not t.view_of]
     live = [
-        sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))
+        sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1])
+        for n in range(len(chain.launches))
     ]
     workspace = max(live, default=0)
     return {"workspace": workspace, "peak": fixed + workspace}

@@ -23,7 +23,19 @@ import numpy as np
 
 from iosim.base.words import WAYS, Way
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    SPILL,
+    Access,
+    Chain,
+    Domain,
+    Launch,
+    Mode,
+    Outer,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -47,8 +59,13 @@ def estimate(
     """HBM rows by launch and tensor under the capacity rule, with all dirty lines written back that do not stay.
     `counted`: what the chain moves between SMs and L2; no tensor moves more at HBM. `residencies`: of each launch, in
     order. `warm`: from an L2 as the same call just before left it; else from an empty one."""
-    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], reach, warm=warm)
-    rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
+    rule = CapacityRule(
+        chain, profile, counted, [resident.slots for resident in residencies], reach, warm=warm
+    )
+    rows = (
+        TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes))
+        for row in rule.traffic()
+    )
     return Traffic(tuple(rows))
 
 
@@ -102,21 +119,29 @@ class CapacityRule:
             rows = self.value(tensor.rows)
             if tensor.is_list:
                 return self._bytes(tensor)
-            lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if launch.gathers(tensor) else 1
+            lists = (
+                self.value(launch.domain.rows) // self.value(launch.domain.pack)
+                if launch.gathers(tensor)
+                else 1
+            )
             reached = self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
             return reached - self.value(tensor.saved_bytes)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
         """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
-        looped = [a for a in launch.accesses if _is_looped(a) and not self.chain.tensors[a.tensor].is_list]
+        looped = [
+            a for a in launch.accesses if _is_looped(a) and not self.chain.tensors[a.tensor].is_list
+        ]
         if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
             return 1.0
         heads = self.value(launch.domain.grid_heads)
         tiles_per_head = np.maximum(1, self.value(launch.work_tiles) // heads)
         in_use_heads = np.minimum(heads, np.maximum(1.0, slots / tiles_per_head))
         if launch.schedule.order is Order.HEAD:
-            in_use_heads = 1.0 * np.minimum(np.minimum(heads, slots), self._in_section(launch, heads))
+            in_use_heads = 1.0 * np.minimum(
+                np.minimum(heads, slots), self._in_section(launch, heads)
+            )
         streamed = {a.tensor: self._unique(launch, self.chain.tensors[a.tensor], a) for a in looped}
         bytes_per_head = sum(streamed.values()) / heads
         waves_per_head = tiles_per_head * in_use_heads / slots
@@ -124,7 +149,9 @@ class CapacityRule:
             key_blocks = np.maximum(1, self.value(launch.domain.key_blocks_total))
             visits = self._reach(launch)[1] / self.value(launch.domain.query_blocks)
             waves_per_head = waves_per_head * (visits / key_blocks)
-        return np.where(in_use_heads * bytes_per_head <= self.shared, 1.0, np.maximum(1.0, waves_per_head))
+        return np.where(
+            in_use_heads * bytes_per_head <= self.shared, 1.0, np.maximum(1.0, waves_per_head)
+        )
 
     def _in_section(self, launch: Launch, heads: Number) -> Number:
         """Heads that a launch which runs them fastest goes through together: a section's, or all."""
@@ -135,9 +162,14 @@ class CapacityRule:
         """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in
         L2 beside what a head moves meanwhile, or where heads run fastest; else once for every round of heads in use."""
         order = launch.schedule.order
-        heads, copies = self.value(launch.domain.grid_heads), self.value(tensor.batch * tensor.heads)
+        heads, copies = (
+            self.value(launch.domain.grid_heads),
+            self.value(tensor.batch * tensor.heads),
+        )
         sharing = heads / copies
-        copy_bytes = self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
+        copy_bytes = (
+            self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
+        )
         others = {a.tensor for a in launch.accesses} - {tensor.name}
         meanwhile = sum(self._bytes(self.chain.tensors[name]) for name in sorted(others)) / heads
         if order is Order.HEAD:
@@ -216,7 +248,11 @@ class CapacityRule:
                     value = self._stored(n, self.chain.tensors[access.tensor])
                 key = (access.tensor, access.mode.direction)
                 bytes_of[key] = np.maximum(bytes_of.get(key, 0), value)
-            limit = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
+            limit = {
+                (r.tensor, r.direction): self.value(r.bytes)
+                for r in self.counted
+                if r.launch == launch.name
+            }
             for direction in WAYS:
                 for (name, way), value in bytes_of.items():
                     if way == direction:
@@ -231,4 +267,8 @@ class CapacityRule:
             return []
         in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
         spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor=SPILL))
-        return [TrafficRow(launch.name, "hbm", SPILL, "write", np.where(in_use < self.whole, 0, spilled))]
+        return [
+            TrafficRow(
+                launch.name, "hbm", SPILL, "write", np.where(in_use < self.whole, 0, spilled)
+            )
+        ]

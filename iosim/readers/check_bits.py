@@ -56,11 +56,17 @@ def _checks(read: int, written: int, times: tuple[int, int, int]) -> tuple[int, 
 Ends = tuple[int, int]
 
 
-def with_check_bits(read: Ends, written: Ends, found_written: int, profile: HardwareProfile) -> tuple[Ends, Ends]:
+def with_check_bits(
+    read: Ends, written: Ends, found_written: int, profile: HardwareProfile
+) -> tuple[Ends, Ends]:
     """Least and most bytes that are read and written at HBM, where those of data are known: with the fewest check bits
     that go with them, and with the most. `found_written`: bytes of data that are predicted to be written."""
     if profile.ecc != "inline":
         return read, written
-    (fewest, _), (most, _) = (_checks(read[n], found_written, times) for n, times in enumerate((FEWEST, MOST)))
-    (_, unwritten), (_, rewritten) = (_checks(0, written[n], times) for n, times in enumerate((FEWEST, MOST)))
+    (fewest, _), (most, _) = (
+        _checks(read[n], found_written, times) for n, times in enumerate((FEWEST, MOST))
+    )
+    (_, unwritten), (_, rewritten) = (
+        _checks(0, written[n], times) for n, times in enumerate((FEWEST, MOST))
+    )
     return (read[0] + fewest, read[1] + most), (written[0] + unwritten, written[1] + rewritten)

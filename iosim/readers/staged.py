@@ -52,4 +52,6 @@ def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
     sums: dict[tuple[str, Way], int] = {}
     for (tensor, way, _), total in staged_bytes(launch, items).items():
         sums[tensor, way] = sums.get((tensor, way), 0) + total
-    return Traffic(tuple(TrafficRow(launch.name, "smem", t, way, n) for (t, way), n in sums.items()))
+    return Traffic(
+        tuple(TrafficRow(launch.name, "smem", t, way, n) for (t, way), n in sums.items())
+    )

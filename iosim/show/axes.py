@@ -17,8 +17,16 @@ from iosim.show.page import Panel
 COLOURS = ("#3574c2", "#d26f24", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
 """Mid-tones that stand out on white and on dark ground alike."""
 NEUTRAL = "#8b8f98"
-SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-up", "▲"),
-           ("triangle-down", "▼"), ("x", "✖"), ("star", "★"), ("hexagon", "⬢"))  # fmt: skip
+SYMBOLS = (
+    ("circle", "●"),
+    ("square", "■"),
+    ("diamond", "◆"),
+    ("triangle-up", "▲"),
+    ("triangle-down", "▼"),
+    ("x", "✖"),
+    ("star", "★"),
+    ("hexagon", "⬢"),
+)
 MOST_TICKS = 6
 MOST_LENGTHS = 4
 """As many ticks of lengths stand beside each other on paper, and one more."""
@@ -57,7 +65,9 @@ def _ticks(low: float, high: float, max_ticks: int) -> list[float]:
         ticks = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
         ticks = [v for v in ticks if low <= math.log10(v) <= high] or finer
         gaps = [math.log10(b / a) for a, b in pairwise(ticks)]
-        if len(ticks) <= max_ticks and min(gaps, default=high) >= (high - low) / (NARROWEST * max_ticks):
+        if len(ticks) <= max_ticks and min(gaps, default=high) >= (high - low) / (
+            NARROWEST * max_ticks
+        ):
             return ticks
     step = -(-len(ticks) // max_ticks)
     return [v for n, v in enumerate(ticks) if n % step == 0]
@@ -77,21 +87,34 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def category_axis(names: Sequence[str]) -> dict[str, Any]:
-    return {"type": "category", "categoryorder": "array", "categoryarray": list(names), "automargin": True}
+    return {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": list(names),
+        "automargin": True,
+    }
 
 
-def linear_axis(values: Iterable[float], title: str, text: Callable[[float], str]) -> dict[str, Any]:
+def linear_axis(
+    values: Iterable[float], title: str, text: Callable[[float], str]
+) -> dict[str, Any]:
     """An axis from 0 with a few round ticks, written by `text`."""
     top = max(values, default=0.0) or 1.0
     unit = 10.0 ** math.floor(math.log10(top))
     step = next(s * u for u in (unit / 10, unit) for s in STEPS if s * u * MOST_STEPS >= top)
     ticks = [n * step for n in range(math.ceil(top / step) + 1)]
     return axis(
-        title, type="linear", range=[0, ticks[-1] * 1.02], tickvals=ticks, ticktext=["0", *(text(t) for t in ticks[1:])]
+        title,
+        type="linear",
+        range=[0, ticks[-1] * 1.02],
+        tickvals=ticks,
+        ticktext=["0", *(text(t) for t in ticks[1:])],
     )
 
 
-def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)") -> dict[str, Any]:
+def length_axis(
+    lengths: Sequence[int], title: str = "sequence length N (tokens)"
+) -> dict[str, Any]:
     """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
     ends = log_axis(lengths, title, str)
     nearest = math.log(max(lengths) / min(lengths)) / MOST_LENGTHS
@@ -103,8 +126,14 @@ def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 12, "t": 10, "b": 8}, "showlegend": False,
-            "hovermode": "closest", **more}  # fmt: skip
+    return {
+        "xaxis": x,
+        "yaxis": y,
+        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
+        "showlegend": False,
+        "hovermode": "closest",
+        **more,
+    }
 
 
 def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
@@ -114,18 +143,39 @@ def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
 
 def upright(x: float, dash: str, **more: Any) -> dict[str, Any]:
     """A grey line from the bottom of a plot to its top."""
-    return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
-            "line": {"color": NEUTRAL, "width": 1.5, "dash": dash}, **more}  # fmt: skip
+    return {
+        "type": "line",
+        "xref": "x",
+        "x0": x,
+        "x1": x,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},
+        **more,
+    }
 
 
 def line(
-    name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, *, mode: str = "lines+markers"
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    hover: Sequence[str],
+    n: int,
+    *,
+    mode: str = "lines+markers",
 ) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), "text": list(hover),
-        "hovertemplate": "%{text}<extra></extra>", "line": {"color": colour(n), "width": 1.8},
+        "type": "scatter",
+        "mode": mode,
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "text": list(hover),
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": colour(n), "width": 1.8},
         "marker": {"color": colour(n), "symbol": symbol(n)[0], "size": 7},
-    }  # fmt: skip
+    }
 
 
 def through(name: str, dots: Iterable[tuple[Any, Any, str]], n: int) -> dict[str, Any]:
@@ -136,16 +186,31 @@ def through(name: str, dots: Iterable[tuple[Any, Any, str]], n: int) -> dict[str
 
 def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": [hover] * len(x),
-        "hovertemplate": "%{text}<extra></extra>", "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "text": [hover] * len(x),
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},
+    }
 
 
-def bar(name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, **more: Any) -> dict[str, Any]:
+def bar(
+    name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, **more: Any
+) -> dict[str, Any]:
     return {
-        "type": "bar", "name": name, "x": list(x), "y": list(y), "text": list(hover), "textposition": "none",
-        "hovertemplate": "%{text}<extra></extra>", "marker": {"color": colour(n)}, **more,
-    }  # fmt: skip
+        "type": "bar",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "text": list(hover),
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": colour(n)},
+        **more,
+    }
 
 
 LINE_PX = 15.0
@@ -177,7 +242,10 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
     clusters: list[list[float]] = []  # sum and count of wanted places, less the gaps below them
     for rank, n in enumerate(order):
         clusters.append([wanted[n] - rank * gap, 1])
-        while len(clusters) > 1 and clusters[-2][0] / clusters[-2][1] >= clusters[-1][0] / clusters[-1][1]:
+        while (
+            len(clusters) > 1
+            and clusters[-2][0] / clusters[-2][1] >= clusters[-1][0] / clusters[-1][1]
+        ):
             total, count = clusters.pop()
             clusters[-1][0] += total
             clusters[-1][1] += count
@@ -195,12 +263,26 @@ def at_ends(ends: Sequence[End], y_axis: Mapping[str, Any]) -> dict[str, Any]:
     wanted = [math.log10(e.y) if y_axis["type"] == "log" else e.y for e in ends]
     lines = max((e.name.count("<br>") + 1 for e in ends), default=1)
     places = apart(wanted, lines * LINE_PX / LEAST_PLOT_PX * (high - low), low, high)
-    on_the_right = {"xref": "paper", "xanchor": "left", "xshift": 3, "yref": "y", "yanchor": "middle", "align": "left"}
+    on_the_right = {
+        "xref": "paper",
+        "xanchor": "left",
+        "xshift": 3,
+        "yref": "y",
+        "yanchor": "middle",
+        "align": "left",
+    }
     annotations = [
-        note(f'<span style="color:{e.colour}">{e.mark}</span> {e.name}', 1, round(place, 6), **on_the_right)
+        note(
+            f'<span style="color:{e.colour}">{e.mark}</span> {e.name}',
+            1,
+            round(place, 6),
+            **on_the_right,
+        )
         for e, place in zip(ends, places, strict=True)
     ]
-    widest = max((len(part) for e in ends for part in e.name.replace("<->", "--").split("<br>")), default=0)
+    widest = max(
+        (len(part) for e in ends for part in e.name.replace("<->", "--").split("<br>")), default=0
+    )
     right, top = round(CHARACTER_PX * (widest + 2)) + 6, round(2.5 + lines * LINE_PX / 2)
     return {"annotations": annotations, "margin": {"l": 8, "r": right, "t": top, "b": 8}}
 
@@ -209,11 +291,17 @@ def layered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines; one that lies on later ones, at half of its points or more, is wider: all are seen."""
     points = [dict(zip(line["x"], line["y"], strict=True)) for line in lines]
     above = [sum(_meet(mine, other) for other in points[n + 1 :]) for n, mine in enumerate(points)]
-    return [_widened(line, min(met, len(WIDTHS))) if met else line for line, met in zip(lines, above, strict=True)]
+    return [
+        _widened(line, min(met, len(WIDTHS))) if met else line
+        for line, met in zip(lines, above, strict=True)
+    ]
 
 
 def _widened(line: dict[str, Any], met: int) -> dict[str, Any]:
-    wider = {"line": line["line"] | {"width": WIDTHS[met - 1]}, "marker": line["marker"] | {"size": SIZES[met - 1]}}
+    wider = {
+        "line": line["line"] | {"width": WIDTHS[met - 1]},
+        "marker": line["marker"] | {"size": SIZES[met - 1]},
+    }
     return line | wider
 
 
@@ -228,7 +316,10 @@ def hollow(line: dict[str, Any], estimated: Sequence[bool]) -> dict[str, Any]:
     if not any(estimated):
         return line
     symbol = line["marker"]["symbol"]
-    return line | {"marker": line["marker"] | {"symbol": [f"{symbol}-open" if e else symbol for e in estimated]}}
+    return line | {
+        "marker": line["marker"]
+        | {"symbol": [f"{symbol}-open" if e else symbol for e in estimated]}
+    }
 
 
 def alike(lines: Mapping[str, Sequence[float | None]]) -> list[list[str]]:
@@ -274,24 +365,45 @@ class Beside:
 
 
 def bars(
-    panel_id: str, title: str, alt: str, names: Sequence[str], parts: Sequence[Part], text: Callable[[float], str], *,
-    axis_title: str = "", beside: Beside | None = None,
-) -> Panel:  # fmt: skip
+    panel_id: str,
+    title: str,
+    alt: str,
+    names: Sequence[str],
+    parts: Sequence[Part],
+    text: Callable[[float], str],
+    *,
+    axis_title: str = "",
+    beside: Beside | None = None,
+) -> Panel:
     """Bars with one part are plain, others stack."""
     wholes = [sum(p.values[n] or 0.0 for p in parts) for n in range(len(names))]
     data: list[dict[str, Any]] = [
         {
-            "type": "bar", "orientation": "h", "name": p.name, "y": list(names), "x": list(p.values),
-            "text": list(p.hover), "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
+            "type": "bar",
+            "orientation": "h",
+            "name": p.name,
+            "y": list(names),
+            "x": list(p.values),
+            "text": list(p.hover),
+            "textposition": "none",
+            "hovertemplate": "%{text}<extra></extra>",
             "marker": {"color": p.colour if isinstance(p.colour, str) else list(p.colour)},
         }
         for p in parts
-    ]  # fmt: skip
-    data.append({
-        "type": "scatter", "mode": "text", "name": "whole", "y": list(names), "x": wholes,
-        "text": [f" {text(v)}" for v in wholes], "textposition": "middle right", "hoverinfo": "skip",
-        "cliponaxis": False,
-    })  # fmt: skip
+    ]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "name": "whole",
+            "y": list(names),
+            "x": wholes,
+            "text": [f" {text(v)}" for v in wholes],
+            "textposition": "middle right",
+            "hoverinfo": "skip",
+            "cliponaxis": False,
+        }
+    )
     longest = beside.longest if beside else max(wholes, default=0.0)
     x = linear_axis([longest], axis_title, text)
     x["range"] = [0, ROOM * longest or 1.0]
@@ -299,20 +411,29 @@ def bars(
     y = {**category_axis(names), "autorange": "reversed"}
     rows = max(beside.most if beside else 0, len(names))
     height = max(LEAST_REM, AXIS_REM + ROW_REM * rows + (TITLE_REM if axis_title else 0.0))
-    return Panel(panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height)
+    return Panel(
+        panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height
+    )
 
 
 def stacked(
-    panel_id: str, title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]], axis_title: str,
-    text: Callable[[float], str], of: str = "",
-) -> Panel:  # fmt: skip
+    panel_id: str,
+    title: str,
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    axis_title: str,
+    text: Callable[[float], str],
+    of: str = "",
+) -> Panel:
     """Upright bars, a bar a name, its parts on each other; hover texts name bar and part, with `of` in between."""
     named = {word: list(zip(names, values, strict=True)) for word, values in parts.items()}
     data = [
         bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)
         for n, (word, both) in enumerate(named.items())
     ]
-    readings = ", ".join(f"{name} {word} {text(v)}" for word, both in named.items() for name, v in both)
+    readings = ", ".join(
+        f"{name} {word} {text(v)}" for word, both in named.items() for name, v in both
+    )
     y = linear_axis(map(sum, zip(*parts.values(), strict=True)), axis_title, text)
     stacks = layout(category_axis(names), y, barmode="stack")
     return Panel(panel_id, title, f"{title}: {readings}.", tuple(data), stacks)

@@ -36,7 +36,9 @@ MOST_CARDS = 60
 def html(page: Page) -> str:
     """The whole file; its data are JSON, deflated and as base64: a tenth of its size."""
     text = json.dumps(_data(page), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return _template().render(page=page, data=base64.b64encode(zlib.compress(text.encode(), 9)).decode())
+    return _template().render(
+        page=page, data=base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    )
 
 
 @cache
@@ -61,7 +63,11 @@ def group_columns(table: Table) -> int:
     count = 0
     for column in table.columns:
         heads = [row[: count + 1] for row in table.rows]
-        if column.key not in _GROUPING or len(set(heads)) == len(heads) or len(table.columns) <= count + 1:
+        if (
+            column.key not in _GROUPING
+            or len(set(heads)) == len(heads)
+            or len(table.columns) <= count + 1
+        ):
             break
         count += 1
     return count
@@ -69,7 +75,9 @@ def group_columns(table: Table) -> int:
 
 def is_cards(table: Table) -> bool:
     """True where its rows are cards in a narrow window."""
-    return len(table.columns) - group_columns(table) > MOST_IN_A_ROW and len(table.rows) <= MOST_CARDS
+    return (
+        len(table.columns) - group_columns(table) > MOST_IN_A_ROW and len(table.rows) <= MOST_CARDS
+    )
 
 
 def groups(table: Table) -> list[tuple[str, list[list[str]]]]:
@@ -77,7 +85,10 @@ def groups(table: Table) -> list[tuple[str, list[list[str]]]]:
     count = group_columns(table)
     titles = [f"{c.title} = " if c.to_the_right else "" for c in table.columns[:count]]
     rows = ((", ".join(map(add, titles, cells)), cells) for cells in table.cells())
-    return [(head, [cells for _, cells in members]) for head, members in groupby(rows, key=lambda row: row[0])]
+    return [
+        (head, [cells for _, cells in members])
+        for head, members in groupby(rows, key=lambda row: row[0])
+    ]
 
 
 def prose(text: str) -> Markup:
@@ -101,7 +112,9 @@ def _arrows(value: Any) -> Any:
 def _data(page: Page) -> dict[str, Any]:
     return {
         "panels": {
-            p.id: {"data": _arrows(p.data), "layout": _arrows(p.layout)} for s in page.sections for p in s.panels
+            p.id: {"data": _arrows(p.data), "layout": _arrows(p.layout)}
+            for s in page.sections
+            for p in s.panels
         },
         "tables": {s.id: _table(s.table) for s in page.sections if s.table is not None},
         "commands": dict(page.commands),
@@ -109,7 +122,10 @@ def _data(page: Page) -> dict[str, Any]:
 
 
 def _table(table: Table) -> dict[str, Any]:
-    rows = [[str(v) if isinstance(v, int) and abs(v) >= _EXACT_IN_JAVASCRIPT else v for v in row] for row in table.rows]
+    rows = [
+        [str(v) if isinstance(v, int) and abs(v) >= _EXACT_IN_JAVASCRIPT else v for v in row]
+        for row in table.rows
+    ]
     return {"columns": [c.key for c in table.columns], "rows": rows}
 
 

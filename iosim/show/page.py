@@ -88,19 +88,33 @@ class Figure:
     @property
     def brief(self) -> Table:
         """The table in few rows and columns."""
-        return self.table.pivoted(self.by, self.pivot, self.shows) if self.short is None else self.short
+        return (
+            self.table.pivoted(self.by, self.pivot, self.shows)
+            if self.short is None
+            else self.short
+        )
 
     def section(self, marks: str | None = None, *, folded: bool = True) -> Section:
         """The figure as a section of a page; `marks` says what the marks behind its numbers mean, if it has any."""
         legend = (f"{marks}.",) if marks and self.table.marked else ()
         return Section(
-            self.id, self.title, (self.caption, *legend), self.legend if self.panels else (), self.panels,
-            tuple(f"Left out: {line}" for line in self.left_out), self.table, folded=folded,
-            fold_table=bool(self.panels), brief=self.brief, most_across=self.most_across,
-        )  # fmt: skip
+            self.id,
+            self.title,
+            (self.caption, *legend),
+            self.legend if self.panels else (),
+            self.panels,
+            tuple(f"Left out: {line}" for line in self.left_out),
+            self.table,
+            folded=folded,
+            fold_table=bool(self.panels),
+            brief=self.brief,
+            most_across=self.most_across,
+        )
 
 
-def listed(section_id: str, heading: str, items: Sequence[str], *, folded: bool = False) -> tuple[Section, ...]:
+def listed(
+    section_id: str, heading: str, items: Sequence[str], *, folded: bool = False
+) -> tuple[Section, ...]:
     return (Section(section_id, heading, items=tuple(items), folded=folded),) if items else ()
 
 
@@ -121,7 +135,9 @@ class Page:
 
     @property
     def lead(self) -> tuple[str, ...]:
-        return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", sentence)[0] for sentence in self.answer[:1])
+        return self.verdict or tuple(
+            re.split(r"(?<=\.) (?=[A-Z])", sentence)[0] for sentence in self.answer[:1]
+        )
 
     @property
     def made_by(self) -> str:
@@ -145,7 +161,9 @@ def markdown(page: Page) -> str:
     if page.command:
         parts += ["## Command lines" if named else "## Command line", f"```sh\n{page.command}\n```"]
     if named:
-        parts.append("\n".join(["```text", *(f"{name}  {page.commands[name]}" for name in named), "```"]))
+        parts.append(
+            "\n".join(["```text", *(f"{name}  {page.commands[name]}" for name in named), "```"])
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -161,5 +179,9 @@ def _body(section: Section) -> list[str]:
     table = section.brief or section.table
     parts = list(section.text) if table or section.items or not section.panels else []
     parts += [table.markdown().rstrip()] if table else []
-    parts += ["\n".join(f"- {item.replace(chr(10), ' ')}" for item in section.items)] if section.items else []
+    parts += (
+        ["\n".join(f"- {item.replace(chr(10), ' ')}" for item in section.items)]
+        if section.items
+        else []
+    )
     return parts

@@ -113,17 +113,28 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise InputError("a figure needs plotly, which is not installed; `pip install plotly` adds it") from None
-    named = sum(bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data)
+        raise InputError(
+            "a figure needs plotly, which is not installed; `pip install plotly` adds it"
+        ) from None
+    named = sum(
+        bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data
+    )
     labelled = bool(panel.layout.get("annotations"))  # lines carry their names at their ends
     layout = {"template": "plotly_white", **panel.layout, "title": {"text": panel.title}}
     layout |= {"margin": {"l": 80, "r": 160 if labelled else 20, "t": 60, "b": 60}}
-    return go.Figure([dict(trace) for trace in panel.data], layout | {"showlegend": named > 1 and not labelled})
+    return go.Figure(
+        [dict(trace) for trace in panel.data], layout | {"showlegend": named > 1 and not labelled}
+    )
 
 
 def panels_of(page: Page) -> tuple[Panel, ...]:
     return tuple(
-        replace(panel, title=section.heading if panel.title in section.heading else f"{section.heading}: {panel.title}")
+        replace(
+            panel,
+            title=section.heading
+            if panel.title in section.heading
+            else f"{section.heading}: {panel.title}",
+        )
         for section in page.sections
         for panel in section.panels
     )

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.fields import UNSET, Resolved
 from iosim.base.records import dataclass, field, replace
-from iosim.base.units import bytes_text, count_text, number_text, per_second_text, rate_text, seconds_text
+from iosim.base.units import (
+    bytes_text,
+    count_text,
+    number_text,
+    per_second_text,
+    rate_text,
+    seconds_text,
+)
 from iosim.show import terminal
 
 if TYPE_CHECKING:
@@ -80,7 +87,9 @@ class Column:
     """First word of a cell -> its colour on a terminal."""
 
     def __post_init__(self) -> None:
-        kind = self.kind or next((kind for unit, kind in UNITS.items() if self.key.endswith(unit)), "text")
+        kind = self.kind or next(
+            (kind for unit, kind in UNITS.items() if self.key.endswith(unit)), "text"
+        )
         object.__setattr__(self, "title", self.key if self.title is None else self.title)
         object.__setattr__(self, "kind", kind)
 
@@ -96,7 +105,11 @@ class Column:
         """A cell for a person; "-" where there is no value."""
         if value is None:
             return "-"
-        text = _AS_TEXT[self.kind](value) if self.numeric and not isinstance(value, str) else str(value)
+        text = (
+            _AS_TEXT[self.kind](value)
+            if self.numeric and not isinstance(value, str)
+            else str(value)
+        )
         return text + getattr(value, "mark", "")
 
     def aligned(self, part: str, width: int, cell: str) -> str:
@@ -127,7 +140,10 @@ class Table:
         items = list(records)
         keys = [c.key for c in columns] or (list(items[0]) if items else [])
         rows = tuple(tuple(record.get(key) for key in keys) for record in items)
-        kinds = (RIGHT if all(_like_a_number(row[n]) for row in rows) else "text" for n in range(len(keys)))
+        kinds = (
+            RIGHT if all(_like_a_number(row[n]) for row in rows) else "text"
+            for n in range(len(keys))
+        )
         return cls(tuple(columns) or tuple(map(Column, keys, keys, kinds)), rows)
 
     def index(self, key: str) -> int:
@@ -136,7 +152,8 @@ class Table:
     def without(self, *keys: str) -> Table:
         remaining = [n for n, c in enumerate(self.columns) if c.key not in keys]
         return Table(
-            tuple(self.columns[n] for n in remaining), tuple(tuple(row[n] for n in remaining) for row in self.rows)
+            tuple(self.columns[n] for n in remaining),
+            tuple(tuple(row[n] for n in remaining) for row in self.rows),
         )
 
     def coloured(self, key: str, colours: Mapping[str, str]) -> Table:
@@ -148,7 +165,9 @@ class Table:
         return any(getattr(cell, "mark", "") for row in self.rows for cell in row)
 
     def cells(self) -> list[list[str]]:
-        return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [
+            [c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows
+        ]
 
     def __str__(self) -> str:
         return self.text()
@@ -173,7 +192,9 @@ class Table:
             parts.append(self._lines(lines, shares, numbers))
         return "\n".join(parts)
 
-    def _lines(self, lines: Sequence[Sequence[str]], widths: Sequence[int], numbers: Sequence[int]) -> str:
+    def _lines(
+        self, lines: Sequence[Sequence[str]], widths: Sequence[int], numbers: Sequence[int]
+    ) -> str:
         """The columns with these numbers, their cells wrapped to these widths."""
         out = []
         for cells in lines:
@@ -222,11 +243,15 @@ class Table:
         cells: dict[tuple[Cell, ...], dict[Cell, str]] = {}
         for row in self.rows:
             place = tuple(row[n] for n in fixed)
-            cells.setdefault(place, {})[row[spread]] = ", ".join(self.columns[c].text(row[c]) for c in shown_columns)
+            cells.setdefault(place, {})[row[spread]] = ", ".join(
+                self.columns[c].text(row[c]) for c in shown_columns
+            )
         title = f"{self.columns[spread].title} = " if self.columns[spread].numeric else ""
         heads = (f"{title}{self.columns[spread].text(name)}" for name in names)
         columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads))
-        return Table(columns, tuple((*place, *map(of_name.get, names)) for place, of_name in cells.items()))
+        return Table(
+            columns, tuple((*place, *map(of_name.get, names)) for place, of_name in cells.items())
+        )
 
 
 def grouped(members: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
@@ -240,7 +265,11 @@ def grouped(members: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
 def spread_out(values: Sequence[V], count: int) -> list[V]:
     """At most `count` of the values, evenly from the first to the last."""
     last = len(values) - 1
-    return list(values) if last < count else [values[round(n * last / (count - 1))] for n in range(count)]
+    return (
+        list(values)
+        if last < count
+        else [values[round(n * last / (count - 1))] for n in range(count)]
+    )
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -250,7 +279,8 @@ def _total(widths: Sequence[int]) -> int:
 def _narrowest(cells: Sequence[str]) -> int:
     """The width of a column of text whose cells are wrapped: its longest word, and a line of some words."""
     return max(
-        max((len(word) for cell in cells for word in cell.split()), default=0), min(max(map(len, cells)), READABLE)
+        max((len(word) for cell in cells for word in cell.split()), default=0),
+        min(max(map(len, cells)), READABLE),
     )
 
 
@@ -283,4 +313,6 @@ def _like_a_number(value: Any) -> bool:
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+    return (
+        [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+    )

@@ -70,6 +70,9 @@ def _lines(line: str, width: int, hanging: int | None) -> str:
         return line
     indent = len(line) - len(line.lstrip()) + 2 if hanging is None else hanging
     parts = textwrap.wrap(
-        line.rstrip("\n"), width, subsequent_indent=" " * min(indent, width // 2), break_on_hyphens=False
+        line.rstrip("\n"),
+        width,
+        subsequent_indent=" " * min(indent, width // 2),
+        break_on_hyphens=False,
     )
     return "".join(f"{part}\n" for part in parts)

@@ -29,17 +29,36 @@ def row(pid: int, number: int, name: str) -> list[Event]:
 
 
 def span(
-    name: str, kind: str, at: tuple[int, int], begin_us: float, end_us: float, args: Mapping[str, Any] | None = None
+    name: str,
+    kind: str,
+    at: tuple[int, int],
+    begin_us: float,
+    end_us: float,
+    args: Mapping[str, Any] | None = None,
 ) -> Event:
     """A slice of a `kind` in the row `at`: its process and its number there."""
     begin, end = round(begin_us * NS_PER_US), round(end_us * NS_PER_US)
-    return {"ph": "X", "name": name, "cat": kind, "pid": at[0], "tid": FIRST_ROW + at[1], "ts": begin / NS_PER_US,
-            "dur": (end - begin) / NS_PER_US, "args": dict(args or {})}  # fmt: skip
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": at[0],
+        "tid": FIRST_ROW + at[1],
+        "ts": begin / NS_PER_US,
+        "dur": (end - begin) / NS_PER_US,
+        "args": dict(args or {}),
+    }
 
 
 def counter(name: str, pid: int, at_us: float, values: Mapping[str, float]) -> Event:
     """The values of a counter from a time on; every event of that name has the same series."""
-    return {"ph": "C", "name": name, "pid": pid, "ts": round(at_us * NS_PER_US) / NS_PER_US, "args": dict(values)}
+    return {
+        "ph": "C",
+        "name": name,
+        "pid": pid,
+        "ts": round(at_us * NS_PER_US) / NS_PER_US,
+        "args": dict(values),
+    }
 
 
 def whole(events: Iterable[Event], **extra: Any) -> dict[str, Any]:

@@ -43,7 +43,9 @@ UNSAID = (
     "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
     "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
 )
-COLUMNS = columns_of("level | launch | tensor | direction | before:right | now:right | change:right | limit")
+COLUMNS = columns_of(
+    "level | launch | tensor | direction | before:right | now:right | change:right | limit"
+)
 Entry = Mapping[str, Any]
 
 
@@ -62,7 +64,9 @@ PREDICTION = _holding(
     **WORDS,
     problem=MapOf(_Anything()),
     kernel=_holding(name=Text(), block_q=Whole(), block_k=Whole()),
-    traffic=ListOf(_holding(launch=Text(), level=Text(), tensor=Text(), direction=Text(), bytes=Whole())),
+    traffic=ListOf(
+        _holding(launch=Text(), level=Text(), tensor=Text(), direction=Text(), bytes=Whole())
+    ),
     hbm_bounds=_holding(compulsory=_holding(read=Whole())),
     time=ListOf(_holding(launches=ListOf(_holding(name=Text(), time_s=SECONDS)))),
     time_s=SECONDS,
@@ -122,11 +126,25 @@ class Change:
     def verdict(self) -> str:
         """Whether the limit holds, in words; empty without one."""
         less = ", less never fails" if (self.more or 0) < 0 else ""
-        return "" if self.limit is None else f"{'within' if self.holds else 'above'} +{100 * self.limit:g} %{less}"
+        return (
+            ""
+            if self.limit is None
+            else f"{'within' if self.holds else 'above'} +{100 * self.limit:g} %{less}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        where = {"launch": self.launch or None, "tensor": self.tensor or None, "direction": self.direction or None}
-        return {"level": self.level, **where, "before": self.before, "now": self.now, "change": self.share}
+        where = {
+            "launch": self.launch or None,
+            "tensor": self.tensor or None,
+            "direction": self.direction or None,
+        }
+        return {
+            "level": self.level,
+            **where,
+            "before": self.before,
+            "now": self.now,
+            "change": self.share,
+        }
 
 
 @dataclass(frozen=True)
@@ -157,29 +175,47 @@ class Difference:
         before, now = _parts(self.earlier), _parts(self.later)
         shown = {c.level for c in self.levels if c.more is not None}
         shown -= {"time"} if len({launch for _, launch, *_ in (*before, *now)}) == 1 else set()
-        changes = (Change(*key, before.get(key, 0), now.get(key, 0)) for key in {**now, **before} if key[0] in shown)
+        changes = (
+            Change(*key, before.get(key, 0), now.get(key, 0))
+            for key in {**now, **before}
+            if key[0] in shown
+        )
         moved = (c for c in changes if c.more)
         return tuple(sorted(moved, key=lambda c: ([*TITLES].index(c.level), -abs(c.more or 0))))
 
     @property
     def fields(self) -> dict[str, tuple[Any, Any]]:
         before, now = (
-            {"kernel": k["name"], "tile": f"{k['block_q']}x{k['block_k']}"} | {n: k[n] for n in k if n not in OF_OTHERS}
+            {"kernel": k["name"], "tile": f"{k['block_q']}x{k['block_k']}"}
+            | {n: k[n] for n in k if n not in OF_OTHERS}
             for k in (self.earlier["kernel"], self.later["kernel"])
         )
-        return {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
+        return {
+            name: (before[name], now[name])
+            for name in now
+            if name in before and before[name] != now[name]
+        }
 
     @cached_property
     def reasons(self) -> tuple[str, ...]:
         """What differs and explains it, a sentence each without its full stop."""
         both = (self.later, self.earlier)
-        changed = ", ".join(f"{name} {now} (before {was})" for name, (was, now) in self.fields.items())
+        changed = ", ".join(
+            f"{name} {now} (before {was})" for name, (was, now) in self.fields.items()
+        )
         told = [f"Changed: {changed}"] if changed else []
         told += self._became("method", "HBM bytes are found")
         spilled = [bytes_text(_sum(one, "l2", SPILL, "write")) for one in both]
-        told += [f"Spilled registers: {spilled[0]} stored, before {spilled[1]}"] if len({*spilled}) > 1 else []
+        told += (
+            [f"Spilled registers: {spilled[0]} stored, before {spilled[1]}"]
+            if len({*spilled}) > 1
+            else []
+        )
         if self.levels[0].more is not None:
-            times = [_sum(one, "hbm", "read") / (one["hbm_bounds"]["compulsory"]["read"] or 1) for one in both]
+            times = [
+                _sum(one, "hbm", "read") / (one["hbm_bounds"]["compulsory"]["read"] or 1)
+                for one in both
+            ]
             now, was = map(times_text, times)
             if now != was and max(times) > ONCE:
                 told.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
@@ -194,9 +230,12 @@ class Difference:
     @property
     def notes(self) -> tuple[str, ...]:
         before, now = (
-            [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in one["notes"]] for one in (self.earlier, self.later)
+            [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in one["notes"]]
+            for one in (self.earlier, self.later)
         )
-        return tuple(note for note, bare in zip(self.later["notes"], now, strict=True) if bare not in before)
+        return tuple(
+            note for note, bare in zip(self.later["notes"], now, strict=True) if bare not in before
+        )
 
     @property
     def exceeded(self) -> tuple[str, ...]:
@@ -210,22 +249,40 @@ class Difference:
     @property
     def line(self) -> str:
         """What became of each level."""
-        levels = (f"{TITLES[c.level]} {c.texts[2]}" + (f" ({c.texts[1]})" if c.more else "") for c in self.levels)
+        levels = (
+            f"{TITLES[c.level]} {c.texts[2]}" + (f" ({c.texts[1]})" if c.more else "")
+            for c in self.levels
+        )
         return f"{who(self.prediction)}: {', '.join(levels)}"
 
     def tables(self) -> list[Table]:
         levels, parts = (
-            Table(COLUMNS, tuple((TITLES[c.level], c.launch, c.tensor, c.direction, *c.texts, c.verdict) for c in rows))
+            Table(
+                COLUMNS,
+                tuple(
+                    (TITLES[c.level], c.launch, c.tensor, c.direction, *c.texts, c.verdict)
+                    for c in rows
+                ),
+            )
             for rows in (self.levels, self.parts)
         )
         hidden = ("launch", "tensor", "direction", *([] if self.limits else ["limit"]))
         return [levels.without(*hidden), *([parts.without("limit")] if self.parts else [])]
 
     def to_dict(self) -> dict[str, Any]:
-        names = {key: self.later[key] for key in ("layer", "problem", "profile") if key in self.later}
+        names = {
+            key: self.later[key] for key in ("layer", "problem", "profile") if key in self.later
+        }
         levels = [c.to_dict() | {"limit": c.limit, "holds": c.holds} for c in self.levels]
-        fields = [{"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()]
-        found = {"kernel": self.later["kernel"]["name"], "levels": levels, **plain(self, "parts"), "fields": fields}
+        fields = [
+            {"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()
+        ]
+        found = {
+            "kernel": self.later["kernel"]["name"],
+            "levels": levels,
+            **plain(self, "parts"),
+            "fields": fields,
+        }
         return names | found | plain(self, "reasons new_notes=notes")
 
 
@@ -255,26 +312,44 @@ class Differences(Shown):
     @property
     def answer(self) -> str:
         """Whether limits hold, what moved furthest, what was changed, and which kernels spill what is not counted."""
-        verdict = f"{'Within' if self.holds else 'Above'} the limits" if self.differences[0].limits else ""
-        first = max(self.differences, key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)))
+        verdict = (
+            f"{'Within' if self.holds else 'Above'} the limits"
+            if self.differences[0].limits
+            else ""
+        )
+        first = max(
+            self.differences,
+            key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)),
+        )
         moved = sum(any(c.more for c in d.levels) for d in self.differences)
-        several = f"{moved} of {len(self.differences)} predictions moved" if len(self.differences) > 1 else ""
+        several = (
+            f"{moved} of {len(self.differences)} predictions moved"
+            if len(self.differences) > 1
+            else ""
+        )
         spills = left_out_spills(d.prediction for d in self.differences)
-        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:1], spills))
+        return sentences(
+            (verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:1], spills)
+        )
 
     def sections(self) -> list[Part]:
         """What stands below the answer: of each prediction its tables and reasons."""
         parts: list[Part] = []
         for d in self.differences:
             layer = f"{d.later['layer']}: " if "layer" in d.later else ""
-            told = (*(f"{reason}." for reason in d.reasons), *(f"new note: {note}" for note in d.notes))
+            told = (
+                *(f"{reason}." for reason in d.reasons),
+                *(f"new note: {note}" for note in d.notes),
+            )
             parts += [f"{layer}{who(d.prediction)}: {d.prediction.problem.line}", *d.tables(), told]
         parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
         return [part for part in parts if part]
 
     def _line(self) -> str:
         within = "within" if self.holds else "above"
-        return f"{some(len(self.differences), 'prediction')} against {self.file}, {within} the limits"
+        return (
+            f"{some(len(self.differences), 'prediction')} against {self.file}, {within} the limits"
+        )
 
     def _parts(self) -> list[Part]:
         return [self.answer, *self.sections()]
@@ -283,7 +358,9 @@ class Differences(Shown):
         return f"{self.answer}\n\n{self.body()}"
 
     def body(self) -> str:
-        parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
+        parts = (
+            part.text().rstrip() if isinstance(part, Table) else part for part in self.sections()
+        )
         texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
         return "\n\n".join(texts) + "\n"
 
@@ -303,9 +380,15 @@ def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
         level, _, limit = parse_limit(text, "level", tuple(TITLES), (), "", "hbm=5% or time=10%")
         limits[level] = min(limit, limits.get(level, limit))
     results = predictions_of(request, progress)
-    found = [layer for result in results for layer in ([result] if isinstance(result, Prediction) else result.layers)]
+    found = [
+        layer
+        for result in results
+        for layer in ([result] if isinstance(result, Prediction) else result.layers)
+    ]
     predictions = [
-        p for result in results for p in ([result] if isinstance(result, Prediction) else result.predictions)
+        p
+        for result in results
+        for p in ([result] if isinstance(result, Prediction) else result.predictions)
     ]
     entries = [_entry(one) for one in found]
     differences = tuple(
@@ -314,7 +397,9 @@ def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
     )
     if "hbm" in limits and any(d.levels[0].more is None for d in differences):
         accepted = "accepted: l2 or time, or another method on both sides"
-        raise InputError(f"`fail_above` hbm needs HBM bytes, which `method` bounds does not find; {accepted}")
+        raise InputError(
+            f"`fail_above` hbm needs HBM bytes, which `method` bounds does not find; {accepted}"
+        )
     left = (one for one in before if not any(one is d.earlier for d in differences))
     left_out = tuple(f"{one['kernel']['name']} on {one['profile']}" for one in left)
     return Differences(file, results, differences, left_out)
@@ -332,22 +417,35 @@ def _read(against: str | os.PathLike[str] | Prediction) -> tuple[str, list[Entry
     where = f"`against` '{file}'"
     data = read_object(os.fspath(against), where, ACCEPTED, MAX_BYTES)
     if "predictions" in data and data.get("schema") != SCHEMA:
-        raise InputError(f"{where} has schema {one_line(data.get('schema'), 20)}; accepted: {SCHEMA}, {ACCEPTED}")
+        raise InputError(
+            f"{where} has schema {one_line(data.get('schema'), 20)}; accepted: {SCHEMA}, {ACCEPTED}"
+        )
     return file, checked(data, FORM, f"{where} is not {ACCEPTED}")["predictions"]
 
 
 def _call(entry: Entry) -> dict[str, Any]:
     """What two predictions must share to be compared."""
-    return {"layer": entry.get("layer"), "gpu": entry["profile"], "l2": entry["l2_start"], **entry["problem"]}
+    return {
+        "layer": entry.get("layer"),
+        "gpu": entry["profile"],
+        "l2": entry["l2_start"],
+        **entry["problem"],
+    }
 
 
 def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], file: str) -> Entry:
     call, name = _call(entry), entry["kernel"]["name"]
     same = {one["kernel"]["name"]: one for one in before if _call(one) == call}
     if not same:
-        apart = (([k for k in {**was, **call} if was.get(k) != call.get(k)], was) for was in map(_call, before))
+        apart = (
+            ([k for k in {**was, **call} if was.get(k) != call.get(k)], was)
+            for was in map(_call, before)
+        )
         keys, was = min(apart, key=lambda pair: len(pair[0]))
-        differs = ", ".join(f"{key} {one_line(was.get(key), 40)} (now {one_line(call.get(key), 40)})" for key in keys)
+        differs = ", ".join(
+            f"{key} {one_line(was.get(key), 40)} (now {one_line(call.get(key), 40)})"
+            for key in keys
+        )
         accepted = "accepted: the same problem, GPU and start of the L2"
         raise InputError(f"`against` '{file}' is of another call: {differs}; {accepted}")
     asked = {one["kernel"]["name"] for one in today if _call(one) == call}
@@ -360,7 +458,9 @@ def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], f
 
 def _parts(entry: Entry) -> dict[tuple[str, str, str, str], float]:
     """Level, launch, tensor and direction -> bytes; for times level and launch -> seconds."""
-    rows = {(r["level"], r["launch"], r["tensor"], r["direction"]): r["bytes"] for r in entry["traffic"]}
+    rows = {
+        (r["level"], r["launch"], r["tensor"], r["direction"]): r["bytes"] for r in entry["traffic"]
+    }
     return rows | {("time", n["name"], "", ""): n["time_s"] for n in entry["time"][0]["launches"]}
 
 

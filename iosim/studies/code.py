@@ -49,10 +49,18 @@ def module_of(source: Any, cc: int) -> Module:
 
 def sides(name: str, value: str | Sequence[int]) -> tuple[int, ...]:
     """One to three whole numbers from 1. Raises InputError: they are none."""
-    parts = value.replace("x", ",").split(",") if isinstance(value, str) else [str(side) for side in value]
-    if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+    parts = (
+        value.replace("x", ",").split(",")
+        if isinstance(value, str)
+        else [str(side) for side in value]
+    )
+    if not 1 <= len(parts) <= 3 or not all(
+        part.strip().isdecimal() and int(part) > 0 for part in parts
+    ):
         shown = value if isinstance(value, str) else ",".join(map(str, value))
-        raise InputError(f"`{name}` {shown}: accepted: one to three whole numbers from 1, such as 64,32,1")
+        raise InputError(
+            f"`{name}` {shown}: accepted: one to three whole numbers from 1, such as 64,32,1"
+        )
     return tuple(int(part) for part in parts)
 
 

@@ -94,17 +94,27 @@ def run(request: CodeRequest) -> CodeCosts:
     module = module_of(request.code, profile.cc)
     entry, function = entry_of(module, request.entry, profile.cc)
     if function is None:
-        raise InputError(f"`code` {module.source} holds no machine code; accepted: a cubin compiled with -lineinfo")
+        raise InputError(
+            f"`code` {module.source} holds no machine code; accepted: a cubin compiled with -lineinfo"
+        )
     call, notes = _call(request, entry, function)
     # of a launch that is only assumed, bytes at HBM would tell nothing
     conditions = ALONE if request.grid is not None else replace(ALONE, method="bounds")
     prediction = predict_call(call, profile, conditions)
     work = with_work(prediction.launch, function, profile)
     loops = tuple(_loops(prediction, function, work))
-    return CodeCosts(prediction, function, loops, tuple(_costs(prediction, function)), (*notes, *prediction.notes))
+    return CodeCosts(
+        prediction,
+        function,
+        loops,
+        tuple(_costs(prediction, function)),
+        (*notes, *prediction.notes),
+    )
 
 
-def _call(request: CodeRequest, entry: Entry, function: Function) -> tuple[CodeCall, tuple[str, ...]]:
+def _call(
+    request: CodeRequest, entry: Entry, function: Function
+) -> tuple[CodeCall, tuple[str, ...]]:
     """The launch that is asked for, with what had to be assumed of it."""
     notes: list[str] = []
     grid = ASSUMED_GRID if request.grid is None else sides("grid", request.grid)
@@ -117,14 +127,19 @@ def _call(request: CodeRequest, entry: Entry, function: Function) -> tuple[CodeC
     given = arguments(request.arg)
     if not given:
         given = dict(_assumed(entry))
-        notes.append("no arguments are given: arrays of 4,096 x 4,096 fp32 values and numbers of 4,096 are taken")
+        notes.append(
+            "no arguments are given: arrays of 4,096 x 4,096 fp32 values and numbers of 4,096 are taken"
+        )
     return CodeCall(entry, grid, given, block, function, request.shared_bytes or 0), tuple(notes)
 
 
 def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:
     for number, parameter in enumerate(entry.parameters):
         if parameter.size == 8 and not parameter.type.startswith("f"):
-            yield parameter.name, TensorArgument(f"argument {number}", (ASSUMED_SIDE, ASSUMED_SIDE), "fp32")
+            yield (
+                parameter.name,
+                TensorArgument(f"argument {number}", (ASSUMED_SIDE, ASSUMED_SIDE), "fp32"),
+            )
         elif parameter.type.startswith("f"):
             yield parameter.name, 1.0
         else:
@@ -150,14 +165,23 @@ def _loops(p: CodePrediction, function: Function, work: LaunchWork) -> Iterator[
     regions = work.on_sm.machine.tile
     flow = Flow(function)
     turns = [_turn(p, replace(region, turns=1.0)) for region in regions]
-    whole = sum(region.turns * cycles for region, (cycles, _) in zip(regions, turns, strict=True)) or 1.0
+    whole = (
+        sum(region.turns * cycles for region, (cycles, _) in zip(regions, turns, strict=True))
+        or 1.0
+    )
     for region, (cycles, units) in zip(regions, turns, strict=True):
         if region.slots:
             name = "outside of loops" if region.at is None else f"loop at 0x{region.at:x}"
             yield LoopCost(
-                name, _lines(flow, region), region.turns, len(region.slots), cycles, units,
-                max(0.0, cycles - max(units.values(), default=0.0)), region.turns * cycles / whole,
-            )  # fmt: skip
+                name,
+                _lines(flow, region),
+                region.turns,
+                len(region.slots),
+                cycles,
+                units,
+                max(0.0, cycles - max(units.values(), default=0.0)),
+                region.turns * cycles / whole,
+            )
 
 
 def _turn(p: CodePrediction, region: Region) -> tuple[float, dict[str, float]]:
@@ -170,8 +194,14 @@ def _lines(flow: Flow, region: Region) -> str:
     """First and last line of the source of a loop, in the file that most of it is from."""
     if region.at is None:
         return ""
-    loop = next(one for one in flow.loops if flow.instructions[flow.blocks[one.header].first].address == region.at)
-    places = [one.source for n in flow.numbers(loop) if (one := flow.instructions[n]).source is not None]
+    loop = next(
+        one
+        for one in flow.loops
+        if flow.instructions[flow.blocks[one.header].first].address == region.at
+    )
+    places = [
+        one.source for n in flow.numbers(loop) if (one := flow.instructions[n]).source is not None
+    ]
     files: defaultdict[str, list[int]] = defaultdict(list)
     for place in places:
         files[place[0]].append(place[1])
@@ -197,13 +227,16 @@ def _costs(p: CodePrediction, function: Function) -> Iterator[Cost]:
         return
     uses = uses_of(p.evaluated, p.launch.missed, function.cc)
     found = [
-        cost for kind in (_spills, _conflicts, _uncoalesced, _waits)
+        cost
+        for kind in (_spills, _conflicts, _uncoalesced, _waits)
         if (cost := kind(p, function, work, uses, base)) is not None
-    ]  # fmt: skip
+    ]
     yield from sorted(found, key=lambda cost: -cost.saved)
 
 
-def _cost(kind: str, place: str, detail: str, p: CodePrediction, without: float, base: float) -> Cost:
+def _cost(
+    kind: str, place: str, detail: str, p: CodePrediction, without: float, base: float
+) -> Cost:
     saved = max(0.0, 1 - without / base)
     return Cost(kind, place, detail, p.time_s * (1 - saved), saved)
 
@@ -214,14 +247,17 @@ def _place(one: Instruction) -> str:
     return f"0x{one.address:x} {one.opcode}"
 
 
-def _spills(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+def _spills(
+    p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float
+) -> Cost | None:
     """Registers that do not fit, and go to local memory."""
     local = work.on_sm.local_tile
     if not (local.loaded or local.stored):
         return None
     kept = Machine(
         tile=tuple(
-            replace(r, slots=tuple(s for s in r.slots if s.group not in LOCAL_GROUPS)) for r in work.on_sm.machine.tile
+            replace(r, slots=tuple(s for s in r.slots if s.group not in LOCAL_GROUPS))
+            for r in work.on_sm.machine.tile
         )
     )
     most = _most(function, work, LOCAL_GROUPS, lambda one: float(lane_bytes(one)))
@@ -233,15 +269,23 @@ def _spills(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses,
     return _cost("spills", most, detail, p, _whole_cycles(p, kept), base)
 
 
-def _conflicts(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+def _conflicts(
+    p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float
+) -> Cost | None:
     """Lanes of a warp that ask one bank for several words."""
 
     def free(inner: Uses) -> Uses:
-        return lambda one: None if operation(one, function.cc).group in SHARED_GROUPS else inner(one)
+        return lambda one: (
+            None if operation(one, function.cc).group in SHARED_GROUPS else inner(one)
+        )
 
     def more(one: Instruction) -> float:
         use = uses(one)
-        return use.wavefronts - default_use(one, operation(one, function.cc).group).wavefronts if use else 0.0
+        return (
+            use.wavefronts - default_use(one, operation(one, function.cc).group).wavefronts
+            if use
+            else 0.0
+        )
 
     worst = _worst(function, work, SHARED_GROUPS, more)
     if worst is None:
@@ -254,7 +298,9 @@ def _conflicts(p: CodePrediction, function: Function, work: LaunchWork, uses: Us
     return _cost("bank conflicts", _place(worst), detail, p, without, base)
 
 
-def _uncoalesced(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+def _uncoalesced(
+    p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float
+) -> Cost | None:
     """Lanes of a warp whose words lie in sectors of their own."""
 
     def needed(one: Instruction, use: MemoryUse) -> float:
@@ -267,7 +313,9 @@ def _uncoalesced(p: CodePrediction, function: Function, work: LaunchWork, uses: 
             if use is None or group not in GLOBAL_GROUPS:
                 return use
             plain = default_use(one, group)
-            return replace(use, sectors=min(use.sectors, plain.sectors), lines=min(use.lines, plain.lines))
+            return replace(
+                use, sectors=min(use.sectors, plain.sectors), lines=min(use.lines, plain.lines)
+            )
 
         return use_of
 
@@ -288,31 +336,47 @@ def _uncoalesced(p: CodePrediction, function: Function, work: LaunchWork, uses: 
     return _cost("uncoalesced", _place(worst), detail, p, without, base)
 
 
-def _waits(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+def _waits(
+    p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float
+) -> Cost | None:
     """Loads into registers that a loop waits for in the turn that issues them."""
     late = ("global-load",)
-    worst = _worst(function, work, late, lambda one: float(operation(one, function.cc).group in late))
+    worst = _worst(
+        function, work, late, lambda one: float(operation(one, function.cc).group in late)
+    )
     if worst is None:
         return None
     ready = Machine(
         tile=tuple(
-            replace(r, slots=tuple(replace(s, sets=None) if s.group in late else s for s in r.slots))
+            replace(
+                r, slots=tuple(replace(s, sets=None) if s.group in late else s for s in r.slots)
+            )
             for r in work.on_sm.machine.tile
         )
     )
     without = _whole_cycles(p, ready)
     if 1 - without / base < SHOWS:
         return None
-    return _cost("waits for loads", _place(worst), f"{worst.opcode}: nothing is loaded ahead", p, without, base)
+    return _cost(
+        "waits for loads",
+        _place(worst),
+        f"{worst.opcode}: nothing is loaded ahead",
+        p,
+        without,
+        base,
+    )
 
 
-def _worst(function: Function, work: LaunchWork, groups: tuple[str, ...], more: Any) -> Instruction | None:
+def _worst(
+    function: Function, work: LaunchWork, groups: tuple[str, ...], more: Any
+) -> Instruction | None:
     """The instruction that costs most of what it need not, by how often it runs."""
     each = work.runs.each
     weighed = [
-        (each[n] * more(one), n) for n, one in enumerate(function.instructions)
+        (each[n] * more(one), n)
+        for n, one in enumerate(function.instructions)
         if operation(one, function.cc).group in groups and each[n]
-    ]  # fmt: skip
+    ]
     if not weighed or max(weighed)[0] <= 0:
         return None
     return function.instructions[max(weighed)[1]]

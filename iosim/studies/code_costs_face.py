@@ -12,9 +12,16 @@ from iosim.show.tables import Table, columns_of
 from iosim.studies.code_costs import CodeCosts
 
 UNITS = {
-    "issue": "issue slots", "fma": "fp32", "fmaheavy": "multiply", "alu": "integer", "xu": "exp", "tensor": "tensor",
-    "lsu": "shared memory, L1", "from-l2": "from L2", "to-l2": "to L2",
-}  # fmt: skip
+    "issue": "issue slots",
+    "fma": "fp32",
+    "fmaheavy": "multiply",
+    "alu": "integer",
+    "xu": "exp",
+    "tensor": "tensor",
+    "lsu": "shared memory, L1",
+    "from-l2": "from L2",
+    "to-l2": "to L2",
+}
 """Units by the names that people read; those without work in any loop are left out."""
 LEAST_SAVED = 0.005
 """Part of the time from which on the sentence names a cost."""
@@ -33,7 +40,12 @@ def answer(c: CodeCosts) -> str:
         listed = "; ".join(each)
         return sentences((told, listed[0].upper() + listed[1:]))
     if c.costs:
-        return sentences((told, " and ".join(f"{cost.kind} at {cost.place}" for cost in c.costs) + " cost no time"))
+        return sentences(
+            (
+                told,
+                " and ".join(f"{cost.kind} at {cost.place}" for cost in c.costs) + " cost no time",
+            )
+        )
     return sentences((told, "Nothing costs more than it need"))
 
 
@@ -42,11 +54,17 @@ def loop_table(c: CodeCosts) -> Table:
     used = [unit for unit in UNITS if any(loop.units.get(unit) for loop in c.loops)]
     rows: tuple[tuple[str | int | float | None, ...], ...] = tuple(
         (
-            loop.name, loop.lines, loop.share, round(loop.turns, 1), loop.instructions, round(loop.cycles),
-            *(round(loop.units.get(unit, 0.0)) for unit in used), round(loop.exposed),
+            loop.name,
+            loop.lines,
+            loop.share,
+            round(loop.turns, 1),
+            loop.instructions,
+            round(loop.cycles),
+            *(round(loop.units.get(unit, 0.0)) for unit in used),
+            round(loop.exposed),
         )
         for loop in c.loops
-    )  # fmt: skip
+    )
     told = "code= | lines= | share:percent=of the time | turns:number | instructions:count"
     told += " | cycles:count=cycles a turn"
     of_units = "".join(f" | {unit.replace('-', '_')}:count={UNITS[unit]}" for unit in used)
@@ -55,9 +73,14 @@ def loop_table(c: CodeCosts) -> Table:
 
 def cost_table(c: CodeCosts) -> Table:
     """What costs more than it need, with the time without it."""
-    rows = tuple((cost.kind, cost.place, cost.detail, cost.time_without_s, cost.saved) for cost in c.costs)
+    rows = tuple(
+        (cost.kind, cost.place, cost.detail, cost.time_without_s, cost.saved) for cost in c.costs
+    )
     return Table(
-        columns_of("cost= | place=where | detail=what | time_without_s=time without | saved:percent=less"), rows
+        columns_of(
+            "cost= | place=where | detail=what | time_without_s=time without | saved:percent=less"
+        ),
+        rows,
     )
 
 
@@ -81,14 +104,22 @@ def as_dict(c: CodeCosts) -> dict[str, Any]:
     """As JSON has it."""
     p = c.prediction
     return {
-        "kernel": {"name": c.function.name, "grid": list(p.evaluated.grid), "block": list(p.evaluated.block),
-                   "registers": c.function.registers, "frame_bytes": c.function.frame_bytes,
-                   "ctas_per_sm": p.launch.occupancy.ctas_per_sm},
-        "profile": p.profile.name, "time_s": p.time_s, "bound_by": p.bound_by,
+        "kernel": {
+            "name": c.function.name,
+            "grid": list(p.evaluated.grid),
+            "block": list(p.evaluated.block),
+            "registers": c.function.registers,
+            "frame_bytes": c.function.frame_bytes,
+            "ctas_per_sm": p.launch.occupancy.ctas_per_sm,
+        },
+        "profile": p.profile.name,
+        "time_s": p.time_s,
+        "bound_by": p.bound_by,
         "loops": [
-            plain(loop, "name lines turns instructions cycles exposed share") | {"units": dict(loop.units)}
+            plain(loop, "name lines turns instructions cycles exposed share")
+            | {"units": dict(loop.units)}
             for loop in c.loops
         ],
         "costs": [plain(cost, "kind place detail time_without_s saved") for cost in c.costs],
         "notes": list(c.notes),
-    }  # fmt: skip
+    }

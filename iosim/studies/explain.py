@@ -106,22 +106,35 @@ class Explanation(Shown):
         p = self.prediction
         return {
             **plain(p, "problem kernel profile=profile.name l2_start"),
-            "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, **plain(p, "time_s bound_by"),
-            "compulsory": p.hbm_bounds.to_dict()["compulsory"], "launches": [n.to_dict() for n in self.launches],
+            "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
+            **plain(p, "time_s bound_by"),
+            "compulsory": p.hbm_bounds.to_dict()["compulsory"],
+            "launches": [n.to_dict() for n in self.launches],
             "sources": [s.__dict__ for s in self.sources],
             "trials": [
-                {"change": t.words, "hbm_bytes": t.hbm_bytes, "time_s": t.time_s,
-                 "hbm_change_bytes": t.hbm_bytes - p.total("hbm"), "time_change_s": t.time_s - p.time.total_s}
+                {
+                    "change": t.words,
+                    "hbm_bytes": t.hbm_bytes,
+                    "time_s": t.time_s,
+                    "hbm_change_bytes": t.hbm_bytes - p.total("hbm"),
+                    "time_change_s": t.time_s - p.time.total_s,
+                }
                 for t in self.tried.trials
             ],
-            "skipped": [{"change": words, "reason": reason} for words, reason in self.tried.skipped],
+            "skipped": [
+                {"change": words, "reason": reason} for words, reason in self.tried.skipped
+            ],
             "advice": self.advice,
-        }  # fmt: skip
+        }
 
     def _line(self) -> str:
         p = self.prediction
-        regimes = ", ".join(dict.fromkeys(launch.regime for launch in self.launches)) or "nothing at HBM"
-        return f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
+        regimes = (
+            ", ".join(dict.fromkeys(launch.regime for launch in self.launches)) or "nothing at HBM"
+        )
+        return (
+            f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
+        )
 
     def to_text(self) -> str:
         return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
@@ -130,7 +143,11 @@ class Explanation(Shown):
         shown: list[Part] = [*answer([self]).split("\n"), *heads(self)]
         for one in self.launches:
             shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
-        shown += ["Where the HBM bytes come from", source_table(self), f"What a change would do: {self.advice}"]
+        shown += [
+            "Where the HBM bytes come from",
+            source_table(self),
+            f"What a change would do: {self.advice}",
+        ]
         shown += [change_table(self)] if self.tried.trials else []
         told = [f"why: {why(self.prediction)}"] if why(self.prediction) else []
         told += [f"not tried: {words}: {why_not}" for words, why_not in self.tried.skipped]
@@ -151,7 +168,9 @@ class Explanation(Shown):
         return (Panel("changes", title, alt, (data,), layout),)
 
 
-def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
+def explain(
+    prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES
+) -> Explanation:
     """Why the HBM bytes of a prediction are what they are."""
     traced = trace(prediction)
     total = prediction.total("hbm")
@@ -162,13 +181,17 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
     )
     played = sum(one.accesses for one in traced.replay.launches)
     tried = run(prediction, progress, budget if played <= budget else 0)
-    return Explanation(prediction, traced, launches, sources(prediction), tried, _advice(prediction, tried))
+    return Explanation(
+        prediction, traced, launches, sources(prediction), tried, _advice(prediction, tried)
+    )
 
 
 def answer(explanations: Sequence[Explanation]) -> str:
     """What each reads from HBM, why, and the change that would help most, in a line each."""
     sure = confidence([e.prediction for e in explanations])
-    lines = [sentences([line]) for e in explanations for line in (_reason(e), _change_to_make(e)) if line]
+    lines = [
+        sentences([line]) for e in explanations for line in (_reason(e), _change_to_make(e)) if line
+    ]
     return "\n".join([*lines[:-1], f"{lines[-1]} {sure}."])
 
 
@@ -181,8 +204,14 @@ def _change_to_make(e: Explanation) -> str:
     """The change that saves HBM bytes at no cost of time; empty where none of those tried does."""
     p = e.prediction
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
-    if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
-        return f"With '{best.words}' {p.kernel.name} would read {bytes_text(best.prediction.hbm.read)}"
+    if (
+        best is not None
+        and best.hbm_bytes < (1 - HELPS) * now
+        and best.time_s <= SAME_TIME * p.time.total_s
+    ):
+        return (
+            f"With '{best.words}' {p.kernel.name} would read {bytes_text(best.prediction.hbm.read)}"
+        )
     return ""
 
 
@@ -193,10 +222,16 @@ def sources(p: Prediction) -> tuple[Source, ...]:
     for row in p.traffic:
         if row.level == "hbm":
             tensor = p.chain.tensors.get(row.tensor)
-            needed = tensor is not None and tensor.role == role[row.direction] and row.tensor not in counted
+            needed = (
+                tensor is not None
+                and tensor.role == role[row.direction]
+                and row.tensor not in counted
+            )
             once = 0
             if tensor is not None and needed:
-                once = needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
+                once = (
+                    needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
+                )
             counted |= {row.tensor} if needed else set()
             found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
     return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
@@ -211,12 +246,21 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     values = {"name": launch.name, "shared_tensors": found.tensors} | plain(
         one, "peak_in_use_bytes median_in_use_bytes"
     )
-    values |= plain(found, "slots waves capacity_bytes one_head_bytes all_bytes loaded_bytes hbm_read_bytes")
-    values |= {"share_above_capacity": one.share_above(found.capacity_bytes), "in_step_bytes": found.in_step_bytes or 0}
+    values |= plain(
+        found, "slots waves capacity_bytes one_head_bytes all_bytes loaded_bytes hbm_read_bytes"
+    )
+    values |= {
+        "share_above_capacity": one.share_above(found.capacity_bytes),
+        "in_step_bytes": found.in_step_bytes or 0,
+    }
     values |= {"spill_bytes": spilled("l2", "write")}
     values |= {"spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read")}
     regime = found.regime
-    step = f" (kept in step, it would be at most {bytes_text(found.in_step_bytes or 0)})" if found.outgrows else ""
+    step = (
+        f" (kept in step, it would be at most {bytes_text(found.in_step_bytes or 0)})"
+        if found.outgrows
+        else ""
+    )
     words = {"where": sharing_cache(p), "step": step}
     reasons = [_headline(regime, values | words), *_between(p, traced, launch)]
     if regime not in ("streamed", "read once"):
@@ -235,9 +279,14 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     """The regime in one sentence, with the numbers that it follows from."""
     words = read_toml(Path(__file__).with_suffix(".toml"))
     put_in = v | {k: bytes_text(x or 0) for k, x in v.items() if k.endswith("_bytes")}
-    put_in |= {"names": " and ".join(v["shared_tensors"]), "times": v["hbm_read_bytes"] / max(1, v["all_bytes"])}
+    put_in |= {
+        "names": " and ".join(v["shared_tensors"]),
+        "times": v["hbm_read_bytes"] / max(1, v["all_bytes"]),
+    }
     put_in |= {"percent_above": 100 * v["share_above_capacity"]}
-    put_in["past"] = "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go "
+    put_in["past"] = (
+        "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go "
+    )
     put_in |= {name: part.format(**put_in) for name, part in words["parts"].items()}
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
         regime = "all fits"
@@ -250,7 +299,9 @@ def _between(p: Prediction, traced: TraceResult, launch: Launch) -> list[str]:
     chain = p.chain
     names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role is Role.TEMP})
     large = [
-        f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names if chain.tensors[n].bytes > traced.partition_bytes
+        f"{n} ({bytes_text(chain.tensors[n].bytes)})"
+        for n in names
+        if chain.tensors[n].bytes > traced.partition_bytes
     ]
     if not large:
         return []
@@ -280,7 +331,10 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
             walk += spread if lean > 0 else ", and the next CTA beside it"
     else:
         lead = int(np.unique(c.first[c.count > 0]).size) == 1
-        walk = f"{axis} upwards" + ", all CTAs from the same first one: they are as far apart as their starts" * lead
+        walk = (
+            f"{axis} upwards"
+            + ", all CTAs from the same first one: they are as far apart as their starts" * lead
+        )
     sentences = [f"order {launch.schedule.order}, {blocks}, {walk}"]
     middle = (one.begin_ps + one.end_ps) / 2
     running = np.flatnonzero((c.start_ps <= middle) & (middle < c.end_ps) & (c.count > 0))
@@ -309,7 +363,9 @@ def _advice(p: Prediction, tried: Tried) -> str:
     """The change that saves most HBM bytes at no cost of time; or that nothing does."""
     now, time_now = p.total("hbm"), p.time.total_s
     if not tried.trials:
-        why = tried.skipped[0][1] if tried.skipped else "no setting of this kernel changes what runs"
+        why = (
+            tried.skipped[0][1] if tried.skipped else "no setting of this kernel changes what runs"
+        )
         return f"nothing was tried: {why}"
     best, quick = tried.trials[0], min(tried.trials, key=lambda t: t.time_s)
     if now == 0:
@@ -321,11 +377,17 @@ def _advice(p: Prediction, tried: Tried) -> str:
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)
         many = len(tried.trials)
-        none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
+        none = (
+            "the one change tried does not lower"
+            if many == 1
+            else f"none of the {many} changes tried lowers"
+        )
         advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
             longer = f"{100 * (least.time_s / time_now - 1):.0f} % longer"
-            advice += f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes {longer}"
+            advice += (
+                f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes {longer}"
+            )
         if quick.time_s < (1 - HELPS) * time_now:
             beside = f"{bytes_text(quick.hbm_bytes)} of HBM traffic"
             advice += f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with {beside}"
@@ -364,7 +426,9 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
 def heads(e: Explanation) -> tuple[str, str]:
     p, once = e.prediction, e.prediction.hbm_bounds
     pairs = ((p.hbm.read, once.compulsory_read), (p.hbm.write, once.compulsory_write))
-    read, written = (f"{bytes_text(moved)} (compulsory {bytes_text(least)})" for moved, least in pairs)
+    read, written = (
+        f"{bytes_text(moved)} (compulsory {bytes_text(least)})" for moved, least in pairs
+    )
     moves = f"HBM read {read}, written {written}; time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by}"
     return f"{who(p)}: {p.problem.line}; tile {p.kernel.tile}", moves
 
@@ -372,16 +436,39 @@ def heads(e: Explanation) -> tuple[str, str]:
 def source_table(e: Explanation) -> Table:
     total, rows = max(1, e.prediction.hbm.total), []
     for s in e.sources:
-        row = {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes)}
-        rows.append(row | {"compulsory": bytes_text(s.once_bytes), "share": f"{100 * s.hbm_bytes / total:.1f} %"})
+        row = {
+            "launch": s.launch,
+            "tensor": s.tensor,
+            "direction": s.direction,
+            "HBM": bytes_text(s.hbm_bytes),
+        }
+        rows.append(
+            row
+            | {
+                "compulsory": bytes_text(s.once_bytes),
+                "share": f"{100 * s.hbm_bytes / total:.1f} %",
+            }
+        )
     return Table.of(rows)
 
 
 def change_table(e: Explanation) -> Table:
     now = e.prediction.hbm.total, e.prediction.time_s
     rows = []
-    for words, *then in [("(now)", *now), *((t.words, t.hbm_bytes, t.time_s) for t in e.tried.trials)]:
-        more = (f"{100 * (b / a - 1):+.1f} %" if a and words != "(now)" else "" for a, b in zip(now, then, strict=True))
+    for words, *then in [
+        ("(now)", *now),
+        *((t.words, t.hbm_bytes, t.time_s) for t in e.tried.trials),
+    ]:
+        more = (
+            f"{100 * (b / a - 1):+.1f} %" if a and words != "(now)" else ""
+            for a, b in zip(now, then, strict=True)
+        )
         shown = (words, bytes_text(then[0]), next(more), seconds_text(then[1]), next(more))
-        rows.append(dict(zip(("change", "HBM", "against now", "time", "time against now"), shown, strict=True)))
+        rows.append(
+            dict(
+                zip(
+                    ("change", "HBM", "against now", "time", "time against now"), shown, strict=True
+                )
+            )
+        )
     return Table.of(rows)

@@ -36,28 +36,51 @@ def kernel_file(asked: CodeRequest, name: str | None = None) -> str:
     batch, heads = _heads(q)
     tiles = attention_tiles(evaluated, heads, batch)
     width, warps = q.shape[-1], max(1, evaluated.threads // profile.warp_size)
-    stages = _stages(evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes)
+    stages = _stages(
+        evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes
+    )
     source = SOURCE.format(call.entry.name)
     kernel: dict[str, Any] = {
-        "order": tiles.order, "start": "heavy-first" if tiles.heavy_first else "light-first",
-        "direction": "descending" if tiles.descending else "ascending", "writes_lse": _writes_more(evaluated),
-        "edge_q": _edge(evaluated, "Q"), "edge_k": _edge(evaluated, "K"), "matrix_unit": str(_unit(call)),
+        "order": tiles.order,
+        "start": "heavy-first" if tiles.heavy_first else "light-first",
+        "direction": "descending" if tiles.descending else "ascending",
+        "writes_lse": _writes_more(evaluated),
+        "edge_q": _edge(evaluated, "Q"),
+        "edge_k": _edge(evaluated, "K"),
+        "matrix_unit": str(_unit(call)),
         "shared_memory_bytes": call.resources.shared_memory_bytes,
-    }  # fmt: skip
+    }
     if tiles.reads_q_again:
         kernel["rereads_q"] = True
     if call.resources.registers:
         kernel["registers"] = call.resources.registers
     data: dict[str, Any] = {
-        "schema": 1, "name": name or _plain(call.entry.name), "title": call.entry.name, "algorithm": "flash",
+        "schema": 1,
+        "name": name or _plain(call.entry.name),
+        "title": call.entry.name,
+        "algorithm": "flash",
         "source": source,
-        "requires": {"dropout": False, "min_cc": profile.cc, "dtypes": [q.dtype], "head_dims": [width]},
+        "requires": {
+            "dropout": False,
+            "min_cc": profile.cc,
+            "dtypes": [q.dtype],
+            "head_dims": [width],
+        },
         "kernel": kernel,
-        "tile": [{"head_dim": width, "block_q": tiles.block_q, "block_k": tiles.block_k, "warps": warps,
-                  "stages": stages}],
-    }  # fmt: skip
+        "tile": [
+            {
+                "head_dim": width,
+                "block_q": tiles.block_q,
+                "block_k": tiles.block_k,
+                "warps": warps,
+                "stages": stages,
+            }
+        ],
+    }
     if call.function is not None:
-        facts = kernel_facts(call.function, profile, evaluated.threads, call.resources.shared_memory_bytes)
+        facts = kernel_facts(
+            call.function, profile, evaluated.threads, call.resources.shared_memory_bytes
+        )
         data |= _spill(facts, width, source)
     return file_text(data, f"Read from the code of {call.entry.name}.")
 
@@ -96,7 +119,9 @@ def _edge(evaluated: Evaluated, role: str) -> str:
 def _writes_more(evaluated: Evaluated) -> bool:
     """Whether it stores something beside O: the log-sum-exp of its rows."""
     output = _argument(evaluated, "O").name
-    return any(site.mode is Mode.STORE and site.tensor not in ("", output) for site in evaluated.sites)
+    return any(
+        site.mode is Mode.STORE and site.tensor not in ("", output) for site in evaluated.sites
+    )
 
 
 def _unit(call: CodeCall) -> MatrixUnit:
@@ -109,7 +134,14 @@ def _spill(facts: KernelFacts, width: int, source: str) -> dict[str, Any]:
     spill = facts.spill
     if spill is None:
         return {}
-    numbers = ("write_per_tile", "write_per_pair", "read_per_tile", "read_per_pair", "accesses_per_pair", "frame")
+    numbers = (
+        "write_per_tile",
+        "write_per_pair",
+        "read_per_tile",
+        "read_per_pair",
+        "accesses_per_pair",
+        "frame",
+    )
     row = {name: round(float(getattr(spill, name)), 1) for name in numbers}
     return {"spill": [{"head_dim": width, **row, "frame": int(row["frame"]), "source": source}]}
 

@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
 
 CONTEXTS = "1k:128k:x2"
-PINNED = ("order", "heavy_first", "fold", "section_heads", "chiplets", "direction", "scheduler", "cluster")
+PINNED = (
+    "order",
+    "heavy_first",
+    "fold",
+    "section_heads",
+    "chiplets",
+    "direction",
+    "scheduler",
+    "cluster",
+)
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
@@ -45,7 +54,9 @@ class OfModel:
     model: Model | None = None
     layers: int | None = ask.count("the first N layers of `model`", default_text="all")
     tensor_parallel: int | None = ask.count(
-        "GPUs that share the heads of `model`'s layers: numbers are of each", metavar="GPUS", default_text="1"
+        "GPUs that share the heads of `model`'s layers: numbers are of each",
+        metavar="GPUS",
+        default_text="1",
     )
 
 
@@ -67,7 +78,9 @@ class DecodeRequest(OfModel):
     kv_heads: int | None = like(FIELDS["kv_heads"], default_text="8; 1 for a latent cache")
     head_dim: int | None = like(FIELDS["head_dim"], default_text="128")
     dtype: str | None = like(FIELDS["dtype"], default_text="bf16")
-    layers: int | None = ask.count("attention layers; with `model` the first N of its layers", default_text="32")
+    layers: int | None = ask.count(
+        "attention layers; with `model` the first N of its layers", default_text="32"
+    )
     head_dim_v: int | None = like(FIELDS["head_dim_v"])
     window: int | None = like(FIELDS["window"])
     latent_kv: bool = like(FIELDS["latent_kv"], False)
@@ -96,7 +109,8 @@ class WholeRequest(Checked):
     kernel: str = DEFAULT
     batch: int = like(FIELDS["batch"], 1)
     seq_len: Any = ask.counts(
-        "tokens of a prompt, or of a sequence to train on: 4096 or 1k:16k:x2", default_text="4k; none with `context`"
+        "tokens of a prompt, or of a sequence to train on: 4096 or 1k:16k:x2",
+        default_text="4k; none with `context`",
     )
     context: Any = ask.counts(
         "tokens so far, the new one among them, in a step of decoding; 0 for no such step",
@@ -105,14 +119,16 @@ class WholeRequest(Checked):
     dtype: str | None = like(FIELDS["dtype"], default_text="the config's")
     training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
     price: Sequence[str] | None = ask.names(
-        "dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5", metavar="GPU=DOLLARS"
+        "dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5",
+        metavar="GPU=DOLLARS",
     )
     fused: bool = ask.flag(
         "one launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them"
     )
     layers: int | None = like(fields_of(OfModel)["layers"], help="the first N layers of each model")
     tensor_parallel: int | None = like(
-        fields_of(OfModel)["tensor_parallel"], help="GPUs that share heads, MLPs and vocabulary: numbers are of each"
+        fields_of(OfModel)["tensor_parallel"],
+        help="GPUs that share heads, MLPs and vocabulary: numbers are of each",
     )
 
 
@@ -135,13 +151,21 @@ class LatencyRequest(OfProblem, Checked):
     batch_contexts: Any = ask.counts(
         "decode one token per sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
     )
-    cache_write: bool = ask.flag("the write of new K and V to the cache", True, option="--no-cache-write")
-    calibration: str | None = ask.file("constants that 'iosim calibrate --times' fitted")
-    method: Method | None = like(CONDITIONS["method"], help="how HBM bytes are found, as in `predict`", default_text="")
-    l2_start: str = like(
-        CONDITIONS["l2_start"], "warm", help="the L2 at the start: cold, or warm as the call before left it"
+    cache_write: bool = ask.flag(
+        "the write of new K and V to the cache", True, option="--no-cache-write"
     )
-    clocks: str | float = like(CONDITIONS["clocks"], "boost", help="boost, sustained or the SMs' clock in MHz")
+    calibration: str | None = ask.file("constants that 'iosim calibrate --times' fitted")
+    method: Method | None = like(
+        CONDITIONS["method"], help="how HBM bytes are found, as in `predict`", default_text=""
+    )
+    l2_start: str = like(
+        CONDITIONS["l2_start"],
+        "warm",
+        help="the L2 at the start: cold, or warm as the call before left it",
+    )
+    clocks: str | float = like(
+        CONDITIONS["clocks"], "boost", help="boost, sustained or the SMs' clock in MHz"
+    )
     launched: str = like(
         CONDITIONS["launched"],
         "graph",
@@ -158,18 +182,24 @@ class RingRequest(OfProblem):
     kernel: str | Kernel = DEFAULT
     num_gpus: int = ask.count("number of GPUs", 8, metavar="P")
     link: str | float = ask.text(
-        "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction", "nvlink", metavar="LINK"
+        "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction",
+        "nvlink",
+        metavar="LINK",
     )
     gpus_per_node: int | None = ask.count("GPUs joined by `link`; needs `network`")
     network: str | float | None = ask.text("link between nodes, as `link`", metavar="LINK")
     shared_network: bool = ask.flag("one network port a node, not one a GPU")
-    overlap: bool = ask.flag("messages beside the computations of their step", True, option="--no-overlap")
+    overlap: bool = ask.flag(
+        "messages beside the computations of their step", True, option="--no-overlap"
+    )
     schedule: Sequence[str] | None = ask.names(
         "ring, vanilla, balanced, zigzag, striped, usp, ulysses, all-gather, megatron, rsa",
         default_text="all that can run",
     )
     clocks: str | float = like(
-        CONDITIONS["clocks"], "sustained", help="sustained (calls for seconds), boost or the SMs' clock in MHz"
+        CONDITIONS["clocks"],
+        "sustained",
+        help="sustained (calls for seconds), boost or the SMs' clock in MHz",
     )
     launched: str = like(
         CONDITIONS["launched"],
@@ -210,7 +240,9 @@ class TrainRequest(Checked):
     mlp_width: int | None = ask.count("columns inside the MLP; 0 for none", low=0)
     gated: bool = ask.flag("gated MLP: three matrices")
     activation: str | None = ask.text("gelu, silu or relu", default_text="gelu")
-    vocabulary: int | None = ask.count("tokens; 0 for no embedding and head", low=0, default_text="50257")
+    vocabulary: int | None = ask.count(
+        "tokens; 0 for no embedding and head", low=0, default_text="50257"
+    )
     untied: bool = ask.flag("the head has a matrix of its own")
     norm: str | None = ask.text("layer, rms or none", default_text="layer")
     positions: str | None = ask.text("learned or none", default_text="learned")
@@ -226,7 +258,11 @@ class TrainRequest(Checked):
     backend: str = ask.text("whose kernels' saved tensors: cuda or cpu (no times)", "cuda")
     accumulate_gradients: bool = ask.flag("gradients of an earlier backward are there")
     reserve: int = ask.count(
-        "bytes of memory that tensors cannot use, such as 512m", 0, low=0, high=1 << 50, metavar="BYTES"
+        "bytes of memory that tensors cannot use, such as 512m",
+        0,
+        low=0,
+        high=1 << 50,
+        metavar="BYTES",
     )
 
 
@@ -255,7 +291,9 @@ class AgainstRequest(PredictRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fail_above is not None and self.against is None:
-            raise InputError(f"`fail_above` {','.join(self.fail_above)} needs `against`; accepted: both")
+            raise InputError(
+                f"`fail_above` {','.join(self.fail_above)} needs `against`; accepted: both"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +301,9 @@ class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
     time: bool = ask.flag("where the time goes, launch by launch, in place of the bytes")
-    terms: bool = ask.flag("with `time`: what each term of the model is worth, with its constants and its place")
+    terms: bool = ask.flag(
+        "with `time`: what each term of the model is worth, with its constants and its place"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -293,14 +333,25 @@ class ExploreRequest(Checked):
         ("fa2", "fa3", "fa4", "cudnn", "cutlass", "flashinfer", "triton", "flash"),
         default_text=f"all; {OFFERED} fa2,fa3,fa4,cudnn,cutlass,flashinfer,triton,flash",
     )
-    seq_len: Any = like(FIELDS["seq_q"], "512:64k:x2", kind=Kind.SIZES, help="tokens", metavar="N,...")
+    seq_len: Any = like(
+        FIELDS["seq_q"], "512:64k:x2", kind=Kind.SIZES, help="tokens", metavar="N,..."
+    )
     heads: Sequence[str] = ask.names(
-        "heads, or heads/key-value heads", ("32/8", "16"), metavar="N[/K],...", default_text="32/8,16"
+        "heads, or heads/key-value heads",
+        ("32/8", "16"),
+        metavar="N[/K],...",
+        default_text="32/8,16",
     )
     head_dim: Any = like(FIELDS["head_dim"], "128,64", kind=Kind.SIZES, metavar="D,...")
-    out: Any = ask.file("write the page into this folder, with all that these lists offer", option=None, metavar="DIR")
+    out: Any = ask.file(
+        "write the page into this folder, with all that these lists offer",
+        option=None,
+        metavar="DIR",
+    )
     force: bool = ask.flag("with --out: replace an index.html that is no explorer's")
-    port: int = ask.count("of this machine, where the page is served; 0 for a free one", 8642, low=0, high=65535)
+    port: int = ask.count(
+        "of this machine, where the page is served; 0 for a free one", 8642, low=0, high=65535
+    )
 
     @property
     def lengths(self) -> list[int]:
@@ -317,7 +368,9 @@ class ExploreRequest(Checked):
         try:
             return [(int(heads), int(kv or heads)) for heads, _, kv in pairs]
         except ValueError:
-            raise InputError(f"`heads` {','.join(self.heads)}; accepted: numbers such as 16, or 32/8") from None
+            raise InputError(
+                f"`heads` {','.join(self.heads)}; accepted: numbers such as 16, or 32/8"
+            ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +393,8 @@ class SweepRequest(OfModel):
     out: Any = ask.file("a .csv or .parquet file, which appears with the last row", option=None)
     jobs: int | None = ask.count("processes", default_text="one a core where the rows are worth it")
     dask: str | None = ask.name(
-        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work", metavar="ADDRESS"
+        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work",
+        metavar="ADDRESS",
     )
     fresh: bool = ask.flag("begin anew where --out was begun")
 
@@ -364,7 +418,9 @@ def check_per(per: str | None, baseline: str | None, price: object) -> None:
     if per is None and price is not None:
         raise InputError("`price` goes with `per`, which is not given; accepted: both")
     if per is not None and baseline is not None:
-        raise InputError(f"`baseline` {baseline} contradicts `per`, which ranks GPUs; accepted: one of them")
+        raise InputError(
+            f"`baseline` {baseline} contradicts `per`, which ranks GPUs; accepted: one of them"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,9 +458,14 @@ class TilesRequest(OfModel):
     warps: int | None = like(OVERRIDES["warps"])
     stages: int | None = like(OVERRIDES["stages"])
     matrix_unit: str = ask.word(
-        "what computes the products: mma.sync, or wgmma on cc 9.0", MATRIX_UNITS, MATRIX_UNITS[0], metavar="UNIT"
+        "what computes the products: mma.sync, or wgmma on cc 9.0",
+        MATRIX_UNITS,
+        MATRIX_UNITS[0],
+        metavar="UNIT",
     )
-    library: bool = ask.flag("whether the library kernels with their own tiles are predicted, too", True, option=None)
+    library: bool = ask.flag(
+        "whether the library kernels with their own tiles are predicted, too", True, option=None
+    )
     compile: int | None = ask.count(
         "compile the first N tiles of which no build is recorded, and rank them with what the compiler says: nvcc, or "
         f"Triton with --triton; without a number {DEFAULT_COMPILED}",
@@ -457,14 +518,28 @@ class ClaimRequest:
     kernel: str
     gpu: str | HardwareProfile
     overrides: Overrides | None = None
-    hbm: str | None = ask.name("bytes that are said to move between HBM and the L2, such as 4.3GB", metavar="AMOUNT")
-    l2: str | None = ask.name("bytes that are said to move between the L2 and the SMs, such as 2.2GB", metavar="AMOUNT")
+    hbm: str | None = ask.name(
+        "bytes that are said to move between HBM and the L2, such as 4.3GB", metavar="AMOUNT"
+    )
+    l2: str | None = ask.name(
+        "bytes that are said to move between the L2 and the SMs, such as 2.2GB", metavar="AMOUNT"
+    )
     time: str | None = ask.name("time that a call is said to take, such as 1.4ms", metavar="AMOUNT")
-    flops: str | None = ask.name("operations that a call is said to take, such as 137GFLOP", metavar="AMOUNT")
-    ratio: str | None = ask.name("how many times less than naive attention, such as 9x", metavar="AMOUNT")
-    tflops: str | None = ask.name("speed that a call is said to reach, such as 230TFLOP/s", metavar="AMOUNT")
-    mfu: str | None = ask.name("share of the GPU's tensor rate that it is said to reach, such as 35%", metavar="AMOUNT")
-    bandwidth: str | None = ask.name("bandwidth that it is said to draw from HBM, such as 1.5TB/s", metavar="AMOUNT")
+    flops: str | None = ask.name(
+        "operations that a call is said to take, such as 137GFLOP", metavar="AMOUNT"
+    )
+    ratio: str | None = ask.name(
+        "how many times less than naive attention, such as 9x", metavar="AMOUNT"
+    )
+    tflops: str | None = ask.name(
+        "speed that a call is said to reach, such as 230TFLOP/s", metavar="AMOUNT"
+    )
+    mfu: str | None = ask.name(
+        "share of the GPU's tensor rate that it is said to reach, such as 35%", metavar="AMOUNT"
+    )
+    bandwidth: str | None = ask.name(
+        "bandwidth that it is said to draw from HBM, such as 1.5TB/s", metavar="AMOUNT"
+    )
     tolerance: str | float | None = ask.text(
         "how far a count may be from it, such as 2%",
         metavar="SHARE",
@@ -477,12 +552,31 @@ class ClaimRequest:
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
 SYMBOLS = (*SIZES, "window", "window_right", "offset", "splits")
 """Fields of the problem and the kernel that are symbols of a formula."""
-CHOICES = ("offset", "dropout", "passes", "layout", "window", "window_right", "mask_block", "mask_stride",
-           "global_tokens", "mask_file", "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding",
-           "sinks", "mask_storage")  # fmt: skip
+CHOICES = (
+    "offset",
+    "dropout",
+    "passes",
+    "layout",
+    "window",
+    "window_right",
+    "mask_block",
+    "mask_stride",
+    "global_tokens",
+    "mask_file",
+    "bias",
+    "bias_shared",
+    "bias_dtype",
+    "bias_grad",
+    "key_padding",
+    "sinks",
+    "mask_storage",
+)
 """Fields of the problem that decide which formula it is."""
 _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
-FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
+FORMULA = {
+    name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="")
+    for name in _OPEN
+}
 FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
 """What a formula is asked for with, field by field; sizes that are not given stay symbols."""
 
@@ -496,9 +590,14 @@ class CodeRequest(Conditions):
         metavar="FILE",
     )
     entry: str | None = ask.name("the kernel of `code`, where it holds several")
-    grid: str | Sequence[int] | None = ask.text("CTAs of its launch along x, y and z", None, metavar="X,Y,Z")
+    grid: str | Sequence[int] | None = ask.text(
+        "CTAs of its launch along x, y and z", None, metavar="X,Y,Z"
+    )
     block: str | Sequence[int] | None = ask.text(
-        "threads of a CTA along x, y and z", None, metavar="X,Y,Z", default_text="what its PTX requires"
+        "threads of a CTA along x, y and z",
+        None,
+        metavar="X,Y,Z",
+        default_text="what its PTX requires",
     )
     arg: Any = ask.names(
         "its arguments in order: a number, TENSOR(shape,dtype), or VALUES(dtype,numbers) where numbers in memory "
@@ -506,22 +605,32 @@ class CodeRequest(Conditions):
         metavar="NAME=VALUE",
     )
     shared_bytes: int | None = ask.count(
-        "shared memory that the launch gives a CTA beside what the code declares", low=0, metavar="BYTES",
+        "shared memory that the launch gives a CTA beside what the code declares",
+        low=0,
+        metavar="BYTES",
         default_text="none",
-    )  # fmt: skip
+    )
     gpu: str | HardwareProfile = ""
 
 
 OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
-AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest))
+AGAINST, EXPLAIN, TRACE, SWEEP = map(
+    fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest)
+)
 COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
 TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
 CODE = fields_of(CodeRequest)
 CLAIMS: Mapping[str, str] = {
-    "hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP", "ratio": "9x", "tflops": "230TFLOP/s",
-    "mfu": "35%", "bandwidth": "1.5TB/s",
-}  # fmt: skip
+    "hbm": "4.3GB",
+    "l2": "2.2GB",
+    "time": "1.4ms",
+    "flops": "137GFLOP",
+    "ratio": "9x",
+    "tflops": "230TFLOP/s",
+    "mfu": "35%",
+    "bandwidth": "1.5TB/s",
+}
 """Quantities that are claimed, with an example each."""

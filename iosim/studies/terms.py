@@ -56,15 +56,26 @@ class LaunchTerms:
         rows = []
         total = self.breakdown.time.total_s or 1.0
         for worth in self.breakdown.terms:
-            constants = ", ".join(_constant_text(one) for one in constants_of(worth.term, self.profile))
+            constants = ", ".join(
+                _constant_text(one) for one in constants_of(worth.term, self.profile)
+            )
             share = f"{100 * worth.seconds / total:.1f} %"
             rows.append(
-                (worth.term.name, _value_text(worth), seconds_text(worth.seconds), share, constants, worth.term.place)
+                (
+                    worth.term.name,
+                    _value_text(worth),
+                    seconds_text(worth.seconds),
+                    share,
+                    constants,
+                    worth.term.place,
+                )
             )
         if self.breakdown.rest_s > 1e-4 * total:
             rest = self.breakdown.rest_s
             share = f"{100 * rest / total:.1f} %"
-            rows.append((REST, "", seconds_text(rest), share, "", "iosim/readers/timing/machine_time.py"))
+            rows.append(
+                (REST, "", seconds_text(rest), share, "", "iosim/readers/timing/machine_time.py")
+            )
         rows.append(("all", "", seconds_text(total), "100.0 %", "", ""))
         return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), tuple(rows))
 
@@ -102,7 +113,11 @@ def constants_of(term: Term, profile: HardwareProfile) -> list[ConstantUsed]:
         value = term.constant(name)
         if value is not None:
             rows = rows_of(term.module_of(name), name)
-            constants.append(ConstantUsed(name, value, "fitted" if rows else "source", rows or "beside the constant"))
+            constants.append(
+                ConstantUsed(
+                    name, value, "fitted" if rows else "source", rows or "beside the constant"
+                )
+            )
             continue
         number = getattr(profile, name)
         if isinstance(number, Mapping):
@@ -114,7 +129,9 @@ def constants_of(term: Term, profile: HardwareProfile) -> list[ConstantUsed]:
 
 def _noted(notes: Mapping[str, str], name: str) -> str | None:
     """What is noted of a quantity of a profile; of one with a value for each type, of the first."""
-    return next((text for key, text in notes.items() if key == name or key.startswith(f"{name}.")), None)
+    return next(
+        (text for key, text in notes.items() if key == name or key.startswith(f"{name}.")), None
+    )
 
 
 def _constant_text(constant: ConstantUsed) -> str:

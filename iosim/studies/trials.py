@@ -92,7 +92,11 @@ def changes(now: Prediction) -> Iterator[Change]:
 
         return Change(option, words, apply)
 
-    yield from (scheduled("direction", f"keys {d}", direction=d) for d in Direction if d is not schedule.direction)
+    yield from (
+        scheduled("direction", f"keys {d}", direction=d)
+        for d in Direction
+        if d is not schedule.direction
+    )
     yield from (scheduled("start", starts[s], start=s) for s in starts if s is not schedule.start)
     for order, heads, _ in sections([problem]):
         if heads and heads != schedule.section_heads:
@@ -105,7 +109,9 @@ def changes(now: Prediction) -> Iterator[Change]:
         if 16 <= sides[1] <= 256 and sides[0] <= 256:
             tile = Tile(*sides, own.stages)
             words = f"tile {tile}, {some(tile.warps, 'warp')}"
-            yield Change("tile", words, partial(retiled, problem=problem, tile=tile, backward=backward))
+            yield Change(
+                "tile", words, partial(retiled, problem=problem, tile=tile, backward=backward)
+            )
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:
@@ -129,9 +135,17 @@ class _Trier:
         self._seen = {self._signature(now.kernel, now.chain)[0]}
 
     def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
-        launches, order = lower(chain, 1).launches, attrgetter("head", "block", "first", "count", "down")
-        key = tuple((n.name, n.tiles, n.accesses, hash(tuple(a.tobytes() for a in order(n)))) for n in launches)
-        return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(n.accesses for n in launches)
+        launches, order = (
+            lower(chain, 1).launches,
+            attrgetter("head", "block", "first", "count", "down"),
+        )
+        key = tuple(
+            (n.name, n.tiles, n.accesses, hash(tuple(a.tobytes() for a in order(n))))
+            for n in launches
+        )
+        return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(
+            n.accesses for n in launches
+        )
 
     def add(self, *combined: Change) -> None:
         now, kernel = self.now, self.now.kernel
@@ -149,7 +163,9 @@ class _Trier:
                 raise InputError(f"{accesses:,} accesses to replay; {allowed}")
             self._seen.add(signature)
             self.left -= accesses
-            found = predict(now.problem, kernel, now.profile, l2_start=now.l2_start, method="replay")
+            found = predict(
+                now.problem, kernel, now.profile, l2_start=now.l2_start, method="replay"
+            )
             self.trials.append(Trial(combined, found))
         except InputError as error:
             self.skipped.append((", ".join(c.words for c in combined), str(error)))
@@ -158,7 +174,15 @@ class _Trier:
 def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
     """Every change alone, then the best ones in pairs, in a `budget` of accesses that may be replayed."""
     if not any(is_attention_loop(launch) for launch in now.chain.launches):
-        return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
+        return Tried(
+            (),
+            (
+                (
+                    "all changes",
+                    "no launch loops over keys, so no order or tile changes its HBM bytes",
+                ),
+            ),
+        )
     trier = _Trier(now, budget)
     for change in progress(list(changes(now))):
         trier.add(change)

@@ -31,13 +31,17 @@ def test_import_is_light() -> None:
         "import sys, iosim; "
         "print([m for m in ('torch', 'pandas', 'sympy', 'plotly', 'numpy', 'argparse') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
 def test_the_call_of_the_package_docstring() -> None:
     made = iosim.predict(iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128), "fa2", "a100")
-    assert made.total("l2", "read") == 1024 * (128 + 2 * 4096) * 256  # 32 heads x 32 blocks: Q once, K and V whole
+    assert (
+        made.total("l2", "read") == 1024 * (128 + 2 * 4096) * 256
+    )  # 32 heads x 32 blocks: Q once, K and V whole
     assert str(made) == made.to_text()
     assert "fa2 on a100-sxm-80gb" in str(made)
     assert json.loads(json.dumps(made.to_dict())) == made.to_dict()
@@ -76,12 +80,19 @@ def test_numpy_numbers_are_numbers() -> None:
         dropout=np.float32(0.5),
     )  # type: ignore[arg-type]  # fmt: skip
     assert json.dumps(problem.to_dict())
-    assert problem == iosim.AttentionProblem(heads=4, seq_q=128, mask="window", window=5, offset=-1, dropout=0.5)
+    assert problem == iosim.AttentionProblem(
+        heads=4, seq_q=128, mask="window", window=5, offset=-1, dropout=0.5
+    )
 
 
 def test_derived_defaults() -> None:
     problem = iosim.AttentionProblem(heads=8, seq_q=64)
-    assert (problem.kv_heads, problem.seq_k, problem.head_dim_v, problem.output) == (8, 64, 64, "fp16")
+    assert (problem.kv_heads, problem.seq_k, problem.head_dim_v, problem.output) == (
+        8,
+        64,
+        64,
+        "fp16",
+    )
     assert iosim.AttentionProblem(dtype="fp8").output == "bf16"
     # The last query faces the last key: query 0 of 64 faces key 36 of 100.
     causal = iosim.AttentionProblem(seq_q=64, seq_k=100, mask="causal")

@@ -98,7 +98,15 @@ def test_the_call_that_the_package_opens_with() -> None:
 def test_keywords_and_the_command_line_ask_for_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    p = iosim.predict(kernel="fa2", gpu="l4", seq_len="1k", tile="64x64", window=100, passes="bwd", output_dtype="bf16")
+    p = iosim.predict(
+        kernel="fa2",
+        gpu="l4",
+        seq_len="1k",
+        tile="64x64",
+        window=100,
+        passes="bwd",
+        output_dtype="bf16",
+    )
     line = "predict --kernel fa2 --gpu l4 --seq-len 1k --tile 64x64 --window 100 --pass bwd --output-dtype bf16"
     assert main([*line.split(), "--format", "json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["predictions"]
@@ -128,7 +136,11 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
     options = options_of(COMMAND_OF[function])
     taken = set(parameters)
     if function == "explain":  # what says where the time goes is asked of a prediction
-        options = {n: usual for n, usual in options.items() if n not in ("time", "terms", "clocks", "launched")}
+        options = {
+            n: usual
+            for n, usual in options.items()
+            if n not in ("time", "terms", "clocks", "launched")
+        }
         options = {n: usual for n, usual in options.items() if n in taken or n not in OF_A_LAUNCH}
     if function == "predict":  # a kernel that is known by its code has a function of its own
         taken |= set(inspect.signature(iosim.predict_code).parameters)
@@ -136,8 +148,12 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
         taken |= set(inspect.signature(iosim.study_tile).parameters)
     if function == "model":  # --model is another way to type NAME,...
         del options["model"]
-    if function == "orders":  # the ranking has its code, its first orders; constants are checked by another function
-        options = {n: usual for n, usual in options.items() if n not in ("top", "code", "check_constant")}
+    if (
+        function == "orders"
+    ):  # the ranking has its code, its first orders; constants are checked by another function
+        options = {
+            n: usual for n, usual in options.items() if n not in ("top", "code", "check_constant")
+        }
     assert taken - OF_PYTHON == set(options)
 
 
@@ -194,7 +210,9 @@ def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str
     ("train_memory", {"reserve": -1}, "reserve -1 is out of range"),
     ("decode", {"batch_contexts": "1k", "batch": 2}, "batch 2 contradicts batch_contexts"),
 ])  # fmt: skip
-def test_a_keyword_out_of_range_is_refused_by_its_name(function: str, given: dict[str, Any], text: str) -> None:
+def test_a_keyword_out_of_range_is_refused_by_its_name(
+    function: str, given: dict[str, Any], text: str
+) -> None:
     with pytest.raises(iosim.InputError, match=text):
         getattr(iosim, function)(**given)
 
@@ -203,7 +221,9 @@ def test_whole_numbers_may_be_the_command_lines_text() -> None:
     text = iosim.train_memory("l4", heads="4", width="256", layers=2, reserve="1m", vocabulary="1k")
     assert (
         text.to_dict()
-        == iosim.train_memory("l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024).to_dict()
+        == iosim.train_memory(
+            "l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024
+        ).to_dict()
     )
 
 
@@ -216,7 +236,9 @@ def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) 
     call = getattr(iosim, function)
     needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"},
               "model": {"models": "gpt2"}}  # fmt: skip
-    names = [n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    names = [
+        n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD
+    ]
     if function == "sweep":
         names += ["gpu", "kernel", "seq_len", "heads", "causal", "prefix"]
     for name in names:
@@ -224,12 +246,17 @@ def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) 
             with pytest.raises(iosim.InputError) as refused:
                 call(**{**needed.get(function, {}), name: value})
             told = keywords.KEYWORD_OF.get(name, name)
-            assert any(word in str(refused.value) for word in (name, told, name.replace("_", " "), "one claim")), name
+            assert any(
+                word in str(refused.value)
+                for word in (name, told, name.replace("_", " "), "one claim")
+            ), name
 
 
 def test_names_and_lengths_may_be_lists_or_the_command_lines_text() -> None:
     texts = iosim.compare(kernel="naive,fa2", gpu="l4,t4", seq_len="256,512", heads=2, head_dim=64)
-    lists = iosim.compare(kernel=["naive", "fa2"], gpu=["l4", "t4"], seq_len=[256, "512"], heads=2, head_dim=64)
+    lists = iosim.compare(
+        kernel=["naive", "fa2"], gpu=["l4", "t4"], seq_len=[256, "512"], heads=2, head_dim=64
+    )
     assert texts.to_dict() == lists.to_dict()
     problems = [iosim.AttentionProblem(heads=2, seq_q=n) for n in (256, 512)]
     assert iosim.compare(problems, "naive,fa2", "l4,t4").to_dict() == texts.to_dict()
@@ -279,7 +306,9 @@ def test_a_call_loads_neither_the_pages_nor_what_draws() -> None:
         "import sys, iosim; repr(iosim.predict(gpu='l4', heads=1, seq_len=64)); "
         "print([m for m in ('torch', 'pandas', 'sympy', 'plotly', 'jinja2', 'argparse') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -287,7 +316,9 @@ def test_a_call_loads_neither_the_pages_nor_what_draws() -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_shows_itself_in_a_line_a_text_and_tables(name: str, results: dict[str, Shown]) -> None:
+def test_a_result_shows_itself_in_a_line_a_text_and_tables(
+    name: str, results: dict[str, Shown]
+) -> None:
     result = results[name]
     assert re.fullmatch(r"<\w+: [^\n]{10,150}>", repr(result)), repr(result)
     text, page = str(result), result._repr_html_()
@@ -296,7 +327,9 @@ def test_a_result_shows_itself_in_a_line_a_text_and_tables(name: str, results: d
     for table in tables:
         assert all(cell.strip() in text for row in table.cells() for cell in row if cell != "-")
         for row in table.cells():
-            shown = [unescape(c).replace("↔", "<->") for c in re.findall(r"<td[^>]*>(.*?)</td>", page)]
+            shown = [
+                unescape(c).replace("↔", "<->") for c in re.findall(r"<td[^>]*>(.*?)</td>", page)
+            ]
             assert all(cell.strip() in shown for cell in row)
     assert page.count("<table>") == len(tables)
     assert "<script" not in page
@@ -317,7 +350,9 @@ def test_what_is_read_has_no_figure(name: str, results: dict[str, Shown]) -> Non
         results[name].figure()
 
 
-@pytest.mark.parametrize("name", quick_every((name for name in RESULTS if name not in NO_FIGURES), 3))
+@pytest.mark.parametrize(
+    "name", quick_every((name for name in RESULTS if name not in NO_FIGURES), 3)
+)
 def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) -> None:
     pytest.importorskip("plotly")
     result = results[name]
@@ -373,7 +408,9 @@ def returned() -> list[type[Any]]:
 
 
 def test_every_public_attribute_is_documented_with_its_unit() -> None:
-    unsaid = [line for one in returned() if one is not iosim.HardwareProfile for line in wanting(one)]
+    unsaid = [
+        line for one in returned() if one is not iosim.HardwareProfile for line in wanting(one)
+    ]
     assert unsaid == []
 
 

@@ -58,23 +58,35 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
         values |= {"seq_k": None, "mask": draw(st.sampled_from(words))}
         values["mask_block"] = draw(st.sampled_from((None, 16, 64)))
         if values["mask"].startswith("window"):
-            values |= {"window": draw(st.integers(0, 100)), "global_tokens": draw(st.sampled_from((None, 0, 32)))}
+            values |= {
+                "window": draw(st.integers(0, 100)),
+                "global_tokens": draw(st.sampled_from((None, 0, 32))),
+            }
         else:
             values["mask_stride"] = draw(st.sampled_from((None, 2, 4)))
     if family == "cache":
         values |= {"page_size": draw(st.none() | st.sampled_from((16, 256)))}
         if draw(st.booleans()):
-            values |= {"latent_kv": True, "kv_heads": draw(st.sampled_from((None, 1, 2))), "head_dim_v": 16}
+            values |= {
+                "latent_kv": True,
+                "kv_heads": draw(st.sampled_from((None, 1, 2))),
+                "head_dim_v": 16,
+            }
         return AttentionProblem(**values)
     values["passes"] = draw(st.sampled_from(("fwd", "bwd", "fwd+bwd")))
     values["dropout"] = draw(st.sampled_from((0.0, 0.1, 0.3)))
     if family == "packed":
         lens = draw(st.lists(st.integers(1, 90), min_size=1, max_size=4))
-        keys = draw(st.none() | st.lists(st.integers(1, 90), min_size=len(lens), max_size=len(lens)))
+        keys = draw(
+            st.none() | st.lists(st.integers(1, 90), min_size=len(lens), max_size=len(lens))
+        )
         values |= {"batch": 1, "seq_q": 1, "seq_k": None, "seq_lens": tuple(lens)}
         values["seq_lens_k"] = None if keys is None else tuple(keys)
     if family == "bias":
-        values |= {"bias": draw(st.sampled_from(("none", "full", "alibi"))), "key_padding": draw(st.booleans())}
+        values |= {
+            "bias": draw(st.sampled_from(("none", "full", "alibi"))),
+            "key_padding": draw(st.booleans()),
+        }
         if mask != "none":
             values["mask_storage"] = draw(st.sampled_from(("implicit", "bool", "additive")))
         if values["bias"] == "full":
@@ -85,7 +97,9 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(problem=problems(), kernel=st.sampled_from(("flash", "naive", "mla", "flash1")))
 def test_the_printed_command_gives_the_row(
     problem: AttentionProblem, kernel: str, capsys: pytest.CaptureFixture[str]
@@ -128,13 +142,17 @@ def test_every_field_says_all_of_itself() -> None:
     assert [n for n, said in FIELDS.items() if said.option is None] == ["mask_blocks"]
     assert len({said.key for said in FIELDS.values()}) == len(FIELDS)
     words = {"order": Order, "direction": Direction, "scheduler": Scheduler}
-    assert all(OVERRIDES[name].words == tuple(w.value for w in enum) for name, enum in words.items())
+    assert all(
+        OVERRIDES[name].words == tuple(w.value for w in enum) for name, enum in words.items()
+    )
 
 
 def test_a_fields_range_is_the_one_that_is_said() -> None:
     for name, said in FIELDS.items():
         if said.kind is Kind.WHOLE and said.high < 1 << 31:
-            with pytest.raises(InputError, match=f"^{name} {said.high + 1} .* {said.low} to {said.high}$"):
+            with pytest.raises(
+                InputError, match=f"^{name} {said.high + 1} .* {said.low} to {said.high}$"
+            ):
                 AttentionProblem(**{name: said.high + 1})
 
 
@@ -150,7 +168,9 @@ def test_python_help_names_every_field() -> None:
     ({"order": 3}, "order '3' is not known"), ({"registers": 300}, "registers 300 is out of range"),
     ({"append_kv": None}, "append_kv None is no truth value"), ({"splits": 0}, "splits 0 is out of range"),
 ])  # fmt: skip
-def test_settings_of_a_wrong_type_are_refused_where_they_are_given(value: dict[str, Any], text: str) -> None:
+def test_settings_of_a_wrong_type_are_refused_where_they_are_given(
+    value: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InputError) as refused:
         Overrides(**value)
     assert str(refused.value).startswith(text)
@@ -188,9 +208,19 @@ def test_a_message_names_the_field_in_python_and_the_option_on_the_command_line(
     for values, words, field, option in (
         ({"page_size": 48}, "--page-size 48", "page_size 48", "--page-size 48"),
         ({"bias": "full"}, "--bias full", "bias=full", "--bias full"),
-        ({"latent_kv": True, "head_dim_v": 32}, "--latent-kv --head-dim-v 32", "latent_kv=True", "--latent-kv"),
+        (
+            {"latent_kv": True, "head_dim_v": 32},
+            "--latent-kv --head-dim-v 32",
+            "latent_kv=True",
+            "--latent-kv",
+        ),
         ({"seq_q": 0}, "--seq-len 0", "seq_q 0", "--seq-len 0"),
-        ({"passes": "bwd", "page_size": 256}, "--pass bwd --page-size 256", "passes 'bwd'", "--pass 'bwd'"),
+        (
+            {"passes": "bwd", "page_size": 256},
+            "--pass bwd --page-size 256",
+            "passes 'bwd'",
+            "--pass 'bwd'",
+        ),
     ):
         with pytest.raises(InputError) as refused:
             predict(AttentionProblem(**values), "fa2", "a100")
@@ -203,7 +233,11 @@ def test_a_message_names_the_field_in_python_and_the_option_on_the_command_line(
 def test_no_room_below_the_commands_raises_an_error_that_names_an_option() -> None:
     package = Path(iosim.__file__).parent
     texts = {p: p.read_text() for p in package.rglob("*.py")}
-    below = {p: t for p, t in texts.items() if p.parent.name not in ("commands", "cuda", "measure", "validate")}
+    below = {
+        p: t
+        for p, t in texts.items()
+        if p.parent.name not in ("commands", "cuda", "measure", "validate")
+    }
     named = re.compile(r"(?:InputError|unknown_name)\((?:[^()]|\([^()]*\))*?[\"' ]--[a-z]")
     assert [f"{p.name}: {m[0][:80]}" for p, t in below.items() for m in named.finditer(t)] == []
 
@@ -261,7 +295,9 @@ LONG = AttentionProblem(heads=4, seq_q=512)
     ("triton", "a100", {"tile": (64, 8)}, "block_k 8: tl.dot needs 16"),
     ("flex", "a100", {"warps": 6}, "warps 6 is no power of two"),
 ])  # fmt: skip
-def test_predict_refuses_a_tile_that_cannot_run(kernel: str, gpu: str, settings: dict[str, Any], text: str) -> None:
+def test_predict_refuses_a_tile_that_cannot_run(
+    kernel: str, gpu: str, settings: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InputError, match=text):
         predict(LONG, kernel, gpu, method="bounds", overrides=Overrides(**settings))
 
@@ -271,7 +307,9 @@ def test_predict_and_tiles_refuse_the_same_tiles(stride: int) -> None:
     for passes in ("fwd", "bwd"):
         problem = LONG.with_(passes=passes)
         for tile in list(tile_space())[::stride]:
-            overrides = Overrides(tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages)
+            overrides = Overrides(
+                tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages
+            )
             try:
                 resolve("flash", problem, load_profile("t4"), overrides)
                 refused = ""
@@ -282,10 +320,17 @@ def test_predict_and_tiles_refuse_the_same_tiles(stride: int) -> None:
 
 
 def test_a_tile_runs_where_its_rule_does_not_hold() -> None:
-    few = AttentionProblem(heads=8, kv_heads=1, seq_q=1, seq_k=512)  # warps share a group's rows and divide the keys
+    few = AttentionProblem(
+        heads=8, kv_heads=1, seq_q=1, seq_k=512
+    )  # warps share a group's rows and divide the keys
     for problem, kernel, by_hand in (
         (few, "flash", {"tile": (16, 64), "warps": 4, "pack_group": True}),
         (LONG.with_(dtype="fp32", output="fp32"), "flash", {"tile": (16, 16), "warps": 8}),
         (LONG, "cutlass", {"tile": (32, 128), "warps": 4}),  # warps divide queries and keys
     ):
-        assert predict(problem, kernel, "a100", method="bounds", overrides=Overrides(**by_hand)).total("l2") > 0
+        assert (
+            predict(problem, kernel, "a100", method="bounds", overrides=Overrides(**by_hand)).total(
+                "l2"
+            )
+            > 0
+        )

@@ -73,8 +73,24 @@ SIZES = {
     "--gpu": ("h100", "a100", "v100", "l4"), "--heads": ("1", "2", "32"), "--batch": ("1", "2"),
     "--head-dim": ("1", "64", "128"), "--seq-len": ("1", "2", "512"), "--dtype": ("fp16", "fp32"),
 }  # fmt: skip
-OTHERS = ("", "--causal", "--l2 warm", "--method capacity", "--kv-heads 1", "--pass bwd", "--seq-len-k 513")
-COMMANDS = ("predict", "compare", "explain", "trace", "tiles --top 1", "check-claim --hbm 1MB", "orders --top 1")
+OTHERS = (
+    "",
+    "--causal",
+    "--l2 warm",
+    "--method capacity",
+    "--kv-heads 1",
+    "--pass bwd",
+    "--seq-len-k 513",
+)
+COMMANDS = (
+    "predict",
+    "compare",
+    "explain",
+    "trace",
+    "tiles --top 1",
+    "check-claim --hbm 1MB",
+    "orders --top 1",
+)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -96,7 +112,9 @@ def test_ratios_of_a_page_have_nouns_and_marks_their_legend(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "report.md"
-    main(f"report --gpu h100 --kernel naive,fa2 --seq-len 512,1k --method capacity --out {file}".split())
+    main(
+        f"report --gpu h100 --kernel naive,fa2 --seq-len 512,1k --method capacity --out {file}".split()
+    )
     page = file.read_text(encoding="utf-8")
     heads = [line for line in page.splitlines() if line.startswith("| GPU") and "command" in line]
     assert heads
@@ -107,5 +125,10 @@ def test_ratios_of_a_page_have_nouns_and_marks_their_legend(
 
 
 def test_one_is_single() -> None:
-    assert [some(n, "token") for n in (0, 1, 2, 4096)] == ["0 tokens", "1 token", "2 tokens", "4,096 tokens"]
+    assert [some(n, "token") for n in (0, 1, 2, 4096)] == [
+        "0 tokens",
+        "1 token",
+        "2 tokens",
+        "4,096 tokens",
+    ]
     assert seconds_text(2.1e-22) == "0 ns"

@@ -32,7 +32,10 @@ def test_a_line_every_ten_seconds_in_a_pipe() -> None:
         assert LINES.due(begin + 9.9) is None
         outer(1)
         inner(2000)  # a count beyond the total ends at the total
-        assert LINES.due(begin + 10.6) == "iosim: predicting: 1 of 3; replay: 1,000 of 1,000 tiles; 11 s"
+        assert (
+            LINES.due(begin + 10.6)
+            == "iosim: predicting: 1 of 3; replay: 1,000 of 1,000 tiles; 11 s"
+        )
         assert LINES.due(begin + 20.4) is None
         assert str(LINES.due(begin + 20.7)).endswith("; 21 s")
     assert LINES.due(begin + 100) is None
@@ -61,7 +64,9 @@ def test_lines_come_while_work_waits() -> None:
     assert told.stdout == ""
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(module, "AFTER_S", 0.0)
     assert list(progress("predicting")([3, 1, 2])) == [3, 1, 2]
@@ -77,7 +82,9 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "25" not in err
 
 
-def test_short_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_shows_no_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert list(progress("predicting")(range(3))) == [0, 1, 2]
     assert capsys.readouterr().err == ""

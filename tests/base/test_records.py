@@ -91,12 +91,32 @@ def outcome(act: Callable[[], Any]) -> str:
 
 
 ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "repr": lambda k: [k["Plain"](1), k["Child"](2, f=3), k["Open"](), k["Empty"](), k["Own"](1), k["Loose"](4)],
+    "repr": lambda k: [
+        k["Plain"](1),
+        k["Child"](2, f=3),
+        k["Open"](),
+        k["Empty"](),
+        k["Own"](1),
+        k["Loose"](4),
+    ],
     "no repr": lambda k: k["Same"](1),
-    "equal": lambda k: [k["Plain"](1) == k["Plain"](1, c=[2]), k["Plain"](1) == k["Plain"](2), k["Open"]() == 1],
-    "kinds differ": lambda k: [k["Plain"](1) == k["Loose"](1), k["Empty"]() == k["Empty"](), k["Own"](1) == 3],
+    "equal": lambda k: [
+        k["Plain"](1) == k["Plain"](1, c=[2]),
+        k["Plain"](1) == k["Plain"](2),
+        k["Open"]() == 1,
+    ],
+    "kinds differ": lambda k: [
+        k["Plain"](1) == k["Loose"](1),
+        k["Empty"]() == k["Empty"](),
+        k["Own"](1) == 3,
+    ],
     "by identity": lambda k: k["Same"](1) == k["Same"](1),
-    "hash": lambda k: [hash(k["Plain"](1)), hash(k["Child"](1, f=2)), hash(k["Empty"]()), hash(k["Own"](1))],
+    "hash": lambda k: [
+        hash(k["Plain"](1)),
+        hash(k["Child"](1, f=2)),
+        hash(k["Empty"]()),
+        hash(k["Own"](1)),
+    ],
     "no hash": lambda k: hash(k["Open"]()),
     "set": lambda k: setattr(k["Plain"](1), "a", 2),
     "set what is no field": lambda k: setattr(k["Plain"](1), "z", 2),
@@ -108,12 +128,16 @@ ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "too many": lambda k: k["Child"](1, "b", [], 0.5, 3),
     "unknown": lambda k: k["Plain"](1, g=1),
     "lists of their own": lambda k: k["Plain"](1).c is k["Plain"](1).c,
-    "fields": lambda k: [(f.name, f.type, f.default, f.kw_only) for f in dataclasses.fields(k["Child"])],
+    "fields": lambda k: [
+        (f.name, f.type, f.default, f.kw_only) for f in dataclasses.fields(k["Child"])
+    ],
     "replace": lambda k: dataclasses.replace(k["Child"](1, f=2), b="new"),
     "asdict": lambda k: dataclasses.asdict(k["Child"](1, f=2)),
     "pickle": lambda k: pickle.loads(pickle.dumps(k["Child"](1, f=2))),
     "copy": lambda k: copy.deepcopy(k["Plain"](1, c=[1])),
-    "signature": lambda k: [str(inspect.signature(kind)).replace("<factory>", "<>") for kind in (k["Open"], k["Same"])],
+    "signature": lambda k: [
+        str(inspect.signature(kind)).replace("<factory>", "<>") for kind in (k["Open"], k["Same"])
+    ],
     "names of arguments": lambda k: [str(p) for p in inspect.signature(k["Plain"]).parameters],
     "match": lambda k: k["Child"].__match_args__,
 }
@@ -126,7 +150,9 @@ def test_a_record_does_what_a_dataclass_does(what: str) -> None:
 
 @pytest.mark.parametrize("outer", [records.dataclass, dataclasses.dataclass])
 @pytest.mark.parametrize("inner", [records.dataclass, dataclasses.dataclass])
-def test_either_kind_inherits_from_the_other(outer: Callable[..., Any], inner: Callable[..., Any]) -> None:
+def test_either_kind_inherits_from_the_other(
+    outer: Callable[..., Any], inner: Callable[..., Any]
+) -> None:
     @outer(frozen=True)
     class Base:
         a: int = 1
@@ -157,5 +183,9 @@ def test_the_package_writes_records() -> None:
     """A dataclass of the standard library takes half a millisecond of every command that loads its module."""
     from scripts import ROOT
 
-    files = [path for path in (ROOT / "iosim").rglob("*.py") if "dataclasses import" in path.read_text("utf-8")]
+    files = [
+        path
+        for path in (ROOT / "iosim").rglob("*.py")
+        if "dataclasses import" in path.read_text("utf-8")
+    ]
     assert [path.name for path in files] == ["records.py"]

@@ -39,7 +39,11 @@ def test_the_modules_of_the_package_register_what_their_tables_say() -> None:
     for name, module in _BOOKS._module_of.items():
         assert type(_BOOKS.named(name)).__module__ == module
     for registry, package in ((_ALGORITHMS, "algorithms"), (_BOOKS, "libraries")):
-        own = {name for name, value in registry.items() if f"iosim.catalog.{package}." in _module(value)}
+        own = {
+            name
+            for name, value in registry.items()
+            if f"iosim.catalog.{package}." in _module(value)
+        }
         assert own == set(registry._module_of)
 
 
@@ -64,7 +68,9 @@ def test_a_name_of_a_module_that_is_not_loaded_yet_is_taken() -> None:
         "import iosim.catalog.algorithms.naive\n"
         "print(algorithm_of('naive').planner.__name__)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     first, second = done.stdout.splitlines()
     assert "algorithm 'naive' is registered already" in first
     assert second == "<lambda>"

@@ -92,8 +92,13 @@ def new_places() -> dict[Path, list[Place]]:
     found: dict[Path, list[Place]] = {}
     for file in FILES:
         data = read_toml(file.path)
-        keys = {(file.path.parent, "like" in data, re.sub(r"\[\d+\]", "", p.key)): p for p in places(data)}
-        found[file.path] = [place for key, place in keys.items() if key not in known][:: 4 if effort.quick else 1]
+        keys = {
+            (file.path.parent, "like" in data, re.sub(r"\[\d+\]", "", p.key)): p
+            for p in places(data)
+        }
+        found[file.path] = [place for key, place in keys.items() if key not in known][
+            :: 4 if effort.quick else 1
+        ]
         known |= keys.keys()
     return found
 
@@ -130,7 +135,9 @@ def test_shipped_files_are_clean(shipped: tuple[File, dict[str, Any]]) -> None:
 def test_a_misspelt_key_is_refused(shipped: tuple[File, dict[str, Any]]) -> None:
     file, data = shipped
     for place in new_places()[file.path]:
-        if isinstance(place.steps[-1], str) and not (len(place.steps) == 2 and place.steps[0] in file.free):
+        if isinstance(place.steps[-1], str) and not (
+            len(place.steps) == 2 and place.steps[0] in file.free
+        ):
             wrong = copy.deepcopy(data)
             parent, name = place.parent(wrong), place.steps[-1]
             misspelt = {f"{key}x" if key == name else key: value for key, value in parent.items()}
@@ -160,14 +167,18 @@ def test_a_required_key_that_is_missing_is_named(shipped: tuple[File, dict[str, 
     """Without any one key the file is as clean as before, or that key (or the one that needs it) is named."""
     file, data = shipped
     refused = 0
-    for place in dict.fromkeys([*(p for p in places(data) if len(p.steps) == 1), *new_places()[file.path]]):
+    for place in dict.fromkeys(
+        [*(p for p in places(data) if len(p.steps) == 1), *new_places()[file.path]]
+    ):
         wrong = copy.deepcopy(data)
         del place.parent(wrong)[place.steps[-1]]
         problems = file.check(wrong)
         refused += bool(problems)
         if problems and place.steps[0] != "sources":
             above = place.key.rpartition(".")[0]
-            assert named(problems, place.key) or named(problems, above) or named(problems, "sources"), place.key
+            assert (
+                named(problems, place.key) or named(problems, above) or named(problems, "sources")
+            ), place.key
     assert refused >= (1 if "like" in data else 2)  # the file that it is like has the others
 
 
@@ -187,7 +198,9 @@ def test_the_resource_table(tmp_path: Path) -> None:
     assert tuple(header) == tuple(resource_table.COLUMNS)
     for n, column in enumerate(header):
         renamed = [f"{name}x" if name == column else name for name in header]
-        assert f"{path}': {column}x: unknown key; did you mean {column}?" in refused(renamed, rows[1])
+        assert f"{path}': {column}x: unknown key; did you mean {column}?" in refused(
+            renamed, rows[1]
+        )
         assert f"{path}': {column}: missing" in refused(header[:n] + header[n + 1 :], rows[1][:-1])
         if column not in ("kernel", "compiler"):
             cells = [*rows[1][:n], "x1", *rows[1][n + 1 :]]
@@ -197,9 +210,14 @@ def test_the_resource_table(tmp_path: Path) -> None:
 
 def test_messages_are_one_line_with_file_and_key() -> None:
     table = Table({"warps": schema.Whole(1, 32)}, required=("warps",))
-    with pytest.raises(InputError, match=r"^kernels\.toml: warps: 'four' is not a whole number; accepted: "):
+    with pytest.raises(
+        InputError, match=r"^kernels\.toml: warps: 'four' is not a whole number; accepted: "
+    ):
         schema.checked({"warps": "four"}, table, "kernels.toml")
-    with pytest.raises(InputError, match=r"^kernels\.toml: waprs: unknown key; did you mean warps\? \(and 1 more\)$"):
+    with pytest.raises(
+        InputError,
+        match=r"^kernels\.toml: waprs: unknown key; did you mean warps\? \(and 1 more\)$",
+    ):
         schema.checked({"waprs": 4}, table, "kernels.toml")
 
 
@@ -213,7 +231,9 @@ def own_file(tmp_path: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def test_a_kernel_file_is_taken_wherever_a_kernel_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_file_is_taken_wherever_a_kernel_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(own_file(tmp_path))
     assert main(["kernels", "check", path]) == 0
     assert "no problems" in capsys.readouterr().out
@@ -241,10 +261,18 @@ def test_a_changed_kernel_file_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "refused"),
     [
-        ("writes_lse", "writes_ls", "kernel.writes_ls: unknown key; did you mean kernel.writes_lse?"),
+        (
+            "writes_lse",
+            "writes_ls",
+            "kernel.writes_ls: unknown key; did you mean kernel.writes_lse?",
+        ),
         ('name = "mine"', 'name = "fa3"', "name: 'fa3' is the catalog's"),
         ('rules = "fa2"', 'rules = "fa9"', "rules: 'fa9' is not known; did you mean fa"),
-        ("combine_waits = 6", "combine_wait = 6", "kernel.options.combine_wait: unknown key; did you mean"),
+        (
+            "combine_waits = 6",
+            "combine_wait = 6",
+            "kernel.options.combine_wait: unknown key; did you mean",
+        ),
         ('writes = ["dO_copy"]', "writes = 7", "backward_pass[0].writes: must be a list"),
         ("min_cc = 80", "min_cc = 80\nmax_cc = 75", "requires.min_cc: 80 is more than max_cc (75)"),
     ],
@@ -267,14 +295,21 @@ def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[st
     text, data = capsys.readouterr().out, entry(name)
     for row in data["tile"]:
         assert f"{row['block_q']}x{row['block_k']}" in text
-    for word in (data["title"], data["algorithm"], " ".join(data["source"].split()), *data.get("inferred", ())):
+    for word in (
+        data["title"],
+        data["algorithm"],
+        " ".join(data["source"].split()),
+        *data.get("inferred", ()),
+    ):
         assert word in text
     assert main(["kernels", "show", name, "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)["kernel"]
     assert len(shown.pop("spill", ())) == len(spills(data))
     assert len(shown.pop("backward_spill", ())) == len(spills(data, backward=True))
     assert shown.pop("checked") == list(checked(name))
-    assert shown == {key: value for key, value in data.items() if key not in ("spill", "backward_spill")}
+    assert shown == {
+        key: value for key, value in data.items() if key not in ("spill", "backward_spill")
+    }
 
 
 @pytest.mark.parametrize("text", [
@@ -295,7 +330,8 @@ def test_a_long_text_is_not_taken_for_nesting(tmp_path: Path) -> None:
     place = tmp_path / "long.toml"
     sentence = "One two. Three. " * 200 + "." * 500 + " a.b.c.d " * 200
     place.write_text(
-        f'text = "{sentence}"\nlong = "{"a" * 500_000}"\n' + "\n".join(f"k{n} = 1.5" for n in range(5_000))
+        f'text = "{sentence}"\nlong = "{"a" * 500_000}"\n'
+        + "\n".join(f"k{n} = 1.5" for n in range(5_000))
     )
     begin = time.process_time()
     assert read_toml(place)["text"] == sentence

@@ -43,7 +43,12 @@ def test_what_is_out_of_scope_names_the_page_and_suggests_nothing(
 
 
 def test_python_names_it_too() -> None:
-    for given_value in ({"gpu": "mi250"}, {"kernel": "quest"}, {"sink_tokens": 4}, {"dtype": "int4"}):
+    for given_value in (
+        {"gpu": "mi250"},
+        {"kernel": "quest"},
+        {"sink_tokens": 4},
+        {"dtype": "int4"},
+    ):
         with pytest.raises(iosim.InputError, match=PAGE):
             iosim.predict(**given_value)
 
@@ -72,7 +77,9 @@ HINTS = (
 
 
 @pytest.mark.parametrize(("line", "hint"), HINTS)
-def test_a_word_that_is_not_known_has_its_hint(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_that_is_not_known_has_its_hint(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert hint in refused(capsys, line.split())
 
 
@@ -80,10 +87,16 @@ KNOWN = [*list_profiles(), *entry_names()]
 
 
 @given(word=st.sampled_from(KNOWN), at=st.integers(0, 30), letter=st.sampled_from("abx179"))
-def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(word: str, at: int, letter: str) -> None:
+def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(
+    word: str, at: int, letter: str
+) -> None:
     at %= len(word)
     for slip in (word[:at] + letter + word[at:], word[:at] + word[at + 1 :]):
         close = alike(slip, KNOWN, count=len(KNOWN))
-        assert word in close or slip in KNOWN or any(re.sub(r"\W", "", slip) == re.sub(r"\W", "", c) for c in close)
+        assert (
+            word in close
+            or slip in KNOWN
+            or any(re.sub(r"\W", "", slip) == re.sub(r"\W", "", c) for c in close)
+        )
     assert alike("qqqqqqqq", KNOWN) == []
     assert alike("", KNOWN) == []

@@ -12,7 +12,23 @@ from iosim.base.errors import InputError
 from iosim.base.units import count_text, list_text, size, sizes
 from iosim.evidence.claims.readings import parse
 
-LENGTHS = [1024, 1536, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 196608, 262144, 524288, 1048576]
+LENGTHS = [
+    1024,
+    1536,
+    2048,
+    3072,
+    4096,
+    8192,
+    12288,
+    16384,
+    32768,
+    65536,
+    131072,
+    196608,
+    262144,
+    524288,
+    1048576,
+]
 NUMBERS = [*LENGTHS, 1000, 2500, 10_000, 50_257, 100_000, 151_936]
 POWERS = [2**n for n in range(4, 21)]
 
@@ -35,7 +51,11 @@ def test_several_numbers_with_separators_are_refused_too() -> None:
 
 
 def test_no_length_that_is_common_is_taken_for_a_list() -> None:
-    for number in (*range(1024, 47 * 1024, 1024), *range(8192, 1 << 20, 8192), *range(1000, 100_000, 500)):
+    for number in (
+        *range(1024, 47 * 1024, 1024),
+        *range(8192, 1 << 20, 8192),
+        *range(1000, 100_000, 500),
+    ):
         with pytest.raises(InputError):
             sizes(count_text(number), "--seq-len")
 

@@ -25,12 +25,21 @@ COLUMN_STORE = {
 }  # fmt: skip
 HEADS, TOKENS = 8, 1024
 MATRICES = [f"{name}=TENSOR(1x{HEADS}x{TOKENS}x64,bf16)" for name in ("Q", "K", "V", "Out")]
-ATTENTION = ["scale=0.1", f"M=TENSOR({HEADS}x{TOKENS},fp32)", "Z=1", f"H={HEADS}", *MATRICES, f"N={TOKENS}"]
+ATTENTION = [
+    "scale=0.1",
+    f"M=TENSOR({HEADS}x{TOKENS},fp32)",
+    "Z=1",
+    f"H={HEADS}",
+    *MATRICES,
+    f"N={TOKENS}",
+]
 replays = pytest.mark.skipif(why_missing() is not None, reason="no engine to replay with")
 
 
 def test_a_column_store_writes_eight_times_its_bytes_and_says_so() -> None:
-    p = iosim.predict_code(ACCESSES, (32,), COLUMN_STORE, "h100", entry="column_store", block=(128,))
+    p = iosim.predict_code(
+        ACCESSES, (32,), COLUMN_STORE, "h100", entry="column_store", block=(128,)
+    )
     assert p.l2.write == 8 * ROWS * COLUMNS * 4
     assert p.l2.read == ROWS * COLUMNS * 4
     assert "stores of out (accesses.cu:" in p.answer
@@ -45,7 +54,12 @@ def test_a_transpose_names_its_bank_conflict() -> None:
 
 @replays
 def test_what_every_cta_reads_comes_once_from_hbm() -> None:
-    tensors = {"in": "TENSOR(600x4096,fp32)", "out": "TENSOR(600x4096,fp32)", "w": "TENSOR(4096,fp32)", "cols": 4096}
+    tensors = {
+        "in": "TENSOR(600x4096,fp32)",
+        "out": "TENSOR(600x4096,fp32)",
+        "w": "TENSOR(4096,fp32)",
+        "cols": 4096,
+    }
     p = iosim.predict_code(ACCESSES, (600,), tensors, "h100", entry="row_norm", block=(256,))
     hbm = p.traffic.tensors("hbm")
     assert hbm["in", "read"] == pytest.approx(600 * 4096 * 4, rel=0.05)
@@ -56,12 +70,23 @@ def test_what_every_cta_reads_comes_once_from_hbm() -> None:
 @replays
 def test_a_forward_from_its_code_moves_what_its_description_moves() -> None:
     """The same tiles, by two ways: addresses evaluated, and a description in tiles."""
-    p = iosim.predict_code(FORWARD, (TOKENS // 64, HEADS), dict(map(read_argument, ATTENTION)), "h100")
+    p = iosim.predict_code(
+        FORWARD, (TOKENS // 64, HEADS), dict(map(read_argument, ATTENTION)), "h100"
+    )
     described = iosim.predict(
-        kernel="flash", gpu="h100", heads=HEADS, seq_len=TOKENS, head_dim=64, dtype="bf16", causal=True, tile="64x64"
+        kernel="flash",
+        gpu="h100",
+        heads=HEADS,
+        seq_len=TOKENS,
+        head_dim=64,
+        dtype="bf16",
+        causal=True,
+        tile="64x64",
     )
     for tensor, ours in (("Q", "Q"), ("K", "K"), ("V", "V")):
-        assert p.traffic.total("l2", "read", tensor=ours) == described.traffic.total("l2", "read", tensor=tensor)
+        assert p.traffic.total("l2", "read", tensor=ours) == described.traffic.total(
+            "l2", "read", tensor=tensor
+        )
     assert p.hbm.read == pytest.approx(described.hbm.read, rel=0.05)
 
 
@@ -73,7 +98,9 @@ def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)["predictions"]
     assert [p["profile"] for p in found] == ["h100-sxm", "a100-sxm-80gb"]
     assert found[0]["counters"]["global_store_sectors"] == ROWS * COLUMNS
-    assert whole_texts(typed.split(",")) == [f"{name}={value}" for name, value in COLUMN_STORE.items()]
+    assert whole_texts(typed.split(",")) == [
+        f"{name}={value}" for name, value in COLUMN_STORE.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +114,14 @@ def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more: dict[str, object], refused: str) -> None:
-    asked = {"code": ACCESSES, "grid": (32,), "arg": COLUMN_STORE, "gpu": "h100", "entry": "column_store", **more}
+    asked = {
+        "code": ACCESSES,
+        "grid": (32,),
+        "arg": COLUMN_STORE,
+        "gpu": "h100",
+        "entry": "column_store",
+        **more,
+    }
     with pytest.raises(InputError, match=refused) as error:
         iosim.predict_code(**asked)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
@@ -118,10 +152,23 @@ def test_a_kernel_file_is_made_of_an_attentions_code(tmp_path: Path) -> None:
     ):
         assert f"\n{said}" in text
     read = iosim.predict(
-        kernel=str(file), gpu="h100", heads=HEADS, seq_len=TOKENS, head_dim=64, dtype="bf16", causal=True
+        kernel=str(file),
+        gpu="h100",
+        heads=HEADS,
+        seq_len=TOKENS,
+        head_dim=64,
+        dtype="bf16",
+        causal=True,
     )
     assert read.kernel.tile.block_q == 64
     with pytest.raises(InputError, match="names no tensor Q of attention"):
         kernel_file(
-            CodeRequest(code=ACCESSES, entry="column_store", grid=(32,), block=(128,), arg=COLUMN_STORE, gpu="h100")
+            CodeRequest(
+                code=ACCESSES,
+                entry="column_store",
+                grid=(32,),
+                block=(128,),
+                arg=COLUMN_STORE,
+                gpu="h100",
+            )
         )

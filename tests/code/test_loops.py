@@ -59,9 +59,16 @@ def function(text: str, folder: Path) -> Function:
 def test_natural_loops_lie_in_one_another(tmp_path: Path) -> None:
     flow = Flow(function(NESTED, tmp_path))
     outer, inner = flow.loops  # the endless branch behind the exit is none
-    assert [flow.instructions[flow.blocks[loop.header].first].address for loop in (outer, inner)] == [0x10, 0x20]
+    assert [
+        flow.instructions[flow.blocks[loop.header].first].address for loop in (outer, inner)
+    ] == [0x10, 0x20]
     assert (outer.parent, inner.parent) == (None, outer.header)
-    assert [flow.instructions[n].address for n in flow.own_numbers(outer)] == [0x10, 0x50, 0x60, 0x70]
+    assert [flow.instructions[n].address for n in flow.own_numbers(outer)] == [
+        0x10,
+        0x50,
+        0x60,
+        0x70,
+    ]
     assert key_loop(flow) == outer
 
 
@@ -92,7 +99,9 @@ def test_runs_of_the_ptx_reach_its_copies(tmp_path: Path) -> None:
     assert runs.each[1:9] == (8, 24, 24, 24, 8, 8, 8, 1)
 
 
-def test_an_unrolled_loop_takes_whole_turns_and_what_stands_behind_it_the_rest(tmp_path: Path) -> None:
+def test_an_unrolled_loop_takes_whole_turns_and_what_stands_behind_it_the_rest(
+    tmp_path: Path,
+) -> None:
     """A line that runs 11 times, four of its copies in a loop and one behind it."""
     copies = "".join(f"/*00{n}0*/ LDG.E R4, desc[UR8][R2.64] ;  // c=0x742 p=3\n" for n in range(4))
     text = f".L_x_0:\n{copies}/*0040*/ @P0 BRA `(.L_x_0) ;\n.L_x_50:\n"
@@ -122,7 +131,9 @@ def test_a_call_that_never_returns_is_a_far_branch(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    flow = Flow(function("/*0000*/ BRX R4 -0x10 ;\n/*0010*/ FROBNICATE R3 ;\n/*0020*/ EXIT ;\n", tmp_path))
+    flow = Flow(
+        function("/*0000*/ BRX R4 -0x10 ;\n/*0010*/ FROBNICATE R3 ;\n/*0020*/ EXIT ;\n", tmp_path)
+    )
     assert flow.unread == (
         "where BRX go is worked out at run time, and not followed",
         "opcodes that are not known, counted as an issue slot: FROBNICATE",
@@ -166,14 +177,22 @@ def test_widths_stand_in_the_opcode(tmp_path: Path, text: str, width: int, wavef
      ("IMMA.16832.S8.S8 R8, R4, R6, R8", (16, 8, 32, "int8")),
      ("HMMA.1688.F32 R8, R4, R6, R8", (16, 8, 8, "fp16"))],
 )  # fmt: skip
-def test_products_stand_in_the_opcode(tmp_path: Path, text: str, shape: tuple[int, int, int, str]) -> None:
+def test_products_stand_in_the_opcode(
+    tmp_path: Path, text: str, shape: tuple[int, int, int, str]
+) -> None:
     made = product(function(f"/*0000*/ {text} ;\n", tmp_path).instructions[0])
     assert made is not None
     assert (made.rows, made.columns, made.depth, made.dtype) == shape
 
 
 def test_shared_memory_is_counted_by_width(tmp_path: Path) -> None:
-    lines = ("LDS.128 R4, [R2]", "LDS.128 R8, [R2+0x10]", "LDSM.16.M88.4 R4, [R2]", "STS [R2], R4", "STS.64 [R2], R4")
+    lines = (
+        "LDS.128 R4, [R2]",
+        "LDS.128 R8, [R2+0x10]",
+        "LDSM.16.M88.4 R4, [R2]",
+        "STS [R2], R4",
+        "STS.64 [R2], R4",
+    )
     text = "".join(f"/*{16 * n:04x}*/ {line} ;\n" for n, line in enumerate(lines))
     counts = count(function(text, tmp_path).instructions, 90)
     assert counts.shared_loads == {16: 3}
@@ -186,7 +205,9 @@ class TestLocalMemory:
         lines = [f"STL [R1+0x{4 * n:x}], R4" for n in range(words)] + [
             f"LDL R4, [R1+0x{4 * n:x}]" for n in range(words)
         ]
-        return function("".join(f"/*{16 * n:04x}*/ {text} ;\n" for n, text in enumerate(lines)), folder)
+        return function(
+            "".join(f"/*{16 * n:04x}*/ {text} ;\n" for n, text in enumerate(lines)), folder
+        )
 
     def test_what_fits_is_found_in_l1(self, tmp_path: Path) -> None:
         turn = self.turn(16, tmp_path).instructions
@@ -196,7 +217,9 @@ class TestLocalMemory:
 
     def test_what_does_not_fit_comes_from_the_l2(self, tmp_path: Path) -> None:
         turn = self.turn(300, tmp_path).instructions
-        found = local_traffic(turn, 90, warps=8, l1_bytes=100_000)  # 307,200 bytes go by before a word is loaded
+        found = local_traffic(
+            turn, 90, warps=8, l1_bytes=100_000
+        )  # 307,200 bytes go by before a word is loaded
         assert found.hit_share < 0.01
         assert found.stored == 300 * 4  # stores are written through, whatever L1 holds
 
@@ -209,7 +232,9 @@ class TestLocalMemory:
 def test_a_kernel_of_5000_instructions_is_read_in_time(tmp_path: Path) -> None:
     """Listing, loops, runs, local memory and its play by eight warps: 5 s at most, a second on one core."""
     kinds = ("FFMA R4, R5, R6, R4", "STL [R1+0x{:x}], R4", "LDL R5, [R1+0x{:x}]", "MUFU.EX2 R6, R4")
-    body = "".join(f"/*{16 * n:04x}*/ {kinds[n % 4].format(4 * (n % 150))} ;\n" for n in range(5000))
+    body = "".join(
+        f"/*{16 * n:04x}*/ {kinds[n % 4].format(4 * (n % 150))} ;\n" for n in range(5000)
+    )
     text = f".L_x_0:\n{body}/*{16 * 5000:04x}*/ @P0 BRA `(.L_x_0) ;\n/*{16 * 5001:04x}*/ EXIT ;\n"
     begin = time.process_time()
     facts = kernel_facts(function(text, tmp_path), load_profile("h100"), threads=128)

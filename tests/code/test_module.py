@@ -37,7 +37,11 @@ LISTING = """
 def built(folder: Path, *options: str, name: str = "code.cubin", arch: str = "sm_90") -> Path:
     source, file = folder / "code.cu", folder / name
     source.write_text(SOURCE, encoding="utf-8")
-    subprocess.run([nvcc_or_skip(), f"-arch={arch}", *options, source, "-o", file], check=True, capture_output=True)
+    subprocess.run(
+        [nvcc_or_skip(), f"-arch={arch}", *options, source, "-o", file],
+        check=True,
+        capture_output=True,
+    )
     return file
 
 
@@ -58,11 +62,19 @@ def only(module: Module) -> Function:
 def test_a_cubin_says_what_a_cta_takes(tmp_path: Path, arch: str) -> None:
     tool_or_skip()
     function = only(read_module(built(tmp_path, "-cubin", "-lineinfo", arch=arch)))
-    assert (function.cc, function.shared_memory_bytes, function.threads) == (int(arch[3:]), 32 * 32 * 4, 128)
+    assert (function.cc, function.shared_memory_bytes, function.threads) == (
+        int(arch[3:]),
+        32 * 32 * 4,
+        128,
+    )
     kinds = [one.kind for one in function.instructions]
     assert {"LDG", "STS", "LDS", "BAR"} <= set(kinds)
-    assert any(one.source and one.source[1] == 5 for one in function.instructions if one.kind == "LDG")
-    assert function.ptx.splitlines()[next(one.ptx_line for one in function.instructions if one.kind == "BAR") - 1]
+    assert any(
+        one.source and one.source[1] == 5 for one in function.instructions if one.kind == "LDG"
+    )
+    assert function.ptx.splitlines()[
+        next(one.ptx_line for one in function.instructions if one.kind == "BAR") - 1
+    ]
     stalls = {one.control.stall for one in function.instructions}
     assert len(stalls) > 3
     assert any(one.control.waits for one in function.instructions if one.kind == "FADD")
@@ -80,7 +92,10 @@ def test_a_listing_is_read_as_the_code_that_it_was_written_from(tmp_path: Path) 
 
 def test_a_shared_object_holds_code_for_several_gpus(tmp_path: Path) -> None:
     tool_or_skip()
-    options = ("-gencode=arch=compute_75,code=sm_75", "-gencode=arch=compute_90,code=[sm_90,compute_90]")
+    options = (
+        "-gencode=arch=compute_75,code=sm_75",
+        "-gencode=arch=compute_90,code=[sm_90,compute_90]",
+    )
     source, file = tmp_path / "code.cu", tmp_path / "code.so"
     source.write_text(SOURCE, encoding="utf-8")
     command = [nvcc_or_skip(), *options, "-shared", "-Xcompiler", "-fPIC", source, "-o", file]
@@ -99,7 +114,12 @@ def test_a_listing_needs_no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = tmp_path / "loop.sass"
     file.write_text(LISTING, encoding="utf-8")
     function = read_module(file).function()
-    assert (function.cc, function.registers, function.frame_bytes, function.threads) == (90, 24, 8, 128)
+    assert (function.cc, function.registers, function.frame_bytes, function.threads) == (
+        90,
+        24,
+        8,
+        128,
+    )
     load, add, back = function.instructions[1:4]
     assert (load.kind, load.modifiers, load.source) == ("LDG", ("E",), ("a.cu", 3))
     assert (load.ptx_line, add.ptx_line) == (57, None)
@@ -121,7 +141,9 @@ def test_blackwells_listing_has_no_semicolons() -> None:
 
 def test_where_no_tool_is_one_line_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "candidates", lambda _: iter(()))
-    with pytest.raises(InputError, match=r"nvdisasm is not found.*Triton wheel.*NVDISASM") as refused:
+    with pytest.raises(
+        InputError, match=r"nvdisasm is not found.*Triton wheel.*NVDISASM"
+    ) as refused:
         tools.disassembled(b"")
     assert "\n" not in str(refused.value)
 

@@ -27,7 +27,9 @@ ACCESSES = entries((PTX / "accesses.ptx").read_text(encoding="utf-8"))
 FORWARD = entries((PTX / "flash_forward.ptx").read_text(encoding="utf-8"))["flash_forward"]
 
 
-def tensor(name: str, *shape: int, dtype: str = "fp32", values: tuple[int, ...] = ()) -> TensorArgument:
+def tensor(
+    name: str, *shape: int, dtype: str = "fp32", values: tuple[int, ...] = ()
+) -> TensorArgument:
     return TensorArgument(name, shape, dtype, values)
 
 
@@ -37,17 +39,27 @@ Touched = Counter[tuple[int, int, int]]
 """(instruction, CTA, address) -> how often."""
 
 
-def interpreted(entry: Entry, grid: tuple[int, int, int], lanes: int, values: dict[str, int]) -> Touched:
+def interpreted(
+    entry: Entry, grid: tuple[int, int, int], lanes: int, values: dict[str, int]
+) -> Touched:
     """What lanes touch, one lane after the other, in plain Python."""
     found: Touched = Counter()
     for cta, (z, y, x) in enumerate(itertools.product(*(range(side) for side in grid[::-1]))):
         for lane in range(lanes):
-            special = {"%tid.x": lane, "%ctaid.x": x, "%ctaid.y": y, "%ctaid.z": z, "%ntid.x": lanes}
+            special = {
+                "%tid.x": lane,
+                "%ctaid.x": x,
+                "%ctaid.y": y,
+                "%ctaid.z": z,
+                "%ntid.x": lanes,
+            }
             _one_lane(entry, special, values, cta, found)
     return found
 
 
-def _one_lane(entry: Entry, special: dict[str, int], values: dict[str, int], cta: int, found: Touched) -> None:
+def _one_lane(
+    entry: Entry, special: dict[str, int], values: dict[str, int], cta: int, found: Touched
+) -> None:
     registers: dict[str, int] = dict(special)
     at = 0
 
@@ -120,7 +132,9 @@ def touched(evaluated: Evaluated) -> Touched:
             for n, cta in enumerate(access.ctas):
                 counts = [range(int(fold.count[cta])) for fold in folds]
                 for trips in itertools.product(*counts):
-                    base = access.base[n] + sum(t * s[n] for t, s in zip(trips, access.strides, strict=True))
+                    base = access.base[n] + sum(
+                        t * s[n] for t, s in zip(trips, access.strides, strict=True)
+                    )
                     for offset in offsets:
                         found[access.site // 2, before + int(cta), int(base + offset)] += 1
         before += trace.ctas
@@ -129,7 +143,9 @@ def touched(evaluated: Evaluated) -> Touched:
 
 def agree(entry: Entry, grid: tuple[int, int, int], lanes: int, arguments: dict[str, Any]) -> None:
     evaluated = evaluate(entry, grid, arguments, (lanes, 1, 1))
-    values = {name: value for name, value in bind(entry, arguments).values.items() if value is not None}
+    values = {
+        name: value for name, value in bind(entry, arguments).values.items() if value is not None
+    }
     assert touched(evaluated) == interpreted(entry, grid, lanes, values)
 
 
@@ -209,7 +225,9 @@ def test_many_trips_cost_as_little_as_few() -> None:
         "lane": -1,
     }
     entry = entries(LOOP.format(bend=BENDS[0], **numbers))["kernel"]
-    short, long = (evaluate(entry, (4,), {"x": tensor("x", 4), "n": n, "m": n}, (32,)) for n in (20, 20_000))
+    short, long = (
+        evaluate(entry, (4,), {"x": tensor("x", 4), "n": n, "m": n}, (32,)) for n in (20, 20_000)
+    )
     assert long.traces[0].executed == short.traces[0].executed
     loads = next(site for site in long.sites if site.mode is Mode.LOAD)
     assert loads.requests == 4 * 20_000 * 20_000
@@ -220,7 +238,12 @@ def test_many_trips_cost_as_little_as_few() -> None:
 
 def test_a_column_store_takes_a_sector_a_lane() -> None:
     rows, cols = 1000, 64
-    arguments = {"in": tensor("in", cols, rows), "out": tensor("out", rows, cols), "rows": rows, "cols": cols}
+    arguments = {
+        "in": tensor("in", cols, rows),
+        "out": tensor("out", rows, cols),
+        "rows": rows,
+        "cols": cols,
+    }
     found = evaluate(ACCESSES["column_store"], (8,), arguments, (128,))
     assert found.sectors(Mode.STORE) == rows * cols
     # Rows of 4,000 bytes begin at a sector; of 32 warps the last has 8 rows: 31 x 4 + 1 sectors a column.
@@ -233,7 +256,10 @@ def test_a_column_store_takes_a_sector_a_lane() -> None:
 def test_a_column_of_shared_memory_takes_32_cycles() -> None:
     n = 256
     found = evaluate(
-        ACCESSES["transpose"], (8, 8), {"in": tensor("in", n, n), "out": tensor("out", n, n), "n": n}, (32, 8)
+        ACCESSES["transpose"],
+        (8, 8),
+        {"in": tensor("in", n, n), "out": tensor("out", n, n), "n": n},
+        (32, 8),
     )
     requests = 8 * 8 * 32  # CTAs x rows of a tile
     assert found.wavefronts(Mode.STORE) == requests
@@ -245,7 +271,12 @@ def test_a_column_of_shared_memory_takes_32_cycles() -> None:
 
 def test_a_norm_reads_its_row_again_from_l1_where_it_is_held() -> None:
     cols = 4096
-    arguments = {"in": tensor("in", 300, cols), "out": tensor("out", 300, cols), "w": tensor("w", cols), "cols": cols}
+    arguments = {
+        "in": tensor("in", 300, cols),
+        "out": tensor("out", 300, cols),
+        "w": tensor("w", cols),
+        "cols": cols,
+    }
     found = evaluate(ACCESSES["row_norm"], (300,), arguments, (256,))
     assert found.sectors(Mode.LOAD) == 3 * 300 * cols * 4 // 32
     assert found.sectors(Mode.STORE) == 300 * cols * 4 // 32
@@ -255,7 +286,9 @@ def test_a_norm_reads_its_row_again_from_l1_where_it_is_held() -> None:
         missed = sum(by_share[share][s.number] * s.sectors for s in loads)
         assert missed == pytest.approx(times * 300 * cols * 4 / 32)
     weight = next(s for s in found.sites if s.tensor == "w").number
-    assert missed_shares(found, 256 << 10, 3, 100)[weight] < 0.4  # CTAs of an SM read it for one another
+    assert (
+        missed_shares(found, 256 << 10, 3, 100)[weight] < 0.4
+    )  # CTAs of an SM read it for one another
     assert by_share[4 << 10][weight] == 1.0
 
 
@@ -270,14 +303,19 @@ def test_numbers_in_memory_decide_addresses_where_they_are_given() -> None:
         "tile": tile,
     }
     found = evaluate(ACCESSES["causal_loads"], (4, 2), arguments, (128,))
-    rows = 2 * sum(min(tokens, (x + 1) * tile) for x in range(4))  # a row of 16 lanes of 16 bytes: 8 sectors
+    rows = 2 * sum(
+        min(tokens, (x + 1) * tile) for x in range(4)
+    )  # a row of 16 lanes of 16 bytes: 8 sectors
     assert next(s for s in found.sites if s.tensor == "keys").sectors == 8 * rows
     moves, shapes = all_moves(found)
     keys = [m for m in moves if found.bound.tensors[m.tensor].name == "keys"]
     assert min(int(m.anchor.min()) for m in keys) == place(0)
     assert max(int(expanded(m).anchor.max()) for m in keys) >= place(0) + 5000 * 256
     unknown = evaluate(
-        ACCESSES["causal_loads"], (4, 2), {**arguments, "starts": tensor("starts", 2, dtype="int32")}, (128,)
+        ACCESSES["causal_loads"],
+        (4, 2),
+        {**arguments, "starts": tensor("starts", 2, dtype="int32")},
+        (128,),
     )
     assert any("loaded" in note for note in unknown.notes)
     del shapes
@@ -286,12 +324,24 @@ def test_numbers_in_memory_decide_addresses_where_they_are_given() -> None:
 def test_a_flash_forward_moves_whole_tiles() -> None:
     """64 x 64 tiles, causal: block i of a head reads i + 1 blocks of keys, of 64 x 64 x 2 bytes."""
     heads, tokens = 6, 1024
-    matrix = {name: tensor(name, heads, tokens, 64, dtype="bf16") for name in ("Q", "K", "V", "Out")}
-    arguments = {"scale": 0.1, "M": tensor("M", heads, tokens), "Z": 1, "H": heads, **matrix, "N": tokens}
+    matrix = {
+        name: tensor(name, heads, tokens, 64, dtype="bf16") for name in ("Q", "K", "V", "Out")
+    }
+    arguments = {
+        "scale": 0.1,
+        "M": tensor("M", heads, tokens),
+        "Z": 1,
+        "H": heads,
+        **matrix,
+        "N": tokens,
+    }
     found = evaluate(FORWARD, (tokens // 64, heads), arguments)
     blocks, tile = tokens // 64, 64 * 64 * 2 // 32
     visits = heads * blocks * (blocks + 1) // 2
-    by_tensor = {name: sum(s.sectors for s in found.sites if s.tensor == name) for name in ("Q", "K", "V", "Out", "M")}
+    by_tensor = {
+        name: sum(s.sectors for s in found.sites if s.tensor == name)
+        for name in ("Q", "K", "V", "Out", "M")
+    }
     assert by_tensor == {"Q": heads * blocks * tile, "K": visits * tile, "V": visits * tile,
                          "Out": heads * blocks * tile, "M": heads * tokens * 4 // 32}  # fmt: skip
     objects = listed(*all_moves(found), found.ctas)
@@ -343,7 +393,12 @@ def test_an_indirect_branch_is_named() -> None:
 
 def test_lines_run_as_often_as_their_blocks() -> None:
     cols = 1024
-    arguments = {"in": tensor("in", 3, cols), "out": tensor("out", 3, cols), "w": tensor("w", cols), "cols": cols}
+    arguments = {
+        "in": tensor("in", 3, cols),
+        "out": tensor("out", 3, cols),
+        "w": tensor("w", cols),
+        "cols": cols,
+    }
     found = evaluate(ACCESSES["row_norm"], (3,), arguments, (128,))
     square = next(s for s in found.sites if s.tensor == "w")
     row = found.entry.instructions[square.number // 2].row
@@ -371,6 +426,8 @@ def test_a_vector_of_one_is_a_scalar() -> None:
 }
 """
     (entry,) = entries(text).values()
-    evaluated = evaluate(entry, (1,), {"a": tensor("a", 1, dtype="int32", values=(7,)), "x": tensor("x", 64)})
+    evaluated = evaluate(
+        entry, (1,), {"a": tensor("a", 1, dtype="int32", values=(7,)), "x": tensor("x", 64)}
+    )
     assert {site.tensor for site in evaluated.sites} == {"a", "x"}
     assert evaluated.notes == ()

@@ -13,10 +13,18 @@ from scripts import ROOT
 from iosim.commands.cli import main
 from iosim.commands.explore import answer
 
-LAUNCH = {"kernel": "flash_fwd", "grid": [1, 1, 1], "block": [128, 1, 1], "ranges": [], "metrics": {}}
+LAUNCH = {
+    "kernel": "flash_fwd",
+    "grid": [1, 1, 1],
+    "block": [128, 1, 1],
+    "ranges": [],
+    "metrics": {},
+}
 
 
-@pytest.mark.parametrize("grid", ["[1e999, 1, 1]", "[NaN, 1, 1]", '["1e999", 1, 1]', "[[1], 1, 1]", "null"])
+@pytest.mark.parametrize(
+    "grid", ["[1e999, 1, 1]", "[NaN, 1, 1]", '["1e999", 1, 1]', "[[1], 1, 1]", "null"]
+)
 def test_a_launch_of_the_profiler_with_an_impossible_grid(
     grid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -27,14 +35,30 @@ def test_a_launch_of_the_profiler_with_an_impossible_grid(
 
 @pytest.mark.parametrize("header", [b"{'descr': '|b1', 'fortran_order': False, 'shape': (4, 4), ", b"{'descr'", b"(",
                                     b"'''", b"\\", b"{'a':\n  1"])  # fmt: skip
-def test_a_mask_whose_header_breaks_off(header: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mask_whose_header_breaks_off(
+    header: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "mask.npy"
-    place.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 16)
-    line = ["predict", "--kernel", "flash", "--seq-len", "512", "--mask-block", "128", "--mask-file", str(place)]
+    place.write_bytes(
+        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 16
+    )
+    line = [
+        "predict",
+        "--kernel",
+        "flash",
+        "--seq-len",
+        "512",
+        "--mask-block",
+        "128",
+        "--mask-file",
+        str(place),
+    ]
     refused(capsys, line, str(place), "a NumPy .npy or .npz file with a block mask")
 
 
-def test_a_table_with_line_ends_of_any_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_line_ends_of_any_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "batch,heads,kv_heads,seq_q,seq_k,head_dim,ms\n1,8,8,128,128,64,1.0\n"
     for name, ends in (("unix", "\n"), ("windows", "\r\n"), ("mac", "\r")):
         place = tmp_path / f"{name}.csv"
@@ -44,39 +68,70 @@ def test_a_table_with_line_ends_of_any_kind(tmp_path: Path, capsys: pytest.Captu
     refused(capsys, ["calibrate", "--times", str(place), "--gpu", "h100"], "accepted")
 
 
-def test_a_profile_whose_source_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_whose_source_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "mine.toml"
     lines = (ROOT / "hardware_profiles/t4.toml").read_text().splitlines()
-    place.write_text("\n".join('datasheet = ""' if one.startswith("datasheet =") else one for one in lines))
+    place.write_text(
+        "\n".join('datasheet = ""' if one.startswith("datasheet =") else one for one in lines)
+    )
     assert main(["profiles", "check", str(place)]) == 2
     assert "sources.datasheet: must be a text, not an empty one" in capsys.readouterr().out
     refused(capsys, ["predict", "--gpu", str(place)], "sources.datasheet")
 
 
-@pytest.mark.parametrize("line", ["--hel", "--help", "-h", "-hx", "--version", "'", "--seq-len 4,096", "stray"])
-def test_the_explorers_server_answers_every_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "line", ["--hel", "--help", "-h", "-hx", "--version", "'", "--seq-len 4,096", "stray"]
+)
+def test_the_explorers_server_answers_every_line(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert answer(line)["error"]
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("line", ["compare --html", "predict --out", "compare --csv", "kernels new --from fa2 -o"])
+@pytest.mark.parametrize(
+    "line", ["compare --html", "predict --out", "compare --csv", "kernels new --from fa2 -o"]
+)
 def test_a_full_disk_names_the_file_and_no_option_that_nobody_gave(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick = [] if "kernels" in line else ["--kernel", "fa2", "--seq-len", "512", "--method", "bounds"]
+    quick = (
+        [] if "kernels" in line else ["--kernel", "fa2", "--seq-len", "512", "--method", "bounds"]
+    )
     quick += ["--force"] if "html" in line else []
-    told = refused(capsys, [*line.split(), "/dev/full", *quick], "/dev/full", "No space left on device")
+    told = refused(
+        capsys, [*line.split(), "/dev/full", *quick], "/dev/full", "No space left on device"
+    )
     assert "--out" not in told
 
 
 @pytest.mark.parametrize("line", ["predict --kernel fa2 --seq-len 512 --out", "kernels new --from fa2 -o",
                                   "compare --kernel fa2 --seq-len 512 --method bounds --html"])  # fmt: skip
-def test_what_was_written_is_said(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_written_is_said(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "written"
     assert main([*line.split(), str(place)]) == 0
     assert capsys.readouterr().err == f"iosim: wrote {place}: {place.stat().st_size:,} bytes\n"
-    assert main(["predict", "--kernel", "fa2", "--seq-len", "512", "--method", "bounds", "--out", "/dev/null"]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                "--kernel",
+                "fa2",
+                "--seq-len",
+                "512",
+                "--method",
+                "bounds",
+                "--out",
+                "/dev/null",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().err == ""
 
 
@@ -85,11 +140,17 @@ UNUSED = ("--dtype=qqq --stages 8", "--seq-len 512", "--causal", "--with-spills"
 
 
 @pytest.mark.parametrize("line", UNUSED)
-def test_an_option_that_nothing_would_use_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, ["validate", *line.split()], line.split()[-2 if "tile" in line else 0].split("=")[0])
+def test_an_option_that_nothing_would_use_is_refused(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(
+        capsys, ["validate", *line.split()], line.split()[-2 if "tile" in line else 0].split("=")[0]
+    )
 
 
 def test_a_type_that_no_kernel_has_is_refused_by_the_rule_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, ["ncu-rule", "--install", str(tmp_path), "--dtype", "qqq"], "--dtype 'qqq'", "fp16")
+    refused(
+        capsys, ["ncu-rule", "--install", str(tmp_path), "--dtype", "qqq"], "--dtype 'qqq'", "fp16"
+    )

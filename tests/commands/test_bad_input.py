@@ -39,7 +39,10 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("predict --kernel fa2 --dtype fp32", ("--dtype fp32", "fa2", "fp16, bf16")),
     ("predict --kernel fa2 --head-dim 264", ("--head-dim 264", "fa2", "256")),
     ("predict --kernel flash --head-dim 65537", ("--head-dim 65537", "flash", "65536")),
-    ("predict --kernel minimal --dtype fp32 --head-dim 64 --seq-len 100", ("100", "minimal", "multiple of 32")),
+    (
+        "predict --kernel minimal --dtype fp32 --head-dim 64 --seq-len 100",
+        ("100", "minimal", "multiple of 32"),
+    ),
     ("predict --kernel minimal --dtype fp32 --head-dim 64 --causal", ("mask", "causal", "minimal")),
     ("predict --kernel minimal --dtype fp32 --head-dim 64 --pass bwd", ("pass", "bwd")),
     ("predict --kernel math --pass bwd", ("pass", "bwd", "fwd")),
@@ -66,7 +69,10 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("predict --seq-len 1:1m:1", ("--seq-len", "'1:1m:1'", "10,000")),
     ("predict --seq-len 2048m", ("--seq-len 2147483648", "16777216")),
     ("predict --seq-len 2048m --tile 1x1 --kernel flash", ("--seq-len 2147483648", "16777216")),
-    ("predict --seq-len 16m --tile 1x1 --kernel flash", ("--tile 1x1", "16777216", "block_q from 4")),
+    (
+        "predict --seq-len 16m --tile 1x1 --kernel flash",
+        ("--tile 1x1", "16777216", "block_q from 4"),
+    ),
     (
         "predict --seq-len 16m --head-dim 8192 --kernel naive",
         ("--seq-len x --seq-len-k x",),
@@ -75,7 +81,10 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("predict --head-dim 0", ("--head-dim 0",)),
     ("predict --head-dim-v 0", ("--head-dim-v 0",)),
     ("predict --batch 2048m --heads 2048m", ("--batch x --heads",)),
-    ("predict --batch 2048m --heads 1 --seq-len 1 --seq-len-k 1k --splits 2 --kernel fa2", ("--splits 2",)),
+    (
+        "predict --batch 2048m --heads 1 --seq-len 1 --seq-len-k 1k --splits 2 --kernel fa2",
+        ("--splits 2",),
+    ),
     # Types, masks, passes
     ("predict --dtype int4", ("dtype", "'int4'", "fp16")),
     ("predict --dtype fp64", ("dtype", "'fp64'", "fp32, tf32")),
@@ -100,7 +109,10 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("predict --tile 128x64x2", ("--tile", "'128x64x2'", "128x64")),
     ("predict --tile \N{SUPERSCRIPT TWO}x64", ("--tile", "x64'", "128x64")),
     ("predict --tile 99999999999999999999x64", ("--tile", "99999999999999999999x64", "128x64")),
-    ("predict --tile 256x256 --kernel fa2", ("--tile 256x256", "needs 196,608 bytes", "allows 166,912")),
+    (
+        "predict --tile 256x256 --kernel fa2",
+        ("--tile 256x256", "needs 196,608 bytes", "allows 166,912"),
+    ),
     ("predict --smem 1m --kernel fa2", ("needs 1,048,576 bytes", "allows 166,912")),
     ("predict --warps 0", ("warps 0", "1 to 32")),
     ("predict --warps 33", ("warps 33", "1 to 32")),
@@ -133,7 +145,9 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 @pytest.mark.parametrize(("line", "words"), CASES, ids=[c[0] or "no arguments" for c in CASES])
-def test_bad_command_lines(line: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_command_lines(
+    line: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, line.split(), *words)
 
 
@@ -160,8 +174,16 @@ FILES: tuple[tuple[str, bytes, tuple[str, ...]], ...] = (
     ("not a number", GOOD.replace("100", "nan").encode(), ("sm_count", "nan")),
     ("infinite", GOOD.replace("100", "inf").encode(), ("sm_count", "inf")),
     ("negative", GOOD.replace("100", "-4").encode(), ("sm_count", "-4", "1 to 4096")),
-    ("wrong unit", (GOOD + 'l2_bytes = { value = 40, source = "s" }\n').encode(), ("l2_bytes", "40")),
-    ("capability as a number", GOOD.replace('"8.0"', "8.0").encode(), ("compute_capability", '"8.0"')),
+    (
+        "wrong unit",
+        (GOOD + 'l2_bytes = { value = 40, source = "s" }\n').encode(),
+        ("l2_bytes", "40"),
+    ),
+    (
+        "capability as a number",
+        GOOD.replace('"8.0"', "8.0").encode(),
+        ("compute_capability", '"8.0"'),
+    ),
     ("no source", (HEAD + "sm_count = { value = 100 }\n").encode(), ("sm_count", "source")),
 )
 
@@ -186,7 +208,9 @@ def test_a_profile_that_is_a_directory_or_unreadable_as_a_name(
     refused(capsys, ["predict", "--gpu", "x" * 100_000])
 
 
-def test_a_number_that_the_profile_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_the_profile_lacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(GOOD)
     refused(capsys, ["predict", "--gpu", str(file), "--kernel", "fa2"], "does not know l2_bytes")
@@ -212,7 +236,9 @@ def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert file.read_text() == "kept"
 
 
-def test_a_failed_command_leaves_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_command_leaves_the_old_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "out.json"
     file.write_text("old")
     refused(capsys, [*QUICK, "--out", str(file), "--heads", "0"])
@@ -225,7 +251,9 @@ def test_a_full_device_is_reported_and_not_replaced(capsys: pytest.CaptureFixtur
     assert not Path("/dev/full").is_file()
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -274,7 +302,11 @@ API: tuple[tuple[str, Callable[[], Any], str], ...] = (
     ("kernel", lambda: predict(P, "fa9"), "fa9"),
     ("method", lambda: predict(P, method="exact"), "method 'exact'"),
     ("l2", lambda: predict(P, l2="tepid"), "l2 'tepid'"),
-    ("override", lambda: resolve("fa2", P, load_profile("a100"), Overrides(splits=-1)), "splits -1"),
+    (
+        "override",
+        lambda: resolve("fa2", P, load_profile("a100"), Overrides(splits=-1)),
+        "splits -1",
+    ),
     ("size text", lambda: size("4 k", "--x"), "--x '4 k'"),
     ("sizes text", lambda: sizes("1:2:3:4", "--x"), "--x '1:2:3:4'"),
 )
@@ -324,4 +356,7 @@ def test_a_full_standard_output_ends_in_one_line(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-m", "iosim", *QUICK], stdout=full, stderr=subprocess.PIPE,
                               cwd=tmp_path, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.decode() == "iosim: standard output cannot be written: No space left on device\n"
+    assert (
+        done.stderr.decode()
+        == "iosim: standard output cannot be written: No space left on device\n"
+    )

@@ -40,7 +40,9 @@ def predictions(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str
 
 
 def process(*argv: str, **kw: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=60, check=False, **kw)
+    return subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, timeout=60, check=False, **kw
+    )
 
 
 # --- predict ----------------------------------------------------------------------------------------------------------
@@ -55,7 +57,19 @@ KEYS = {
 }  # fmt: skip
 TOP = {"problem", "kernel", "profile", "l2_start", "method", "totals", "launches", "traffic", "hbm_bounds", "flops",
        "time_s", "bound_by", "memory_bytes", "notes"}  # fmt: skip
-GQA = ("--heads", "32", "--kv-heads", "8", "--causal", "--dtype", "bf16", "--kernel", "fa2", "--gpu", "h200")
+GQA = (
+    "--heads",
+    "32",
+    "--kv-heads",
+    "8",
+    "--causal",
+    "--dtype",
+    "bf16",
+    "--kernel",
+    "fa2",
+    "--gpu",
+    "h200",
+)
 
 
 def test_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,12 +94,18 @@ def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str], passe
     for row in p["traffic"]:
         assert set(row) == {"launch", "level", "tensor", "direction", "bytes"}
         assert type(row["bytes"]) is int
-    assert (p["totals"]["smem"] is None) == (passes != "fwd")  # fragments of its backward are not known
+    assert (p["totals"]["smem"] is None) == (
+        passes != "fwd"
+    )  # fragments of its backward are not known
     for level in ("hbm", "l2", "smem") if passes == "fwd" else ("hbm", "l2"):
         for direction in ("read", "write"):
             total = p["totals"][level][direction]
             assert type(total) is int
-            rows = [r["bytes"] for r in p["traffic"] if (r["level"], r["direction"]) == (level, direction)]
+            rows = [
+                r["bytes"]
+                for r in p["traffic"]
+                if (r["level"], r["direction"]) == (level, direction)
+            ]
             assert total == sum(rows)
             assert total == sum(n["totals"][level][direction] for n in p["launches"])
     assert type(p["flops"]) is int
@@ -94,7 +114,16 @@ def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str], passe
 
 
 def test_the_estimate_lies_between_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--kernel", "flash", "--kernel", "fa2", "--seq-len", "1k:64k:x4", "--method", "capacity")
+    asked = (
+        "--kernel",
+        "flash",
+        "--kernel",
+        "fa2",
+        "--seq-len",
+        "1k:64k:x4",
+        "--method",
+        "capacity",
+    )
     for p in predictions(capsys, *asked):
         low, high = p["hbm_bounds"]["compulsory"], p["hbm_bounds"]["no_l2"]
         for direction in ("read", "write"):
@@ -114,7 +143,11 @@ def test_the_first_number_of_the_article(capsys: pytest.CaptureFixture[str]) -> 
     # 1,024 CTAs: a Q tile of 128 rows, and all 4,096 rows of K and V, 256 bytes each
     assert p["totals"]["l2"]["read"] == 1024 * (128 + 2 * 4096) * 256
     # O, and an fp32 log-sum-exp a row; spilled registers come on top
-    written = {r["tensor"]: r["bytes"] for r in p["traffic"] if (r["level"], r["direction"]) == ("l2", "write")}
+    written = {
+        r["tensor"]: r["bytes"]
+        for r in p["traffic"]
+        if (r["level"], r["direction"]) == ("l2", "write")
+    }
     assert written["O"] + written["LSE"] == 32 * 4096 * (256 + 4)
     assert p["hbm_bounds"]["compulsory"]["read"] == 3 * 32 * 4096 * 256
 
@@ -124,7 +157,10 @@ def test_lists_and_repetition_multiply(capsys: pytest.CaptureFixture[str]) -> No
                         "--seq-len", "512,1k:4k:x2")  # fmt: skip
     asked = [(p["profile"], p["problem"]["seq_q"], p["kernel"]["name"]) for p in found]
     assert asked == [
-        (gpu, n, k) for gpu in ("l4", "h100-sxm") for n in (512, 1024, 2048, 4096) for k in ("naive", "fa2")
+        (gpu, n, k)
+        for gpu in ("l4", "h100-sxm")
+        for n in (512, 1024, 2048, 4096)
+        for k in ("naive", "fa2")
     ]
 
 
@@ -200,11 +236,19 @@ def test_csv_has_a_row_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_table_keeps_the_levels_apart(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "predict", "--kernel", "fa2", "--method", "capacity")
-    for line in ("SM <-> L2 (counted)", "L2 <-> HBM (capacity)", "compulsory", "with no L2", "an estimate"):
+    for line in (
+        "SM <-> L2 (counted)",
+        "L2 <-> HBM (capacity)",
+        "compulsory",
+        "with no L2",
+        "an estimate",
+    ):
         assert line in text
 
 
-def test_replay_is_the_default_and_says_what_stays_dirty(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_is_the_default_and_says_what_stays_dirty(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (p,) = predictions(capsys, "--kernel", "fa2", "--gpu", "h200", "--dtype", "bf16")
     assert p["method"] == "replay"
     # O and LSE leave the SMs; what was not written back is dirty in L2 (spills and others' lines come on top)
@@ -212,7 +256,9 @@ def test_replay_is_the_default_and_says_what_stays_dirty(capsys: pytest.CaptureF
     assert p["totals"]["hbm"]["read"] >= p["hbm_bounds"]["compulsory"]["read"]
 
 
-def test_out_writes_what_would_be_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_writes_what_would_be_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "p.json"
     assert main(["predict", "--kernel", "fa2", "--format", "json", "-o", str(file)]) == 0
     assert capsys.readouterr().out == ""
@@ -224,8 +270,17 @@ def test_out_writes_what_would_be_printed(tmp_path: Path, capsys: pytest.Capture
 
 def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(out(capsys, "profiles", "list", "--format", "json"))
-    assert {p["name"] for p in data["profiles"]} >= {"t4", "l4", "a100-sxm-40gb", "h100-sxm", "h200-sxm", "b200"}
-    assert out(capsys, "profiles", "list", "--format", "csv").count("\n") == len(data["profiles"]) + 1
+    assert {p["name"] for p in data["profiles"]} >= {
+        "t4",
+        "l4",
+        "a100-sxm-40gb",
+        "h100-sxm",
+        "h200-sxm",
+        "b200",
+    }
+    assert (
+        out(capsys, "profiles", "list", "--format", "csv").count("\n") == len(data["profiles"]) + 1
+    )
     shown = json.loads(out(capsys, "profiles", "show", "H200", "--format", "json"))["profile"]
     assert shown["l2_bytes"]["value"] == 62_914_560
     assert shown["l2_bytes"]["source"]
@@ -236,8 +291,24 @@ def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(out(capsys, "kernels", "list", "--format", "json"))
     by_name = {k["name"]: k for k in data["kernels"]}
     assert by_name["fa2"]["algorithm"] == "flash"
-    assert set(by_name) >= {"naive", "flash1", "flash", "minimal", "fa1", "fa2", "fa3", "cudnn", "cutlass", "triton"}
-    assert json.loads(out(capsys, "kernels", "show", "pytorch_flash", "--format", "json"))["kernel"]["name"] == "fa2"
+    assert set(by_name) >= {
+        "naive",
+        "flash1",
+        "flash",
+        "minimal",
+        "fa1",
+        "fa2",
+        "fa3",
+        "cudnn",
+        "cutlass",
+        "triton",
+    }
+    assert (
+        json.loads(out(capsys, "kernels", "show", "pytorch_flash", "--format", "json"))["kernel"][
+            "name"
+        ]
+        == "fa2"
+    )
     assert "fa2" in out(capsys, "kernels", "list")
 
 
@@ -257,7 +328,9 @@ def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str])
     assert "usage: iosim" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", ["['--help']", "['predict', '--help']", "['--version']", "['nosuch']"])
+@pytest.mark.parametrize(
+    "argv", ["['--help']", "['predict', '--help']", "['--version']", "['nosuch']"]
+)
 def test_help_loads_nothing_heavy(argv: str) -> None:
     code = (
         "import sys\n"
@@ -272,7 +345,12 @@ def test_help_loads_nothing_heavy(argv: str) -> None:
 
 @pytest.mark.parametrize("name", quick_first(("predict", "reproduce", "profiles", "kernels"), 1))
 def test_commands_without_figures_load_none_of_them(name: str) -> None:
-    argv = {"predict": [], "profiles": ["list"], "kernels": ["list"], "reproduce": ["--section", "A"]}[name]
+    argv = {
+        "predict": [],
+        "profiles": ["list"],
+        "kernels": ["list"],
+        "reproduce": ["--section", "A"],
+    }[name]
     code = (
         f"import sys\nfrom iosim.commands.cli import main\nmain({[name, *argv]})\n"
         f"print([m for m in {HEAVY[:4]} if m in sys.modules], file=sys.stderr)"
@@ -298,7 +376,9 @@ def test_a_prediction_loads_what_it_needs() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m iosim predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stdout == '{\n  "schem'
     assert done.stderr == ""
 
@@ -324,7 +404,9 @@ def test_sizes_are_binary_and_bytes_are_decimal() -> None:
     assert bytes_text(999) == "999 B"
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)])
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)]
+)
 @pytest.mark.parametrize("value", [1, 2, 12.5, 250])
 def test_byte_units_both_ways(unit: str, factor: float, value: float) -> None:
     number, shown = bytes_text(value * factor).split()

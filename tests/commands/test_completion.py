@@ -77,9 +77,7 @@ def shell(name: str, script: str, folder: Path) -> list[str]:
 
 
 def test_in_bash(tmp_path: Path) -> None:
-    ask = (
-        'source SCRIPT; COMP_WORDS=(iosim predict --gpu l4,h2); COMP_CWORD=3; _iosim; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
+    ask = 'source SCRIPT; COMP_WORDS=(iosim predict --gpu l4,h2); COMP_CWORD=3; _iosim; printf "%s\\n" "${COMPREPLY[@]}"'
     assert "l4,h200" in shell("bash", ask, tmp_path)
 
 
@@ -90,7 +88,9 @@ def test_in_zsh(tmp_path: Path) -> None:
 
 
 def test_in_fish(tmp_path: Path) -> None:
-    assert "l4,h200" in shell("fish", 'source SCRIPT; complete -C "iosim predict --gpu l4,h2"', tmp_path)
+    assert "l4,h200" in shell(
+        "fish", 'source SCRIPT; complete -C "iosim predict --gpu l4,h2"', tmp_path
+    )
 
 
 def test_install_writes_where_the_shell_looks(

@@ -39,7 +39,16 @@ def test_a_file_that_is_written_again_keeps_its_mode(mode: int, tmp_path: Path) 
 
 
 def test_a_report_says_what_it_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["report", "--seq-len", "1k", "--kernel", "fa2", "--force", "--out", str(tmp_path / "x.html")]
+    words = [
+        "report",
+        "--seq-len",
+        "1k",
+        "--kernel",
+        "fa2",
+        "--force",
+        "--out",
+        str(tmp_path / "x.html"),
+    ]
     (tmp_path / "x.md").write_text("notes")
     assert main(words) == 0
     page, notes = (line for line in capsys.readouterr().out.splitlines() if "x." in line)
@@ -48,12 +57,31 @@ def test_a_report_says_what_it_replaces(tmp_path: Path, capsys: pytest.CaptureFi
     assert "in place of" in notes
 
 
-def test_names_of_profiles_stay_text_in_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_profiles_stay_text_in_markdown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (ROOT / "hardware_profiles" / "l4.toml").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith(("name =", "title =", "aliases ="))]
+    lines = [
+        line
+        for line in text.splitlines()
+        if not line.startswith(("name =", "title =", "aliases ="))
+    ]
     gpu = tmp_path / "g.toml"
-    gpu.write_text('name = "<img src=x onerror=alert(1)>"\ntitle = "<script>alert(1)</script>"\n' + "\n".join(lines))
-    words = ["report", "--gpu", str(gpu), "--seq-len", "1k", "--kernel", "fa2", "--out", str(tmp_path)]
+    gpu.write_text(
+        'name = "<img src=x onerror=alert(1)>"\ntitle = "<script>alert(1)</script>"\n'
+        + "\n".join(lines)
+    )
+    words = [
+        "report",
+        "--gpu",
+        str(gpu),
+        "--seq-len",
+        "1k",
+        "--kernel",
+        "fa2",
+        "--out",
+        str(tmp_path),
+    ]
     if main(words):
         assert "name" in capsys.readouterr().err  # refused is as good
         return
@@ -68,7 +96,9 @@ def test_names_of_profiles_stay_text_in_markdown(tmp_path: Path, capsys: pytest.
 def test_compare_refuses_a_place_that_is_no_file(
     option: str, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("iosim.studies.compare.compare", lambda *_, **__: pytest.fail("worked before it refused"))
+    monkeypatch.setattr(
+        "iosim.studies.compare.compare", lambda *_, **__: pytest.fail("worked before it refused")
+    )
     assert option in refused(capsys, ["compare", option, place])
 
 
@@ -89,15 +119,21 @@ def test_what_is_refused_is_refused_before_anything_is_replayed(
     assert said in refused(capsys, words)
 
 
-@pytest.mark.parametrize("words", [["predict", "--gpu=--"], ["compare", "--kernel=--"], ["predict", "--tile=--"]])
+@pytest.mark.parametrize(
+    "words", [["predict", "--gpu=--"], ["compare", "--kernel=--"], ["predict", "--tile=--"]]
+)
 def test_dashes_as_a_value(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "--" in refused(capsys, words)
 
 
-@pytest.mark.parametrize("words", quick_first(["predict --method capacity", "profiles list", "kernels list"], 1))
+@pytest.mark.parametrize(
+    "words", quick_first(["predict --method capacity", "profiles list", "kernels list"], 1)
+)
 def test_a_closed_standard_output(words: str) -> None:
     command = f"exec {sys.executable} -m iosim {words} >&-"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("iosim: standard output")
     assert done.stderr.count("\n") == 1
@@ -105,16 +141,41 @@ def test_a_closed_standard_output(words: str) -> None:
 
 # Raw numbers of a calibration.
 
-VALUES = (None, 0, -1, 1, 1.5, "x", "", [], {}, True, float("inf"), float("nan"), 10**30, [[1]], {"a": 1}, 1e-300)
+VALUES = (
+    None,
+    0,
+    -1,
+    1,
+    1.5,
+    "x",
+    "",
+    [],
+    {},
+    True,
+    float("inf"),
+    float("nan"),
+    10**30,
+    [[1]],
+    {"a": 1},
+    1e-300,
+)
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:3])
+        if isinstance(value, list)
+        else ()
+    )
     return [p for k, v in inner for p in [(*path, k), *_paths(v, (*path, k))]]
 
 
 @pytest.mark.slow
-def test_malformed_raw_numbers_are_refused_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_raw_numbers_are_refused_or_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One entry at a time is taken out, or holds what it should not."""
     short = RAW | {"counters": RAW["counters"] | {"rows": RAW["counters"]["rows"][-2:]}}
     given, rng = tmp_path / "raw.json", random.Random(0)

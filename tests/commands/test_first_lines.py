@@ -93,10 +93,16 @@ def test_the_answer_is_one_breath(line: str, capsys: pytest.CaptureFixture[str])
         assert any(TIME.search(one) for one in said)
 
 
-@pytest.mark.parametrize("line", [line for line in PREDICTED if line.startswith(("predict", "explain --gpu a100"))])
-def test_it_ends_with_one_word_of_confidence_and_json_has_it(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "line", [line for line in PREDICTED if line.startswith(("predict", "explain --gpu a100"))]
+)
+def test_it_ends_with_one_word_of_confidence_and_json_has_it(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = first_lines(line, capsys)
-    assert re.search(r"(Simulated|Estimated|Bounded)[^.]*\.( Backed by [^.]*\.)?$", said[-1]), said[-1]
+    assert re.search(r"(Simulated|Estimated|Bounded)[^.]*\.( Backed by [^.]*\.)?$", said[-1]), said[
+        -1
+    ]
     assert main([*line.split(), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == "\n".join(said)
 

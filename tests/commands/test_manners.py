@@ -47,7 +47,9 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, str]
 
 
 @pytest.mark.parametrize("command", ["predict", "sweep", "compare"])
-def test_rows_are_chosen_and_sorted_by_the_columns_of_the_csv(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_chosen_and_sorted_by_the_columns_of_the_csv(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = [command, "--gpu", "l4,h100", "--kernel", "fa2,cutlass", "--seq-len", "256"]
     every = rows(capsys, *asked)
     assert {"gpu", "kernel", "time_s", "hbm_read_bytes"} <= set(every[0])
@@ -59,7 +61,11 @@ def test_rows_are_chosen_and_sorted_by_the_columns_of_the_csv(command: str, caps
     assert main([*asked, "--columns", "gpu,time_s"]) == 0
     assert "gpu" in capsys.readouterr().out
     refused(capsys, [*asked, "--sort", "tim"], "--sort 'tim'", "time_s")
-    refused(capsys, [*asked, "--columns", "gpu", "--format", "json"], "--columns contradicts --format json")
+    refused(
+        capsys,
+        [*asked, "--columns", "gpu", "--format", "json"],
+        "--columns contradicts --format json",
+    )
 
 
 def test_quiet_says_nothing_but_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +90,9 @@ def test_results_are_json_and_plots() -> None:
     assert found.plot().to_dict() == found.figure().to_dict()
 
 
-def test_a_whole_model_has_a_price_and_is_named_like_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_model_has_a_price_and_is_named_like_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     asked = ["--gpu", "a100", "--seq-len", "128", "--layers", "2"]
     assert main(["model", "--model", "gpt2", *asked, "--price", "a100=3.6"]) == 0
     told = capsys.readouterr().out

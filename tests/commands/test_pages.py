@@ -75,7 +75,9 @@ def test_a_page_is_written_over_those_of_the_same_command_alone(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = tmp_path / "chain.csv"
-    measured.write_text("".join((ROOT / "kernels" / "measurements" / "h200_chains.csv").open().readlines()[:2]))
+    measured.write_text(
+        "".join((ROOT / "kernels" / "measurements" / "h200_chains.csv").open().readlines()[:2])
+    )
     line = [command, *LITTLE[command].format(measured=measured).split(), "--html"]
     own, other = tmp_path / "own.html", tmp_path / "other.html"
     own.write_text(f'<meta name="generator" content="iosim {command}">', encoding="utf-8")
@@ -93,23 +95,42 @@ def unpacked_line(page: Path) -> str:
     return page.read_text(encoding="utf-8").partition("<pre>")[2].partition("</pre>")[0]
 
 
-def test_out_and_a_report_in_markdown_are_guarded_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_and_a_report_in_markdown_are_guarded_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine = tmp_path / "report.md"
     mine.write_text("my notes on iosim report")
-    report = ["report", "--gpu", "a100", "--kernel", "fa2", "--seq-len", "512", "--out", str(tmp_path)]
+    report = [
+        "report",
+        "--gpu",
+        "a100",
+        "--kernel",
+        "fa2",
+        "--seq-len",
+        "512",
+        "--out",
+        str(tmp_path),
+    ]
     refused(capsys, report, "report.md' is there")
     assert [p.name for p in tmp_path.iterdir()] == ["report.md"]
     assert main([*report, "--force"]) == main(report) == 0
     capsys.readouterr()
     page = tmp_path / "report.html"
-    refused(capsys, ["decode", "--context", "1k", "--format", "html", "-o", str(page)], "--out", "'iosim decode'")
+    refused(
+        capsys,
+        ["decode", "--context", "1k", "--format", "html", "-o", str(page)],
+        "--out",
+        "'iosim decode'",
+    )
     refused(capsys, [*report, "--html", str(page)], "--html", "contradicts --out")
     refused(capsys, [*report[:-2], "--html", str(tmp_path / "a.pdf")], "ends in .html")
 
 
 def test_time_axes_of_a_trace_are_one() -> None:
     panels = unpacked(text_of("trace"))["panels"].values()
-    axes = [p["layout"]["xaxis"] for p in panels if p["layout"]["xaxis"]["title"]["text"] == "time (ms)"]
+    axes = [
+        p["layout"]["xaxis"] for p in panels if p["layout"]["xaxis"]["title"]["text"] == "time (ms)"
+    ]
     assert len(axes) > 6
     assert len({tuple(axis["range"]) for axis in axes}) == 1
 
@@ -134,10 +155,15 @@ def test_a_decode_page_has_all_lines_in_one_panel_with_their_steps() -> None:
 
 
 def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:
-    points = run(DecodeRequest(gpu=["l4", "a100", "h100"], kernel=["fa2", "flash"], context="1k,4k")).points
+    points = run(
+        DecodeRequest(gpu=["l4", "a100", "h100"], kernel=["fa2", "flash"], context="1k,4k")
+    ).points
     page = Decoding(points).as_page()
     times = sorted(p.step_s for p in points if p.context == 4096)
-    assert re.findall(r"\*\*(.+?)\*\*", page.lead[0]) == [seconds_text(times[0]), seconds_text(times[-1])]
+    assert re.findall(r"\*\*(.+?)\*\*", page.lead[0]) == [
+        seconds_text(times[0]),
+        seconds_text(times[-1]),
+    ]
     (panel,) = page.sections[0].panels
     assert panel.height_rem * REM_PX > 6 * 2 * LINE_PX  # six names of two lines
 

@@ -23,19 +23,33 @@ MOST = 10
 def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     """Where two values differ."""
     if isinstance(recorded, list) and isinstance(made, list) and len(recorded) == len(made):
-        return [x for n, (a, b) in enumerate(zip(recorded, made, strict=True)) for x in apart(a, b, f"{at}[{n}]")]
+        return [
+            x
+            for n, (a, b) in enumerate(zip(recorded, made, strict=True))
+            for x in apart(a, b, f"{at}[{n}]")
+        ]
     if isinstance(recorded, dict) and isinstance(made, dict) and recorded.keys() == made.keys():
         return [x for key, a in recorded.items() for x in apart(a, made[key], f"{at} {key}")]
     if isinstance(recorded, float) and isinstance(made, int | float):
-        return [] if math.isclose(made, recorded, rel_tol=REL, abs_tol=1e-18) else [f"{at}: {recorded}, now {made}"]
-    return [] if recorded == made and type(recorded) is type(made) else [f"{at}: {recorded}, now {made}"]
+        return (
+            []
+            if math.isclose(made, recorded, rel_tol=REL, abs_tol=1e-18)
+            else [f"{at}: {recorded}, now {made}"]
+        )
+    return (
+        []
+        if recorded == made and type(recorded) is type(made)
+        else [f"{at}: {recorded}, now {made}"]
+    )
 
 
 LONG = ("counts", "tiles", "replay", "timing", "distributed", "training", "commands")
 
 
 @pytest.mark.recorded
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in STUDIES.STUDIES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in STUDIES.STUDIES]
+)
 def test_studies_are_as_recorded(name: str) -> None:
     held(STUDIES.recorded(name), STUDIES.made(name))
 

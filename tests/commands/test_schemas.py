@@ -49,10 +49,16 @@ def with_json() -> list[str]:
     """Every command and action that has --format json."""
     found = []
     for name in COMMANDS:
-        (subparsers,) = (a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction))
+        (subparsers,) = (
+            a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction)
+        )
         parser = subparsers.choices[name]
         inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-        parsers = {f"{name} {word}": p for a in inner for word, p in a.choices.items()} if inner else {name: parser}
+        parsers = (
+            {f"{name} {word}": p for a in inner for word, p in a.choices.items()}
+            if inner
+            else {name: parser}
+        )
         found += [command for command, p in parsers.items() if "json" in formats(p)]
     return found
 
@@ -82,7 +88,9 @@ def test_what_schemas_hold_alike_stands_once() -> None:
     whole = {command: schema(command) for command in documented()}
     file = json.loads(PLACE.read_text(encoding="utf-8"))
     assert make_schemas.shared(whole) == file
-    assert len(PLACE.read_text(encoding="utf-8")) < 0.75 * sum(len(json.dumps(one, indent=1)) for one in whole.values())
+    assert len(PLACE.read_text(encoding="utf-8")) < 0.75 * sum(
+        len(json.dumps(one, indent=1)) for one in whole.values()
+    )
     used = set(re.findall(r'"\$shared": "([^"]+)"', PLACE.read_text(encoding="utf-8")))
     assert used == set(file["shared"])
     assert make_schemas.SHARED not in json.dumps(whole)
@@ -92,7 +100,11 @@ def test_a_key_that_is_not_documented_is_noticed() -> None:
     printed = make_schemas.output("profiles list", "")
     validator = jsonschema.Draft202012Validator(schema("profiles list"))
     validator.validate(printed)
-    for wrong in (printed | {"more": 1}, {"schema": 1}, printed | {"profiles": [printed["profiles"][0] | {"name": 3}]}):
+    for wrong in (
+        printed | {"more": 1},
+        {"schema": 1},
+        printed | {"profiles": [printed["profiles"][0] | {"name": 3}]},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(wrong)
 
@@ -102,6 +114,8 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.split("\n")[:-1] == documented()
     for words in (["predict"], ["profiles", "show"]):
         assert main(["schema", *words]) == 0
-        assert json.loads(capsys.readouterr().out)["title"] == f"iosim {' '.join(words)} --format json"
+        assert (
+            json.loads(capsys.readouterr().out)["title"] == f"iosim {' '.join(words)} --format json"
+        )
     assert main(["schema", "predcit"]) == 2
     assert "predict" in capsys.readouterr().err

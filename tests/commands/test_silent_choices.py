@@ -32,7 +32,10 @@ REFUSED = (
     ("predict --tp 8", "did you mean --tensor-parallel 8?"),
     ("latency --context 4k", "did you mean --seq-len 1 --seq-len-k 4k?"),
     ("decode --seq-len 4k", "did you mean --context 4k?"),
-    ("compare --kv-heads 1,8", "'iosim compare' takes one, so accepted: one of them; iosim predict,"),
+    (
+        "compare --kv-heads 1,8",
+        "'iosim compare' takes one, so accepted: one of them; iosim predict,",
+    ),
     ("predict --gpu mi360x", "did you mean mi300x"),
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
@@ -47,25 +50,42 @@ def test_what_would_be_another_question_is_refused_with_what_says_it(
     assert told in refused(capsys, line.split())
 
 
-NEEDED = {"formula": ("fa2",), "model": ("gpt2",), "completion": ("bash",), "ncu-rule": ("--install", "x")}
+NEEDED = {
+    "formula": ("fa2",),
+    "model": ("gpt2",),
+    "completion": ("bash",),
+    "ncu-rule": ("--install", "x"),
+}
 """Words without which a command is refused before its options are looked at."""
 
 
 def test_no_command_takes_the_beginning_of_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     for command, parser in subparsers(build_parser()).items():
-        spellings = parser.spellings() if isinstance(parser, CommandParser) and not subparsers(parser) else []
+        spellings = (
+            parser.spellings()
+            if isinstance(parser, CommandParser) and not subparsers(parser)
+            else []
+        )
         for option in (one for one in spellings if len(one) > 5 and one[:-1] not in spellings):
             if option[:-1] not in ELSEWHERE:
                 refused(capsys, [command, *NEEDED.get(command, ()), option[:-1]], option[:-1])
 
 
-def test_other_spellings_are_taken_as_the_option(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_spellings_are_taken_as_the_option(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["--format", "json", "--method", "bounds", "--kernel", "fa2"]
     assert main(["predict", "--gpus", "a100,h100", "--output", f"{tmp_path}/x.json", *asked]) == 0
     with open(f"{tmp_path}/x.json") as file:
-        assert [p["profile"] for p in json.load(file)["predictions"]] == ["a100-sxm-80gb", "h100-sxm"]
+        assert [p["profile"] for p in json.load(file)["predictions"]] == [
+            "a100-sxm-80gb",
+            "h100-sxm",
+        ]
     capsys.readouterr()
-    assert main(["ring", "--gpus", "2", "--seq-len", "1k", "--format", "json", "--schedule", "ring"]) == 0
+    assert (
+        main(["ring", "--gpus", "2", "--seq-len", "1k", "--format", "json", "--schedule", "ring"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["gpus"] == 2
 
 
@@ -81,7 +101,12 @@ def test_help_is_a_command_too(command: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_what_is_meant_is_an_option_of_some_command() -> None:
-    spelt = {s for p in subparsers(build_parser()).values() if isinstance(p, CommandParser) for s in p.spellings()}
+    spelt = {
+        s
+        for p in subparsers(build_parser()).values()
+        if isinstance(p, CommandParser)
+        for s in p.spellings()
+    }
     for meant in ELSEWHERE.values():
         assert {one.split()[0] for one in meant} <= spelt
     assert len(COMMANDS) > 20
@@ -100,11 +125,33 @@ def test_a_type_that_tensor_cores_lack_runs_on_the_fp32_units_in_every_command(
     assert load_profile("t4").product_flops("bf16") == load_profile("t4").product_flops("fp32")
 
 
-def test_training_takes_fp16_where_tensor_cores_lack_bf16(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_takes_fp16_where_tensor_cores_lack_bf16(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for gpu, precision in (("t4", "amp-fp16"), ("a100", "amp-bf16")):
-        assert main(["train-memory", "--gpu", gpu, "--seq-len", "256", "--layers", "2", "--format", "json"]) == 0
+        assert (
+            main(
+                [
+                    "train-memory",
+                    "--gpu",
+                    gpu,
+                    "--seq-len",
+                    "256",
+                    "--layers",
+                    "2",
+                    "--format",
+                    "json",
+                ]
+            )
+            == 0
+        )
         assert json.loads(capsys.readouterr().out)["training"][0]["setup"]["precision"] == precision
-    refused(capsys, ["train-memory", "--gpu", "t4", "--precision", "bf16"], "--precision bf16", "amp-fp16")
+    refused(
+        capsys,
+        ["train-memory", "--gpu", "t4", "--precision", "bf16"],
+        "--precision bf16",
+        "amp-fp16",
+    )
 
 
 def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
@@ -119,7 +166,9 @@ def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
     assert any("positions for 1,024 tokens" in note for note in notes(beyond.points))
     assert iosim.predict(model="gpt2").layers[0].prediction.problem.seq_q == 1024
     drawn = eight.as_page().sections[0]
-    marks = [mark for line in drawn.panels[0].data for mark in line.get("marker", {}).get("symbol", ())]
+    marks = [
+        mark for line in drawn.panels[0].data for mark in line.get("marker", {}).get("symbol", ())
+    ]
     assert marks.count("circle-open") == 1  # 128k do not fit
     assert HOLLOW in drawn.text
 
@@ -131,18 +180,27 @@ def test_python_takes_what_pytorch_gives() -> None:
     call = {"gpu": "a100", "heads": 8, "seq_len": 1024, "head_dim": 64}
     taken = iosim.predict(kernel="flex", mask_blocks=mask, **call)
     assert taken.problem.mask_blocks.nnz == 36  # 8 x 9 / 2 blocks of 128 on and below the diagonal
-    with pytest.raises(iosim.InputError, match="it is for 1024 queries and 1024 keys; accepted: one for 512 and 512"):
+    with pytest.raises(
+        iosim.InputError,
+        match="it is for 1024 queries and 1024 keys; accepted: one for 512 and 512",
+    ):
         iosim.predict(kernel="flex", mask_blocks=mask, **call | {"seq_len": 512})
-    several = flex.create_block_mask(lambda b, h, q, k: q >= k + h, None, 2, 1024, 1024, device="cpu")
+    several = flex.create_block_mask(
+        lambda b, h, q, k: q >= k + h, None, 2, 1024, 1024, device="cpu"
+    )
     with pytest.raises(iosim.InputError, match="one mask for all heads"):
         iosim.predict(kernel="flex", mask_blocks=several, **call)
     assert iosim.predict(kernel="fa2", dtype=torch.bfloat16, **call).problem.dtype == "bf16"
-    assert iosim.decode(dtype=torch.float16, context=1024).points[0].prediction.problem.dtype == "fp16"
+    assert (
+        iosim.decode(dtype=torch.float16, context=1024).points[0].prediction.problem.dtype == "fp16"
+    )
 
 
 def test_a_clock_is_in_megahertz_everywhere() -> None:
     call = {"gpu": "a100", "kernel": "fa2", "heads": 8, "seq_len": 1024}
-    times = {iosim.predict(clocks=clocks, **call).time_s for clocks in (900, 900.0, "900", "900MHz")}
+    times = {
+        iosim.predict(clocks=clocks, **call).time_s for clocks in (900, 900.0, "900", "900MHz")
+    }
     assert len(times) == 1
     assert times != {iosim.predict(clocks=1200, **call).time_s}
     with pytest.raises(iosim.InputError, match="MHz such as 1500"):

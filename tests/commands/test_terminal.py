@@ -39,7 +39,11 @@ LINES = (
 @pytest.mark.parametrize("width", quick_first([80, 60, 130], 1))
 @pytest.mark.parametrize("line", quick_every(LINES, 3))
 def test_no_line_is_wider_than_the_terminal(
-    line: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    line: str,
+    width: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -88,10 +92,14 @@ def test_every_command_that_prints_code_is_held_to_its_width() -> None:
     """An output that programs read and no `--format` names says so where it is written, and stands in the list."""
     held = {line.split()[0].removeprefix("__") for line in READ_BY_PROGRAMS} - {"complete"}
     for path in (Path(cli.__file__).parent).glob("*.py"):
-        if "code=" in path.read_text(encoding="utf-8") and path.stem not in ("cli", "common", "asked"):
-            assert held & {name for name, each in cli.COMMANDS.items() if each.run.startswith(f"{path.stem}.")}, (
-                path.stem
-            )
+        if "code=" in path.read_text(encoding="utf-8") and path.stem not in (
+            "cli",
+            "common",
+            "asked",
+        ):
+            assert held & {
+                name for name, each in cli.COMMANDS.items() if each.run.startswith(f"{path.stem}.")
+            }, path.stem
 
 
 def test_a_pipe_and_a_file_have_no_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +114,21 @@ def test_a_pipe_and_a_file_have_no_width(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 TABLE = Table(
-    (Column("name", "name"), Column("text", "text"), *(Column(f"n{n}", f"number {n}", "count") for n in range(6))),
-    (("first", "one two three four five six seven eight", *range(10**6, 10**6 + 6)), ("second", "short", *range(6))),
+    (
+        Column("name", "name"),
+        Column("text", "text"),
+        *(Column(f"n{n}", f"number {n}", "count") for n in range(6)),
+    ),
+    (
+        ("first", "one two three four five six seven eight", *range(10**6, 10**6 + 6)),
+        ("second", "short", *range(6)),
+    ),
 )
 
 
-def test_a_table_keeps_every_word_and_number_however_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_keeps_every_word_and_number_however_narrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     whole = sorted(set(TABLE.text().split()))
     for width in (40, 50, 80, 100):
@@ -136,7 +153,9 @@ def in_a_terminal(*argv: str, **environment: str) -> str:
     return text
 
 
-def test_colour_says_what_is_taken_on_trust_and_only_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_colour_says_what_is_taken_on_trust_and_only_in_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     error = in_a_terminal("predict", "--gpu", "nosuch")
     assert "\x1b[31miosim:\x1b[0m GPU 'nosuch'" in error
     assert "\x1b" not in in_a_terminal("predict", "--gpu", "nosuch", NO_COLOR="1")

@@ -17,7 +17,12 @@ from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
-OF_FIELDS = {about.option: name for table in (FIELDS, OVERRIDES) for name, about in table.items() if about.option}
+OF_FIELDS = {
+    about.option: name
+    for table in (FIELDS, OVERRIDES)
+    for name, about in table.items()
+    if about.option
+}
 NAMED_MODELS = {"decode", "train-memory", "model"}
 """Commands whose defaults are those of a model that their help names, or that is named."""
 
@@ -31,10 +36,16 @@ def parsers() -> dict[str, CommandParser]:
     """The parser of every command and, where it has them, of its actions."""
     found = {}
     for name in COMMANDS:
-        (subparsers,) = (a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction))
+        (subparsers,) = (
+            a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction)
+        )
         parser = subparsers.choices[name]
         inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-        found |= {f"{name} {word}": p for a in inner for word, p in a.choices.items()} if inner else {name: parser}
+        found |= (
+            {f"{name} {word}": p for a in inner for word, p in a.choices.items()}
+            if inner
+            else {name: parser}
+        )
     return found
 
 
@@ -73,20 +84,43 @@ def test_defaults_are_alike(command: str) -> None:
         if spelling == "--gpu":
             assert default == usual[spelling] or command in measured_on | {"formula", "ncu-rule"}
         else:
-            assert default == usual[spelling] or (command in left_open and default is None), spelling
+            assert default == usual[spelling] or (command in left_open and default is None), (
+                spelling
+            )
 
 
 @pytest.mark.parametrize("command", PARSERS)
 def test_what_is_a_list_takes_one_by_comma_and_by_repetition(command: str) -> None:
     for spelling, action in shown(PARSERS[command]).items():
-        if spelling in ("--gpu", "--kernel", "--seq-len", "--schedule", "--section", "--plan", "--chain"):
+        if spelling in (
+            "--gpu",
+            "--kernel",
+            "--seq-len",
+            "--schedule",
+            "--section",
+            "--plan",
+            "--chain",
+        ):
             assert isinstance(action, options.Given), spelling
-        assert not isinstance(action, argparse._AppendAction) or spelling == "--fail-above", spelling
+        assert not isinstance(action, argparse._AppendAction) or spelling == "--fail-above", (
+            spelling
+        )
 
 
 def test_a_comma_means_what_repetition_means(capsys: pytest.CaptureFixture[str]) -> None:
     rest = ("predict", "--format", "json", "--method", "capacity")
-    together = out(capsys, *rest, "--gpu", "l4,h100", "--kernel", "fa2, flash", "--seq-len", "512,1k", "--heads", "4,8")
+    together = out(
+        capsys,
+        *rest,
+        "--gpu",
+        "l4,h100",
+        "--kernel",
+        "fa2, flash",
+        "--seq-len",
+        "512,1k",
+        "--heads",
+        "4,8",
+    )
     apart = out(
         capsys, *rest, "--gpu", "l4", "--gpu", "h100", "--kernel", "fa2", "--kernel", "flash", "--seq-len", "512",
         "--seq-len", "1k", "--heads", "4", "--heads", "8",
@@ -99,17 +133,24 @@ def test_a_comma_means_what_repetition_means(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in PARSERS if "--heads" in shown(PARSERS[c]) or "--gpu" in shown(PARSERS[c])]
+    "command",
+    [c for c in PARSERS if "--heads" in shown(PARSERS[c]) or "--gpu" in shown(PARSERS[c])],
 )
-def test_help_has_about_ten_common_options_first(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_about_ten_common_options_first(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
-    usage, first, *_ = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
+    usage, first, *_ = [
+        line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")
+    ]
     named = {"formula": "NAME ", "model": "NAME,... "}.get(command, "")
     assert usage == f"usage: iosim {command} {named}[OPTIONS]"
     group = next((g for g in PARSERS[command]._action_groups if g.title == COMMON), None)
     assert group is not None
-    assert first.startswith((COMMON, "positional", "R", "W")), "after a description that is a sentence"
+    assert first.startswith((COMMON, "positional", "R", "W")), (
+        "after a description that is a sentence"
+    )
     assert 1 <= len([a for a in group._group_actions if a.help != argparse.SUPPRESS]) <= 12
 
 
@@ -150,7 +191,13 @@ PRINTED = [
 
 def test_command_lines_are_found() -> None:
     assert len(PRINTED) > 80
-    assert {command.split()[0] for _, command in PRINTED} >= {"predict", "compare", "ring", "measure", "train-memory"}
+    assert {command.split()[0] for _, command in PRINTED} >= {
+        "predict",
+        "compare",
+        "ring",
+        "measure",
+        "train-memory",
+    }
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in PRINTED}))

@@ -43,14 +43,18 @@ def test_a_bundle_holds_the_curves_and_the_profile_and_is_small(sent: Path) -> N
     assert sent.stat().st_size < 100_000
 
 
-def test_what_was_added_is_listed_and_predicts(sent: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_added_is_listed_and_predicts(
+    sent: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["profiles", "add", str(sent)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"strange: {place / 'strange.toml'}"
     assert load_profile("Strange").l2_bytes == RAW["l2_bytes"]
     assert json.loads((place / "strange.json").read_text())["l2_curves"] == RAW["l2_curves"]
     assert main(["profiles", "list", "--format", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)["profiles"]
-    assert {row["name"]: row["from"] for row in listed} == dict.fromkeys(list_profiles(), "iosim") | {"strange": "you"}
+    assert {row["name"]: row["from"] for row in listed} == dict.fromkeys(
+        list_profiles(), "iosim"
+    ) | {"strange": "you"}
     assert main(["predict", "--gpu", "strange", "--kernel", "flash", "--seq-len", "512"]) == 0
     assert "flash on strange" in capsys.readouterr().out
 
@@ -139,7 +143,12 @@ def test_a_broken_file_among_the_users_own_leaves_the_others_listed(
     ("x" * 65, None),
 ])  # fmt: skip
 def test_names_of_profiles_are_clean(
-    asked: str, kept: str | None, sent: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: str,
+    kept: str | None,
+    sent: Path,
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code = main(["profiles", "add", str(sent), f"--name={asked}"])
     assert code == (2 if kept is None else 0)
@@ -154,7 +163,9 @@ def test_names_of_profiles_are_clean(
 
 def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, place: Path) -> None:
     whole = json.loads(sent.read_text())
-    whole["profile"] = whole["profile"].replace("sm_count = {", "sm_count = { #").replace("132", "1")
+    whole["profile"] = (
+        whole["profile"].replace("sm_count = {", "sm_count = { #").replace("132", "1")
+    )
     whole["profile"] = 'name = "strange"'
     sent.write_text(json.dumps(whole))
     assert main(["profiles", "add", str(sent)]) == 0
@@ -163,7 +174,9 @@ def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, plac
 
 def test_times_show_the_cliff_of_an_h200_later_than_counters_do() -> None:
     by_time = misses_by_time(sound(RAW, []))
-    (low, before), (high, after) = next(pair for pair in pairwise(by_time) if pair[0][1] < 0.5 <= pair[1][1])
+    (low, before), (high, after) = next(
+        pair for pair in pairwise(by_time) if pair[0][1] < 0.5 <= pair[1][1]
+    )
     half_by_time = low + (high - low) * (0.5 - before) / (after - before)
     half_by_counters = half_missing_bytes(points_of(RAW["counters"]["rows"]), "private_scan")
     assert half_by_counters is not None
@@ -173,4 +186,9 @@ def test_times_show_the_cliff_of_an_h200_later_than_counters_do() -> None:
 
 def test_no_constant_of_the_l2_comes_from_times() -> None:
     entries = derive(RAW | {"counters": None})
-    assert not {"l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction"} & set(entries)
+    assert not {
+        "l2_partitions",
+        "l2_ways",
+        "l2_effective_capacity_fraction",
+        "l2_dirty_fraction",
+    } & set(entries)

@@ -91,28 +91,46 @@ def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
     """Slices of its microbenchmarks begin at lines, so that a fill reads its code alone."""
     found = derive(json.loads(measurements("h100_calibrate.json").read_text(encoding="utf-8")))
     profile = load_profile("h100")
-    for name in ("l2_latency_near_cycles", "dram_latency_cycles", "launch_fetch_bytes", "l2_partitions"):
+    for name in (
+        "l2_latency_near_cycles",
+        "dram_latency_cycles",
+        "launch_fetch_bytes",
+        "l2_partitions",
+    ):
         assert found[name].value == profile.need(name), name
     for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction"):
         assert found[name].value == pytest.approx(profile.need(name), rel=0.025), name
     assert found["l2_ways"].value == 16
     name = "l2_effective_capacity_fraction"
-    assert found[name].value == pytest.approx(profile.need(name), rel=0.035)  # by scans at one place in memory
+    assert found[name].value == pytest.approx(
+        profile.need(name), rel=0.035
+    )  # by scans at one place in memory
     assert found["l2_effective_capacity_fraction"].kind == found["l2_ways"].kind == "fitted"
 
 
 def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
     """The sum before it stores nothing: what it writes are lines of others, and so much of the fill's writes, too."""
     # 960 MiB - (977,335,808 - 110,848) = 29,407,920 bytes = 28.05 MiB, of 60 MiB 0.467: 23 of 24 of what may be dirty
-    assert measured["l2_dirty_fraction"].value == pytest.approx(29_407_920 / 62_914_560 * 24 / 23, abs=5e-4)
+    assert measured["l2_dirty_fraction"].value == pytest.approx(
+        29_407_920 / 62_914_560 * 24 / 23, abs=5e-4
+    )
     assert "28.05 MiB of a fill of 960 MiB stay behind" in measured["l2_dirty_fraction"].source
     # the shipped figure is from stores to single sets
-    assert measured["l2_dirty_fraction"].value == pytest.approx(load_profile("h200").l2_dirty_fraction, rel=0.03)
+    assert measured["l2_dirty_fraction"].value == pytest.approx(
+        load_profile("h200").l2_dirty_fraction, rel=0.03
+    )
 
 
 @pytest.mark.parametrize(
     ("written", "others", "share"),
-    [(1.0, None, 0.0), (0.5, 0, 0.5), (0.5, None, 0.5), (0.5, 0.25, 0.75), (1.5, 0, 0.0), (-0.5, 0, 1.0)],
+    [
+        (1.0, None, 0.0),
+        (0.5, 0, 0.5),
+        (0.5, None, 0.5),
+        (0.5, 0.25, 0.75),
+        (1.5, 0, 0.0),
+        (-0.5, 0, 1.0),
+    ],
 )
 def test_the_dirty_share_by_arithmetic(written: float, others: float | None, share: float) -> None:
     """Of a fill of the L2's size; shares of it. Counters that make no sense give no share below 0 or above 1."""
@@ -130,9 +148,13 @@ def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
     half = fit.half_missing_bytes(points, "shared_scan")
     assert half == pytest.approx(31 * MIB, abs=MIB)  # 56 % of re-reads at 31 MiB, 26 % at 30
     assert fit.partitions_of(points, RAW["l2_bytes"]) == 2
-    moved = [Point(p.pattern, 2 * p.footprint_bytes, p.passes, p.ctas, 2 * p.hbm_read) for p in points]
+    moved = [
+        Point(p.pattern, 2 * p.footprint_bytes, p.passes, p.ctas, 2 * p.hbm_read) for p in points
+    ]
     assert fit.partitions_of(moved, RAW["l2_bytes"]) == 1
-    flat = [Point(p.pattern, p.footprint_bytes, p.passes, p.ctas, p.footprint_bytes) for p in points]
+    flat = [
+        Point(p.pattern, p.footprint_bytes, p.passes, p.ctas, p.footprint_bytes) for p in points
+    ]
     assert fit.partitions_of(flat, RAW["l2_bytes"]) is None
     assert fit.fit(load_profile("h200"), flat) is None
 
@@ -177,7 +199,9 @@ def test_mma_sync_is_the_rate_of_older_gpus_only() -> None:
     older = derive(without_counters(compute_capability="8.6"))
     assert older["tensor_flops_achieved_per_s.fp16"].value == pytest.approx(6.274e14)
     assert older["tensor_flops_achieved_per_s.bf16"].kind == "inferred"
-    assert "tensor_flops_achieved_per_s.bf16" not in derive(without_counters(compute_capability="7.5"))
+    assert "tensor_flops_achieved_per_s.bf16" not in derive(
+        without_counters(compute_capability="7.5")
+    )
 
 
 # The file
@@ -190,16 +214,24 @@ def written(measured: dict[str, Entry], tmp_path_factory: pytest.TempPathFactory
     return path
 
 
-def test_the_profile_is_valid_and_every_number_has_a_source(written: Path, measured: dict[str, Entry]) -> None:
+def test_the_profile_is_valid_and_every_number_has_a_source(
+    written: Path, measured: dict[str, Entry]
+) -> None:
     assert check_profile_file(written) == []
     profile, shipped = load_profile(written), load_profile("h200")
     assert profile.name == "my-gpu"
     for name, entry in measured.items():
         if name == "boost_clock_hz":
-            assert profile.boost_clock_hz == shipped.boost_clock_hz  # the vendor's, not the driver's
+            assert (
+                profile.boost_clock_hz == shipped.boost_clock_hz
+            )  # the vendor's, not the driver's
             continue
         value = getattr(profile, name)
-        assert value == pytest.approx(entry.value) if name != "l2_read_bandwidth_by_footprint_bytes_per_s" else value
+        assert (
+            value == pytest.approx(entry.value)
+            if name != "l2_read_bandwidth_by_footprint_bytes_per_s"
+            else value
+        )
         assert profile.source_of(name) == entry.source
         assert "iosim calibrate" in entry.source or entry.kind == "inferred"
         assert profile.kind_of(name) in ("measured", "fitted", "inferred")
@@ -216,12 +248,24 @@ def test_what_has_no_key_stands_in_comments(written: Path) -> None:
 
 
 def test_the_profile_predicts(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["predict", "--gpu", str(written), "--kernel", "fa2", "--heads", "8", "--seq-len", "2048"]
+    argv = [
+        "predict",
+        "--gpu",
+        str(written),
+        "--kernel",
+        "fa2",
+        "--heads",
+        "8",
+        "--seq-len",
+        "2048",
+    ]
     assert main(argv) == 0
     assert "fa2 on my-gpu" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [name for name in list_profiles() if not load_profile(name).is_amd])
+@pytest.mark.parametrize(
+    "name", [name for name in list_profiles() if not load_profile(name).is_amd]
+)
 def test_every_shipped_gpu_can_be_calibrated(name: str, tmp_path: Path) -> None:
     """Over its profile, by the name that the driver gives it; no measured figure contradicts a specified one."""
     shipped = load_profile(name)
@@ -241,10 +285,14 @@ def test_every_shipped_gpu_can_be_calibrated(name: str, tmp_path: Path) -> None:
     assert profile.l2_partitions == shipped.l2_partitions
 
 
-@pytest.mark.parametrize(("gpu", "cc"), [("NVIDIA RTX A4000", "8.6"), ("NVIDIA H900", "9.0"), ("X", "11.0")])
+@pytest.mark.parametrize(
+    ("gpu", "cc"), [("NVIDIA RTX A4000", "8.6"), ("NVIDIA H900", "9.0"), ("X", "11.0")]
+)
 def test_a_gpu_that_no_profile_describes(gpu: str, cc: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(profile_text.profile_text(without_counters(gpu=gpu, compute_capability=cc), "mine"))
+    path.write_text(
+        profile_text.profile_text(without_counters(gpu=gpu, compute_capability=cc), "mine")
+    )
     profile = load_profile(path)
     # 3,201 MHz x 2 x 6,016 bits / 8 = 4.814e12, where the H200's sheet says 4.8e12
     assert profile.dram_bandwidth_bytes_per_s == pytest.approx(4.814e12)
@@ -252,16 +300,25 @@ def test_a_gpu_that_no_profile_describes(gpu: str, cc: str, tmp_path: Path) -> N
     if cc == "9.0":
         first = load_profile("gh200")  # of that capability: scaled by SMs and clock
         share = 132 * 1.98e9 / (first.sm_count * first.need("boost_clock_hz"))
-        assert profile.tensor_flops_per_s["bf16"] == pytest.approx(first.tensor_flops_per_s["bf16"] * share, rel=1e-3)
+        assert profile.tensor_flops_per_s["bf16"] == pytest.approx(
+            first.tensor_flops_per_s["bf16"] * share, rel=1e-3
+        )
     if cc == "8.6":
-        assert profile.tensor_flops_per_s == {**profile.tensor_flops_per_s, "fp16": 6.274e14}  # what mma.sync reached
+        assert profile.tensor_flops_per_s == {
+            **profile.tensor_flops_per_s,
+            "fp16": 6.274e14,
+        }  # what mma.sync reached
     if cc == "11.0":
         assert "fp16" not in profile.tensor_flops_per_s  # nothing is guessed
 
 
 def test_a_latency_that_was_known_and_is_overtaken_is_dropped() -> None:
-    raw = without_counters(gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0", l2_latency_s=250e-9, clock_hz=1.41e9)
-    made = profile_text.combined(raw, {"l2_latency_near_cycles": Entry(450.0, "measured here")}, "mine")
+    raw = without_counters(
+        gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0", l2_latency_s=250e-9, clock_hz=1.41e9
+    )
+    made = profile_text.combined(
+        raw, {"l2_latency_near_cycles": Entry(450.0, "measured here")}, "mine"
+    )
     assert "l2_latency_far_cycles" not in made  # the shipped 400
     assert made["dram_latency_cycles"]["value"] == 552
 
@@ -281,9 +338,14 @@ def test_a_number_out_of_range_is_left_out_and_the_rest_is_written(
     assert main(["calibrate", "--from", str(given), "-o", str(out)]) == 0
     wrote, told = sorted(capsys.readouterr().err.splitlines(keepends=True), reverse=True)
     assert wrote.startswith("iosim: wrote ")
-    assert told.startswith("iosim: left out: launch_fetch_bytes: 2700000 is out of range; accepted: 0 to ")
+    assert told.startswith(
+        "iosim: left out: launch_fetch_bytes: 2700000 is out of range; accepted: 0 to "
+    )
     assert told.count("\n") == 1
-    assert f"# Left out: {told.removeprefix('iosim: left out: ').rstrip()}." in out.read_text().splitlines()
+    assert (
+        f"# Left out: {told.removeprefix('iosim: left out: ').rstrip()}."
+        in out.read_text().splitlines()
+    )
     profile, shipped = load_profile(out), load_profile("h200")
     assert profile.launch_fetch_bytes == shipped.launch_fetch_bytes
     assert profile.dram_bandwidth_measured_bytes_per_s == pytest.approx(4.582e12)
@@ -304,7 +366,9 @@ def test_a_number_out_of_range_is_left_out_and_the_rest_is_written(
     (lambda r: r["counters"]["rows"][3].update(passes=10**9), "counters, row 4: passes 1000000000 is no whole number"),
     (lambda r: r.update(compute_capability=9), "compute_capability: 9, which says nothing"),
 ])  # fmt: skip
-def test_what_is_left_out_is_told(change: Any, told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_told(
+    change: Any, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(calibrate, "fit", quick_fit)
     raw, lines = json.loads(json.dumps(RAW)), []
     change(raw)
@@ -324,13 +388,30 @@ def quick_fit(profile: HardwareProfile, points: Sequence[Point], tried: Any = No
 
 def entries_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every number, word, list and table."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         yield (*path, key)
         yield from entries_of(value[key], (*path, key))
 
 
 PATHS = [path for path in entries_of(RAW) if path != ("schema",)]
-INSTEAD = ("drop", None, 0, -1, 1e-9, 0.5, 10**9, 1e30, "text", True, [], {}, "x = 1\n[y]", "z" * 5000)
+INSTEAD = (
+    "drop",
+    None,
+    0,
+    -1,
+    1e-9,
+    0.5,
+    10**9,
+    1e30,
+    "text",
+    True,
+    [],
+    {},
+    "x = 1\n[y]",
+    "z" * 5000,
+)
 
 
 def changed(path: tuple[Any, ...], instead: Any, **changes: Any) -> dict[str, Any]:
@@ -349,7 +430,9 @@ def changed(path: tuple[Any, ...], instead: Any, **changes: Any) -> dict[str, An
 
 @settings(deadline=None, max_examples=examples(300))
 @given(path=st.sampled_from(PATHS), instead=st.sampled_from(INSTEAD), known=st.booleans())
-def test_one_changed_number_leaves_a_profile(path: tuple[Any, ...], instead: Any, known: bool) -> None:
+def test_one_changed_number_leaves_a_profile(
+    path: tuple[Any, ...], instead: Any, known: bool
+) -> None:
     """Of a GPU that is shipped always; of another, unless its SMs or its capability are what is missing."""
     raw = changed(path, instead, **({} if known else {"gpu": "NVIDIA Strange 1"}))
     lines: list[str] = []
@@ -359,7 +442,11 @@ def test_one_changed_number_leaves_a_profile(path: tuple[Any, ...], instead: Any
             text = profile_text.profile_text(raw, "mine", left_out=lines)
         except InputError as error:
             needed = re.search("lack (compute_capability|sms)", str(error))
-            text = "" if needed and path[0] in ("sms", "compute_capability") and not known else str(error)
+            text = (
+                ""
+                if needed and path[0] in ("sms", "compute_capability") and not known
+                else str(error)
+            )
     if not text:
         return
     profile = HardwareProfile.from_dict(tomllib.loads(text))
@@ -389,12 +476,18 @@ def test_scans_lie_on_both_cliffs_of_one_partition_and_of_two() -> None:
         assert sum(abs(size - centre) < 0.07 for size in sizes) >= 4
     assert [p["kernel"] for p in plan[-2:]] == ["micro_scan", "micro_fill"]
     assert all(p["bytes"] % MIB == 0 for p in plan)
-    assert {p["pattern"] for p in counters.scan_plan(4 * MIB)} == {*PATTERNS, "sum", "fill"}  # a T4's L2
+    assert {p["pattern"] for p in counters.scan_plan(4 * MIB)} == {
+        *PATTERNS,
+        "sum",
+        "fill",
+    }  # a T4's L2
 
 
 def test_counters_meet_the_launches_that_were_made() -> None:
     plan = counters.scan_plan(4 * MIB)
-    found = [Profiled(p["kernel"], (40, 1, 1), (1024, 1, 1), {"dram__bytes_read.sum": 8.0}) for p in plan]
+    found = [
+        Profiled(p["kernel"], (40, 1, 1), (1024, 1, 1), {"dram__bytes_read.sum": 8.0}) for p in plan
+    ]
     rows = counters.rows_of(plan, found)
     assert {(row["ctas"], row["hbm_read"], row["l2_fabric"]) for row in rows} == {(40, 8, None)}
     with pytest.raises(InputError, match=f"{len(plan) - 1} launches of the {len(plan)}"):
@@ -403,7 +496,9 @@ def test_counters_meet_the_launches_that_were_made() -> None:
 
 def test_the_rate_of_a_curve_tells_its_cliff() -> None:
     curve = [(size, rate) for size, rate in RAW["l2_curves"]["private"]]
-    assert cliff_bytes(curve, RAW["hbm_read_bandwidth_bytes_per_s"]) == RAW["l2_private_cliff_bytes"]
+    assert (
+        cliff_bytes(curve, RAW["hbm_read_bandwidth_bytes_per_s"]) == RAW["l2_private_cliff_bytes"]
+    )
 
 
 # The command
@@ -412,10 +507,28 @@ def test_the_rate_of_a_curve_tells_its_cliff() -> None:
 def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, out, raw = tmp_path / "raw.json", tmp_path / "my gpu.toml", tmp_path / "again.json"
     given.write_text(json.dumps(without_counters()))
-    assert main(["calibrate", "--from", str(given), "-o", str(out), "--raw", str(raw), "--name", "lab-1"]) == 0
+    assert (
+        main(
+            [
+                "calibrate",
+                "--from",
+                str(given),
+                "-o",
+                str(out),
+                "--raw",
+                str(raw),
+                "--name",
+                "lab-1",
+            ]
+        )
+        == 0
+    )
     captured = capsys.readouterr()
     assert re.search(r"l2_latency_near_cycles +287 cycles +287 cycles", captured.out)
-    assert "iosim: no miss counters (no profiler: none here); the L2's constants are not measured\n" in captured.err
+    assert (
+        "iosim: no miss counters (no profiler: none here); the L2's constants are not measured\n"
+        in captured.err
+    )
     assert load_profile(out).name == "lab-1"
     assert json.loads(raw.read_text()) == json.loads(given.read_text())
     assert main(["calibrate", "--from", str(given)]) == 0
@@ -444,7 +557,9 @@ def test_other_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cannot be read" in capsys.readouterr().err
     assert main(["calibrate", "--from", str(RECORDED), "--name", "my gpu"]) == 2
     assert "--name 'my gpu' is no name" in capsys.readouterr().err
-    assert main(["calibrate", "--from", str(RECORDED), "-o", str(tmp_path / "no" / "gpu.toml")]) == 2
+    assert (
+        main(["calibrate", "--from", str(RECORDED), "-o", str(tmp_path / "no" / "gpu.toml")]) == 2
+    )
     assert "its directory does not exist" in capsys.readouterr().err
 
 

@@ -46,7 +46,9 @@ def claimed(text: str, quantity: str = "hbm", tokens: int = 1024, **values: obje
         ("flops", "0.137 TFLOPs", 1.37e11, 0.0005 / 0.137), ("flops", "137G", 1.37e11, 0.5 / 137),
     ],
 )  # fmt: skip
-def test_amounts_have_units_and_a_precision(quantity: str, text: str, value: float, share: float) -> None:
+def test_amounts_have_units_and_a_precision(
+    quantity: str, text: str, value: float, share: float
+) -> None:
     amount = parse(quantity, text)
     assert amount.value == pytest.approx(value, rel=1e-12)
     assert amount.share == pytest.approx(share, rel=1e-9)
@@ -65,7 +67,9 @@ def test_what_is_no_amount_is_refused(quantity: str, text: str) -> None:
 # What a number counts
 
 
-@pytest.mark.parametrize("n", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(LENGTHS)))])
+@pytest.mark.parametrize(
+    "n", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(LENGTHS)))]
+)
 def test_other_tools_numbers_are_recognised(n: int) -> None:
     """Section G's published numbers: 3 of LLM-Viewer's flash, 3 without, 3 of GenZ, 3 of AccelForge, 3 compulsory."""
     tokens = LENGTHS[n]
@@ -77,7 +81,10 @@ def test_other_tools_numbers_are_recognised(n: int) -> None:
     for said, counts in words.items():
         megabytes = reproduced.find("G", said, f"N = {tokens:,}").claimed
         result = claimed(f"{megabytes}MB", tokens=tokens)
-        assert any(counts in m.reading.counts and not m.reading.slips for m in result.matches), (tokens, megabytes)
+        assert any(counts in m.reading.counts and not m.reading.slips for m in result.matches), (
+            tokens,
+            megabytes,
+        )
         assert abs(result.matches[0].error) <= result.tolerance
 
 
@@ -107,19 +114,32 @@ def test_a_number_of_another_level_says_so() -> None:
     as_hbm = check(parse("hbm", f"{p.total('l2', 'read')} B"), problem(4096), "fa2", "a100")
     match = next(m for m in as_hbm.matches if m.reading.counts.startswith("fa2's SM<->L2"))
     assert "the L2 serves a part" in match.reading.why
-    as_l2 = check(parse("l2", "100.66 MB"), problem(4096), "fa2", "a100")  # Q, K and V: 3 x 32 x 4,096 x 128 x 2 bytes
-    assert any(m.reading.level == "hbm" and "Q, K and V once" in m.reading.counts for m in as_l2.matches)
+    as_l2 = check(
+        parse("l2", "100.66 MB"), problem(4096), "fa2", "a100"
+    )  # Q, K and V: 3 x 32 x 4,096 x 128 x 2 bytes
+    assert any(
+        m.reading.level == "hbm" and "Q, K and V once" in m.reading.counts for m in as_l2.matches
+    )
 
 
 @pytest.mark.parametrize(
     ("slip", "factor", "values"),
-    [("of one head", 1 / 32, {}), ("of one sequence", 1 / 3, {"batch": 3}), ("elements in place of bytes", 0.5, {})],
+    [
+        ("of one head", 1 / 32, {}),
+        ("of one sequence", 1 / 3, {"batch": 3}),
+        ("elements in place of bytes", 0.5, {}),
+    ],
 )
 def test_slips_are_named(slip: str, factor: float, values: dict[str, object]) -> None:
     # 4 tensors x 32 heads x 1,000 x 128 x 2 bytes, an odd length so that little else is near
     value = 4 * 32 * 1000 * 128 * 2 * int(values.get("batch", 1)) * factor
-    result = check(parse("hbm", f"{value:.0f}B"), problem(1000, **values), "fa2", "a100", tolerance=1e-6)
-    assert any(m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once" for m in result.matches)
+    result = check(
+        parse("hbm", f"{value:.0f}B"), problem(1000, **values), "fa2", "a100", tolerance=1e-6
+    )
+    assert any(
+        m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once"
+        for m in result.matches
+    )
 
 
 def test_the_other_unit_is_a_slip() -> None:
@@ -129,7 +149,17 @@ def test_the_other_unit_is_a_slip() -> None:
 
 
 def test_the_command_takes_layers_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["check-claim", "--hbm", "8.6GB", "--kernel", "fa2", "--heads", "32", "--seq-len", "4096"]
+    words = [
+        "check-claim",
+        "--hbm",
+        "8.6GB",
+        "--kernel",
+        "fa2",
+        "--heads",
+        "32",
+        "--seq-len",
+        "4096",
+    ]
     assert main([*words, "--layers", "64", "--tolerance", "1%"]) == 0
     assert "of all 64 layers" in capsys.readouterr().out
 
@@ -149,7 +179,9 @@ def test_all_layers_are_a_slip_where_their_number_is_known() -> None:
      ({"mask": "causal"}, {"mask": "none"}, "without the causal mask"),
      ({"passes": "bwd"}, {"passes": "fwd"}, "forward alone")],
 )  # fmt: skip
-def test_other_problems_are_slips(asked: dict[str, object], meant: dict[str, object], slip: str) -> None:
+def test_other_problems_are_slips(
+    asked: dict[str, object], meant: dict[str, object], slip: str
+) -> None:
     kernel = "flash"  # takes every type
     other = predict(problem(1000, **(asked | meant)), kernel, "a100", method="bounds")
     amount = parse("l2", f"{other.total('l2')}B")
@@ -159,9 +191,14 @@ def test_other_problems_are_slips(asked: dict[str, object], meant: dict[str, obj
 
 def test_as_many_key_heads_as_query_heads_are_a_slip() -> None:
     value = 4 * 32 * 1000 * 128 * 2  # Q, K, V and O of 32 heads each
-    result = check(parse("hbm", f"{value}B"), problem(1000, kv_heads=8), "fa2", "a100", tolerance=1e-9)
+    result = check(
+        parse("hbm", f"{value}B"), problem(1000, kv_heads=8), "fa2", "a100", tolerance=1e-9
+    )
     slip = "with 32 key/value heads in place of 8"
-    assert any(m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once" for m in result.matches)
+    assert any(
+        m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once"
+        for m in result.matches
+    )
 
 
 def test_fewer_slips_stand_before_closer_numbers() -> None:
@@ -193,7 +230,9 @@ def test_times_and_operations() -> None:
     bandwidth = p.profile.dram_bandwidth_bytes_per_s or 1
     bounds = p.hbm_bounds
     seconds = (bounds.compulsory_read + bounds.compulsory_write) / bandwidth
-    roofline = check(parse("time", f"{seconds * 1e6:.4f}us"), problem(4096, mask="causal"), "fa2", "a100")
+    roofline = check(
+        parse("time", f"{seconds * 1e6:.4f}us"), problem(4096, mask="causal"), "fa2", "a100"
+    )
     assert any("the compulsory bytes over HBM's" in m.reading.counts for m in roofline.matches)
     # 4 N^2 d x 32 heads, half of it causal: 2 x 4096^2 x 128 x 32
     half = check(parse("flops", "137.439GFLOP"), problem(4096, mask="causal"), "fa2", "a100")
@@ -205,7 +244,17 @@ def test_times_and_operations() -> None:
 # The command
 
 
-LLM_VIEWER = ("check-claim", "--hbm", "276.8MB", "--heads", "32", "--seq-len", "1k", "--head-dim", "128")
+LLM_VIEWER = (
+    "check-claim",
+    "--hbm",
+    "276.8MB",
+    "--heads",
+    "32",
+    "--seq-len",
+    "1k",
+    "--head-dim",
+    "128",
+)
 
 
 def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,11 +307,17 @@ def of_4096(option: str, text: str, **values: object) -> Check:
 def test_twice_what_is_predicted_is_two_calls() -> None:
     read = predict(problem(4096), "fa2", "a100").total("hbm", "read")
     best = of_4096("hbm", f"{2 * read}B").matches[0].reading
-    assert (best.slips, best.direction, best.level) == (("of two calls, or of one and its warm-up",), "read", "hbm")
+    assert (best.slips, best.direction, best.level) == (
+        ("of two calls, or of one and its warm-up",),
+        "read",
+        "hbm",
+    )
     assert best.counts.startswith("fa2's HBM bytes")
 
 
-@pytest.mark.parametrize("option", ["hbm", "l2", "time", "flops", "ratio", "tflops", "mfu", "bandwidth"])
+@pytest.mark.parametrize(
+    "option", ["hbm", "l2", "time", "flops", "ratio", "tflops", "mfu", "bandwidth"]
+)
 def test_what_is_predicted_is_called_true(option: str) -> None:
     p = predict(problem(4096), "fa2", "a100")
     naive = predict(problem(4096), "naive", "a100")
@@ -278,19 +333,27 @@ def test_what_is_predicted_is_called_true(option: str) -> None:
     assert "agrees with the prediction" in result.answer().split(". ")[0]
     assert result.to_dict()["agrees"] is not None
     false = parse(option, true[option])
-    assert check(replace(false, value=1.7 * false.value), problem(4096), "fa2", "a100").agrees is None
+    assert (
+        check(replace(false, value=1.7 * false.value), problem(4096), "fa2", "a100").agrees is None
+    )
 
 
-def test_a_measured_time_is_true_within_the_error_of_the_model_and_not_by_a_bound_that_is_nearer() -> None:
+def test_a_measured_time_is_true_within_the_error_of_the_model_and_not_by_a_bound_that_is_nearer() -> (
+    None
+):
     p = predict(problem(4096), "fa2", "a100")
     result = of_4096("time", f"{1.08e6 * p.time_s:.3f}us")
     assert result.agrees is not None
     assert "within the error of the model" in result.answer()
-    exact = check(parse("time", f"{1.08e6 * p.time_s:.3f}us"), problem(4096), "fa2", "a100", tolerance=0.01)
+    exact = check(
+        parse("time", f"{1.08e6 * p.time_s:.3f}us"), problem(4096), "fa2", "a100", tolerance=0.01
+    )
     assert exact.agrees is None  # who names a tolerance gets that one
 
 
-@pytest.mark.parametrize(("option", "of"), [("hbm", "HBM bytes"), ("l2", "SM<->L2 bytes"), ("time", "time")])
+@pytest.mark.parametrize(
+    ("option", "of"), [("hbm", "HBM bytes"), ("l2", "SM<->L2 bytes"), ("time", "time")]
+)
 def test_a_ratio_is_taken_where_an_amount_is(option: str, of: str) -> None:
     amount = parse(option, "9x")
     assert (amount.quantity, amount.of, amount.value) == ("ratio", option, 9.0)
@@ -327,7 +390,8 @@ def test_rates_and_ratios_have_their_units(option: str, text: str, value: float)
 
 
 @pytest.mark.parametrize(
-    ("option", "text"), [("bandwidth", "1.5TB"), ("tflops", "3GB/s"), ("mfu", "9x"), ("flops", "9x")]
+    ("option", "text"),
+    [("bandwidth", "1.5TB"), ("tflops", "3GB/s"), ("mfu", "9x"), ("flops", "9x")],
 )
 def test_what_is_no_rate_is_refused(option: str, text: str) -> None:
     with pytest.raises(InputError, match="accepted"):

@@ -29,7 +29,9 @@ def script() -> ModuleType:
 
 @pytest.mark.slow
 def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:
-    assert script.text(reproduced.rows()) == TEXT, "python docs/generated/make_claims.py writes it again"
+    assert script.text(reproduced.rows()) == TEXT, (
+        "python docs/generated/make_claims.py writes it again"
+    )
 
 
 @pytest.mark.slow
@@ -47,7 +49,10 @@ def test_bands(script: ModuleType) -> None:
 
 
 def test_check_says_whether_it_is_up_to_date(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(script, "PLACE", tmp_path / "claims.md")
     monkeypatch.setattr(script, "reproduce", list)

@@ -28,7 +28,11 @@ def script() -> ModuleType:
 def curves(script: ModuleType, gpu: str, kind: str) -> list[Point]:
     rows = [r for r in script.rows() if r.gpu == gpu and r.curve == kind]
     sources = dict.fromkeys(r.source for r in rows)
-    return [p for s in sources for p in script.thinned(cliff(script.points([r for r in rows if r.source == s])))]
+    return [
+        p
+        for s in sources
+        for p in script.thinned(cliff(script.points([r for r in rows if r.source == s])))
+    ]
 
 
 @pytest.mark.slow
@@ -46,7 +50,9 @@ def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
 def test_profiles_hold_what_was_fitted(script: ModuleType) -> None:
     """Where a GPU's own curves were fitted, its profile has the partitions, the ways, and the capacity to 0.01."""
     own = {"A100-80GB", "A40", "L40", "RTX-4090", "V100-PCIe-16GB", "H100-PCIe-80GB"}
-    for gpu, partitions, ways, capacity in re.findall(r"^\| (\S+) \| (\d) \| (\d+) \| ([\d.]+) \|", PAGE, re.M):
+    for gpu, partitions, ways, capacity in re.findall(
+        r"^\| (\S+) \| (\d) \| (\d+) \| ([\d.]+) \|", PAGE, re.M
+    ):
         if gpu in own:
             p = load_profile(script.PROFILES[gpu])
             assert p.l2_partitions == int(partitions)
@@ -66,14 +72,20 @@ def test_half_of_a_set_may_be_dirty_where_counters_tell(script: ModuleType) -> N
     """Of an A100, whose launches others counted, an H100 and an H200: 8 lines of 16, as the last two say when asked
     line by line; their profiles hold it."""
     found = {k.profile: k for k in script.kept()}
-    assert {gpu: k.ways for gpu, k in found.items()} == {"a100-sxm-80gb": 8, "h100-sxm": 8, "h200-sxm": 8}
+    assert {gpu: k.ways for gpu, k in found.items()} == {
+        "a100-sxm-80gb": 8,
+        "h100-sxm": 8,
+        "h200-sxm": 8,
+    }
     for gpu, k in found.items():
         assert 7.5 < k.lines < 7.7
         assert model(load_profile(gpu)).dirty_ways == pytest.approx(8, abs=0.01)
 
 
 @pytest.mark.parametrize(("ways", "error"), quick_first([(8, 0.02), (7, -0.11), (9, 0.16)], 1))
-def test_a_long_pass_leaves_an_a100_as_much_dirty_as_was_counted(script: ModuleType, ways: int, error: float) -> None:
+def test_a_long_pass_leaves_an_a100_as_much_dirty_as_was_counted(
+    script: ModuleType, ways: int, error: float
+) -> None:
     """Of 100 MB, where they were 19.8: the replay with 8 dirty lines a set is nearest."""
     l2 = replace(model(load_profile("a100")), dirty_ways=float(ways))
     left = 100_000_000 - script.fill(l2, 100_000_000, 108, passes=1)
@@ -121,7 +133,10 @@ def test_partitions_from_one_thread_alone() -> None:
     """Loads that miss from half of the L2 on tell two partitions, from all of it on one; between is nearer to one."""
 
     def points(foot: int) -> list[Point]:
-        return [Point("private_scan", n * MIB, 4, 1, n * MIB * (1 + 3 * (n > foot))) for n in range(4, 60, 4)]
+        return [
+            Point("private_scan", n * MIB, 4, 1, n * MIB * (1 + 3 * (n > foot)))
+            for n in range(4, 60, 4)
+        ]
 
     assert partitions_of(points(20), 40 * MIB) == 2
     assert partitions_of(points(36), 40 * MIB) == 1
@@ -137,9 +152,19 @@ def test_the_fit_finds_an_l2_that_it_knows(script: ModuleType) -> None:
         points = []
         for tenth in range(3, 16):
             footprint = size * tenth // 10 // 8192 * 8192
-            points.append(Point("private_scan", footprint, 4, 1, scan(profile, footprint, "private_scan", 4, 1)[0]))
+            points.append(
+                Point(
+                    "private_scan",
+                    footprint,
+                    4,
+                    1,
+                    scan(profile, footprint, "private_scan", 4, 1)[0],
+                )
+            )
         found = fit(profile, points)
         assert found is not None
         assert found.partitions == profile.l2_partitions
-        assert found.capacity_fraction == pytest.approx(profile.l2_effective_capacity_fraction, abs=0.05)
+        assert found.capacity_fraction == pytest.approx(
+            profile.l2_effective_capacity_fraction, abs=0.05
+        )
         assert found.error < 0.02

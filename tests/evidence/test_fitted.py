@@ -18,7 +18,11 @@ from iosim.evidence.fitted import fitted
 from iosim.hardware.profile import list_profiles, load_profile
 
 SAYS = re.compile(r"\bfitted\b", re.IGNORECASE)
-NO_NUMBERS = {"iosim.evidence.fitted", "iosim.evidence.reproduce.published", "iosim.hardware.quantities"}
+NO_NUMBERS = {
+    "iosim.evidence.fitted",
+    "iosim.evidence.reproduce.published",
+    "iosim.hardware.quantities",
+}
 """Modules that speak of fitted numbers and hold none."""
 
 
@@ -46,9 +50,14 @@ def test_constants_of_modules_that_say_so_are_registered() -> None:
 
 def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
     called = {
-        (gpu, name) for gpu in list_profiles() for name, kind in load_profile(gpu).kinds.items() if kind == "fitted"
+        (gpu, name)
+        for gpu in list_profiles()
+        for name, kind in load_profile(gpu).kinds.items()
+        if kind == "fitted"
     }
-    assert called == {(gpu, name) for one in registry()["profile"] for gpu in one["gpus"] for name in one["names"]}
+    assert called == {
+        (gpu, name) for one in registry()["profile"] for gpu in one["gpus"] for name in one["names"]
+    }
 
 
 @pytest.mark.parametrize("gpu", list_profiles())
@@ -73,11 +82,15 @@ def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
             if comment.startswith("#") and SAYS.search(comment) and "=" in value:
                 said.add((path.stem, of_pass + value.partition("=")[0].strip()))
     keys = {(one["kernel"], key) for one in registry()["catalog"] for key in one["names"]}
-    assert said == {(kernel, "options" if key.startswith("options.") else key) for kernel, key in keys}
+    assert said == {
+        (kernel, "options" if key.startswith("options.") else key) for kernel, key in keys
+    }
 
 
 def test_every_stacks_gap_is_registered() -> None:
-    gaps = {f.name.removeprefix("call_gap_s of ") for f in fitted() if f.name.startswith("call_gap_s")}
+    gaps = {
+        f.name.removeprefix("call_gap_s of ") for f in fitted() if f.name.startswith("call_gap_s")
+    }
     assert gaps <= set(stack_names())
     assert {"vllm", "sglang"} <= gaps
 

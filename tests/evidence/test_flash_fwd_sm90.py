@@ -40,9 +40,13 @@ TARGETS = {"64": 1.0, "128": 0.95, "256": 0.9}
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("mask", ["none", "causal"])
-def test_fastest_neither_spill_nor_wait_for_each_product(head_dim: int, mask: str, tmp_path: Path) -> None:
+def test_fastest_neither_spill_nor_wait_for_each_product(
+    head_dim: int, mask: str, tmp_path: Path
+) -> None:
     report = assembler_report(fastest(head_dim, mask), tmp_path)
-    assert "serialized" not in report  # wgmma one at a time: the accumulators were touched while it ran
+    assert (
+        "serialized" not in report
+    )  # wgmma one at a time: the accumulators were touched while it ran
     resources = compiler.parse_report(report)["flash_fwd_sm90"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
 
@@ -73,10 +77,14 @@ def test_every_value_of_every_knob_compiles(tmp_path: Path) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         tried = some(few)
         reports = pool.map(lambda spec: assembler_report(spec, tmp_path), tried)
-        assert [spec for spec, report in zip(tried, reports, strict=True) if "serialized" in report] == []
+        assert [
+            spec for spec, report in zip(tried, reports, strict=True) if "serialized" in report
+        ] == []
 
 
-@pytest.mark.parametrize(("name", "values"), [x for x in ACCEPTED.items() if x[0] not in ("head_dim", "mask", "dtype")])
+@pytest.mark.parametrize(
+    ("name", "values"), [x for x in ACCEPTED.items() if x[0] not in ("head_dim", "mask", "dtype")]
+)
 def test_variants_hold_every_value_of_every_knob(name: str, values: tuple[object, ...]) -> None:
     seen = {getattr(spec, name) for d in HEAD_DIMS for spec in VARIANTS.variants(d)}
     few = {1, 2, 4, 8, 0} if name == "poly" else set(values)
@@ -85,8 +93,12 @@ def test_variants_hold_every_value_of_every_knob(name: str, values: tuple[object
 
 def test_shared_memory_is_the_tiles_and_the_barriers() -> None:
     tiles = 2 * 128 * 128 * 2 + 2 * 2 * 128 * 128 * 2  # two of Q; two each of K and V
-    barriers = 8 * (2 * 2 + 4 * 2 + 2)  # full and empty of each stage of Q, K and V; two for the next tile's number
-    assert Sm90Spec(128).dynamic_shared_bytes == tiles + barriers + 4 * 3  # a number by stage of Q, and the next one
+    barriers = 8 * (
+        2 * 2 + 4 * 2 + 2
+    )  # full and empty of each stage of Q, K and V; two for the next tile's number
+    assert (
+        Sm90Spec(128).dynamic_shared_bytes == tiles + barriers + 4 * 3
+    )  # a number by stage of Q, and the next one
 
 
 def test_parameters_are_as_large_as_the_source_says() -> None:
@@ -100,11 +112,20 @@ def test_parameters_are_as_large_as_the_source_says() -> None:
     [
         (Sm90Spec(96), "head_dim 96 is not built; accepted: 64, 128, 256"),
         (Sm90Spec(128, block_k=112), "block_k 112 is not built"),
-        (Sm90Spec(128, pipeline="both"), "pipeline both is not built; accepted: sequential, interleaved"),
+        (
+            Sm90Spec(128, pipeline="both"),
+            "pipeline both is not built; accepted: sequential, interleaved",
+        ),
         (Sm90Spec(128, block_k=80, cluster=2), "block_k 80 is no multiple of 32"),
         (Sm90Spec(128, pack=3), "pack 3 is not built; accepted: 1, 2, 4, 8, 16"),
-        (Sm90Spec(256, block_k=128), "tile 128x128, 2 stages, head_dim 256 needs .* shared memory; a CTA has 232448"),
-        (Sm90Spec(128, consumers=3, q_stages=1), "tile 192x128, .* keeps 160 registers .* it has 132 for them"),
+        (
+            Sm90Spec(256, block_k=128),
+            "tile 128x128, 2 stages, head_dim 256 needs .* shared memory; a CTA has 232448",
+        ),
+        (
+            Sm90Spec(128, consumers=3, q_stages=1),
+            "tile 192x128, .* keeps 160 registers .* it has 132 for them",
+        ),
     ],
 )
 def test_what_cannot_exist_is_refused(spec: Sm90Spec, message: str) -> None:
@@ -122,7 +143,12 @@ def test_orders_are_checked_and_sections_bounded() -> None:
     assert Sm90Order("head").section(16) == 16
     assert Sm90Order("head", section_heads=4).section(16) == 4
     assert Sm90Order("head", section_heads=40).section(16) == 16
-    for wrong in ({"order": "diagonal"}, {"blocks": "random"}, {"direction": "up"}, {"section_heads": -1}):
+    for wrong in (
+        {"order": "diagonal"},
+        {"blocks": "random"},
+        {"direction": "up"},
+        {"section_heads": -1},
+    ):
         with pytest.raises(InputError, match=next(iter(wrong))):
             Sm90Order(**wrong)
 
@@ -144,12 +170,16 @@ def test_a_group_in_a_tile_makes_fewer_tiles() -> None:
 
 @pytest.mark.parametrize(("heads", "ragged"), [(16, None), (32, Ragged(100, 100, 0, 0))])
 def test_pack_wants_its_group_and_one_length(heads: int, ragged: Ragged | None) -> None:
-    with pytest.raises(InputError, match=r"pack 4 does not fit .*; accepted: as many query heads a key/value head"):
+    with pytest.raises(
+        InputError, match=r"pack 4 does not fit .*; accepted: as many query heads a key/value head"
+    ):
         Unloaded(Sm90Spec(128, pack=4)).launch(Shape(1, heads, 8, 100, 100, 128), {}, ragged=ragged)
 
 
 def test_recorded_packing_gains_where_queries_are_few() -> None:
-    rows = [x for x in TABLE.rows_of("h200_sm90_packed.csv") if x["implementation"] == "flash_fwd_sm90"]
+    rows = [
+        x for x in TABLE.rows_of("h200_sm90_packed.csv") if x["implementation"] == "flash_fwd_sm90"
+    ]
     ms = {(row["heads"], row["seq_q"], row["pack"] != "1"): float(row["ms"]) for row in rows}
     assert len(ms) == len(rows)
     for heads, seq_q in (("32", "1"), ("64", "1"), ("32", "4"), ("64", "16")):
@@ -163,24 +193,43 @@ def ratios(other: str) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def test_recorded_times_reach_their_targets() -> None:
     assert len(list(ratios("cudnn"))) == 3 * 8 * 2  # head_dims, shapes, masks
-    assert [(problem, ratio) for problem, ratio in ratios("cudnn") if ratio < TARGETS[problem[0]]] == []
+    assert [
+        (problem, ratio) for problem, ratio in ratios("cudnn") if ratio < TARGETS[problem[0]]
+    ] == []
     assert [(problem, ratio) for problem, ratio in ratios("pytorch_flash") if ratio < 1.5] == []
 
 
 def test_recorded_times_are_of_the_fastest() -> None:
     for row in TABLE.rows_of("h200_sm90_times.csv"):
         if row["implementation"] == "flash_fwd_sm90":
-            spec = fastest(int(row["head_dim"]), "causal" if row["causal"] == "1" else "none", row["dtype"])
-            assert [row[knob] for knob in TABLE.KNOBS] == [str(getattr(spec, knob)) for knob in TABLE.KNOBS]
-            pairs = int(row["seq_q"]) * (int(row["seq_q"]) + 1) // 2 if row["causal"] == "1" else int(row["seq_q"]) ** 2
+            spec = fastest(
+                int(row["head_dim"]), "causal" if row["causal"] == "1" else "none", row["dtype"]
+            )
+            assert [row[knob] for knob in TABLE.KNOBS] == [
+                str(getattr(spec, knob)) for knob in TABLE.KNOBS
+            ]
+            pairs = (
+                int(row["seq_q"]) * (int(row["seq_q"]) + 1) // 2
+                if row["causal"] == "1"
+                else int(row["seq_q"]) ** 2
+            )
             flops = 4 * int(row["heads"]) * pairs * int(row["head_dim"])
             assert float(row["tflops"]) == pytest.approx(flops / float(row["ms"]) / 1e9, rel=1e-3)
 
 
 def test_sweep_holds_every_variant() -> None:
-    swept = {(row["head_dim"], *(row[knob] for knob in TABLE.KNOBS)) for row in TABLE.rows_of("h200_sm90_sweep.csv")}
-    specs = {replace(x, mask="none") for d in HEAD_DIMS for x in VARIANTS.variants(d) + VARIANTS.variants(d, "causal")}
-    assert swept == {(str(x.head_dim), *(str(getattr(x, knob)) for knob in TABLE.KNOBS)) for x in specs}
+    swept = {
+        (row["head_dim"], *(row[knob] for knob in TABLE.KNOBS))
+        for row in TABLE.rows_of("h200_sm90_sweep.csv")
+    }
+    specs = {
+        replace(x, mask="none")
+        for d in HEAD_DIMS
+        for x in VARIANTS.variants(d) + VARIANTS.variants(d, "causal")
+    }
+    assert swept == {
+        (str(x.head_dim), *(str(getattr(x, knob)) for knob in TABLE.KNOBS)) for x in specs
+    }
 
 
 def counted_rows(cluster: str) -> list[dict[str, str]]:
@@ -191,8 +240,13 @@ def counted_rows(cluster: str) -> list[dict[str, str]]:
 
 def arithmetic(row: dict[str, str]) -> tuple[int, int]:
     """Bytes of Q, and of the K and V rows that the CTAs of a launch take in, each its own."""
-    heads, seq, d, block_k, cluster = (int(row[x]) for x in ("heads", "seq_q", "head_dim", "block_k", "cluster"))
-    keys, rows = 0, 64 * int(row["consumers"]) * cluster  # both CTAs of a cluster walk the blocks that either needs
+    heads, seq, d, block_k, cluster = (
+        int(row[x]) for x in ("heads", "seq_q", "head_dim", "block_k", "cluster")
+    )
+    keys, rows = (
+        0,
+        64 * int(row["consumers"]) * cluster,
+    )  # both CTAs of a cluster walk the blocks that either needs
     for first in range(0, seq, rows):
         blocks = -(-(min(first + rows, seq) if row["causal"] == "1" else seq) // block_k)
         keys += cluster * min(blocks * block_k, seq)

@@ -24,7 +24,10 @@ def test_half_of_each_cell_is_judged_in_the_order_of_a_hash(times: ModuleType) -
     cells = Counter((row.cell, row.values["kernel"], row.judged) for row in rows)
     for (cell, kernel, judged), number in cells.items():
         assert number <= times.DRAWN / 2
-        assert 0 <= cells[cell, kernel, False] - cells[cell, kernel, True] <= 2 or not judged, (cell, kernel)
+        assert 0 <= cells[cell, kernel, False] - cells[cell, kernel, True] <= 2 or not judged, (
+            cell,
+            kernel,
+        )
     shapes = [tuple(row.values[name] for name in times.COLUMNS[:-1]) for row in rows]
     assert len(set(shapes)) == len(shapes)
     assert {(row.values["framework"], row.values["kernel"]) for row in rows} == set(times.KERNELS)
@@ -62,7 +65,8 @@ def test_no_time_reaches_its_prediction(times: ModuleType) -> None:
 def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
     """A tenth of the judged rows: half of them within 15 %."""
     errors = [
-        abs(p.time_s / row.seconds - 1) for row, p in times.predicted([r for r in times.rows() if r.judged][::10])
+        abs(p.time_s / row.seconds - 1)
+        for row, p in times.predicted([r for r in times.rows() if r.judged][::10])
     ]
     assert sorted(errors)[len(errors) // 2] < 0.15
 
@@ -78,6 +82,8 @@ def test_medians_by_gpu(times: ModuleType) -> None:
     class Fake:
         time_s = 1.1
 
-    text = times.section([(times.Row(row.values | {"latency_ms": "1000"}, judged=True), Fake()) for row in rows])
+    text = times.section(
+        [(times.Row(row.values | {"latency_ms": "1000"}, judged=True), Fake()) for row in rows]
+    )
     (line,) = [line for line in text if line.startswith("| b200_sxm")]
     assert line.count("+10 %, 10 %, ") == 4

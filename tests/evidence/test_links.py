@@ -29,10 +29,14 @@ def test_every_method_computes_attention(ranks: int) -> None:
 
 
 @pytest.mark.slow
-def test_attention_over_two_gpus_takes_as_long_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_over_two_gpus_takes_as_long_as_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rows that nothing was fitted on: 5 % in the mean; one of 1.3 ms, which the processor decides, is 12 % off."""
     links = load_script("benchmarks/links.py")
-    monkeypatch.setattr(links, "TABLE", ROOT / "experiments" / "measurements" / "h200x2_links_2.csv")
+    monkeypatch.setattr(
+        links, "TABLE", ROOT / "experiments" / "measurements" / "h200x2_links_2.csv"
+    )
     errors = [abs(row.error) for row in links.attention()]
     assert len(errors) == 7
     assert statistics.fmean(errors) < 0.05

@@ -44,14 +44,19 @@ def made_of(*cases: Case) -> dict[int, list[dict[str, str]]]:
 def profiled(made: Mapping[int, list[dict[str, str]]]) -> dict[int, list[Profiled]]:
     found = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5}
     return {
-        call: [Profiled(one["kernel"], (call, 1, n), (128, 1, 1), found) for n, one in enumerate(launches, start=1)]
+        call: [
+            Profiled(one["kernel"], (call, 1, n), (128, 1, 1), found)
+            for n, one in enumerate(launches, start=1)
+        ]
         for call, launches in made.items()
     }
 
 
 def joined(*cases: Case, **counted: Any) -> tuple[list[dict[str, str]], list[str]]:
     made = made_of(*cases)
-    return collect.join(dict(enumerate(cases, start=1)), made, counted.get("counted", profiled(made)))
+    return collect.join(
+        dict(enumerate(cases, start=1)), made, counted.get("counted", profiled(made))
+    )
 
 
 def test_launches_meet_their_counters() -> None:
@@ -104,9 +109,13 @@ class FakeProfiler:
         for call in json.loads(plan_file.read_text())["calls"]:
             case = Case.from_dict(call["case"])
             if case.note == self.wrong != "":
-                lines.append({"call": call["call"], "left_out": "wrong against float64: {'o': 1.0}"})
+                lines.append(
+                    {"call": call["call"], "left_out": "wrong against float64: {'o': 1.0}"}
+                )
                 continue
-            launches = [{"kernel": f"k{n}", "grid": "(8, 1, 1)"} for n in range(1, case.launches + 1)]
+            launches = [
+                {"kernel": f"k{n}", "grid": "(8, 1, 1)"} for n in range(1, case.launches + 1)
+            ]
             lines.append({"call": call["call"], "launches": launches})
             around = f"iosim call {call['call']}"
             page += [f'"0","{one["kernel"]}","(8, 1, 1)","(128, 1, 1)","{around}","{call["call"]}.5"'
@@ -130,8 +139,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
     return made
 
 
-def test_an_interrupted_run_keeps_what_it_has_and_goes_on(fake: FakeProfiler, tmp_path: Path) -> None:
-    out, cases = tmp_path / "rows.csv", [SMALL, SPLIT, replace(SMALL, note="a"), replace(SMALL, note="b"), SPLIT]
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    out, cases = (
+        tmp_path / "rows.csv",
+        [SMALL, SPLIT, replace(SMALL, note="a"), replace(SMALL, note="b"), SPLIT],
+    )
     fake.stop_after = 1
     with pytest.raises(KeyboardInterrupt):
         collect.collect(out, cases, "9.0")
@@ -170,7 +184,13 @@ def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
 
 def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
     one, two = tmp_path / "one.csv", tmp_path / "two.npz"
-    told = {"gpu": 'a "GPU"\\', "runs": ["a", "b"], "largest": {"fp16": 2e-3, "p 95": 1}, "many": 3, "left": True}
+    told = {
+        "gpu": 'a "GPU"\\',
+        "runs": ["a", "b"],
+        "largest": {"fp16": 2e-3, "p 95": 1},
+        "many": 3,
+        "left": True,
+    }
     write_provenance(two, {"gpu": "another", "nothing": ""})
     write_provenance(one, {"gpu": "before", "old": 1})
     write_provenance(one, told)
@@ -196,7 +216,9 @@ def test_every_table_that_a_folder_tells_of_is_there(name: str) -> None:
     assert not list(folder.glob("*.provenance.toml"))
 
 
-def test_calls_of_a_library_go_on_where_they_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_calls_of_a_library_go_on_where_they_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What PyTorch refuses is a row with its reason; a launch belongs to the call whose range it lies in."""
     cases = [library_case.LibraryCase("flash", 1, 8, 8, seq, seq, 64) for seq in (128, 256, 512)]
     plans: list[list[int]] = []
@@ -204,7 +226,9 @@ def test_calls_of_a_library_go_on_where_they_stopped(monkeypatch: pytest.MonkeyP
     def run(kind: str, plan: Any, options: list[str]) -> collect.Run:
         assert (kind, plan["profile"], plan["end"]) == ("library", True, None)
         plans.append([call["call"] for call in plan["calls"]])
-        return collect.Run([{"call": n} | ({"left_out": "no"} if n == 2 else {}) for n in plans[-1]], "", "a page")
+        return collect.Run(
+            [{"call": n} | ({"left_out": "no"} if n == 2 else {}) for n in plans[-1]], "", "a page"
+        )
 
     def launches(page: str) -> tuple[list[Profiled], list[str]]:
         found = {"dram__bytes_read.sum": 4096.0}
@@ -252,10 +276,15 @@ def test_a_runner_says_a_line_a_call(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """Also in the process of its own, where a driver is missing: what it printed is the reason."""
     plan, done = tmp_path / "plan.json", tmp_path / "done.jsonl"
     plan.write_text("[1, 2]")
-    monkeypatch.setattr("iosim.evidence.cuda.microbench.play", lambda plan: ({"made": n} for n in plan))
+    monkeypatch.setattr(
+        "iosim.evidence.cuda.microbench.play", lambda plan: ({"made": n} for n in plan)
+    )
     monkeypatch.setattr("sys.argv", ["run", "scans", str(plan), str(done)])
     assert run.main() == 0
-    assert [json.loads(line) for line in done.read_text().splitlines()] == [{"made": 1}, {"made": 2}]
+    assert [json.loads(line) for line in done.read_text().splitlines()] == [
+        {"made": 1},
+        {"made": 2},
+    ]
 
 
 def test_what_fails_of_a_call_is_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +300,11 @@ def test_what_fails_of_a_call_is_its_own_reason(monkeypatch: pytest.MonkeyPatch)
     calls = [{"call": n, "case": {"fails": int(n == 2)}} for n in (1, 2, 3)]
     monkeypatch.setitem(torch_run.KINDS, "own", (make, torch_run.REFUSED))
     lines = list(torch_run.run("own", calls, rows=10))
-    assert lines == [{"call": 1, "made": 10}, {"call": 2, "left_out": "out of memory"}, {"call": 3, "made": 30}]
+    assert lines == [
+        {"call": 1, "made": 10},
+        {"call": 2, "left_out": "out of memory"},
+        {"call": 3, "made": 30},
+    ]
     assert list(torch_run.run("own", calls, end=0.0, rows=10)) == []
     monkeypatch.setitem(torch_run.KINDS, "own", (make, ()))
     with pytest.raises(RuntimeError):
@@ -282,7 +315,9 @@ def test_a_process_without_a_driver_says_so() -> None:
     try:
         driver.use_device()
     except InputError:
-        found = collect.run("scans", [{"kernel": "micro_fill", "bytes": 1, "passes": 1, "shared": False}], None)
+        found = collect.run(
+            "scans", [{"kernel": "micro_fill", "bytes": 1, "passes": 1, "shared": False}], None
+        )
         assert (found.lines, found.page) == ([], "")
         with pytest.raises(InputError, match=r"left no report of it: .*no (NVIDIA driver|GPU)"):
             found.report(" of it")
@@ -300,9 +335,12 @@ def test_what_the_profiler_refuses_is_told_in_one_line(said: str, told: str | No
 
 
 def test_counters_that_a_gpu_lacks_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    query = "Device NVIDIA T4 (TU104)\n-----\nMetric Name                Metric Type  Metric Unit\n" + "".join(
-        f"{name}      Counter      byte     # of bytes\n"
-        for name in ("dram__bytes_read", "gpu__time_duration", "l1tex__m_xbar2l1tex_read_bytes")
+    query = (
+        "Device NVIDIA T4 (TU104)\n-----\nMetric Name                Metric Type  Metric Unit\n"
+        + "".join(
+            f"{name}      Counter      byte     # of bytes\n"
+            for name in ("dram__bytes_read", "gpu__time_duration", "l1tex__m_xbar2l1tex_read_bytes")
+        )
     )
     have = parse_query(query)
     assert have is not None
@@ -334,7 +372,18 @@ def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--kernel", "flash_fwd", "--seq-len", "4096", "--heads", "8", "--tile", "128x64", "--order", "head"]
+    argv = [
+        "--kernel",
+        "flash_fwd",
+        "--seq-len",
+        "4096",
+        "--heads",
+        "8",
+        "--tile",
+        "128x64",
+        "--order",
+        "head",
+    ]
     assert main(["measure", *argv, "--cc", "9.0", "--dry-run"]) == 0
     out = capsys.readouterr().out
     row = "flash_fwd 1 8 8 4096 4096 128 0 float16 128 64 4 2 head 0 0 ascending 0 1"
@@ -397,7 +446,9 @@ def test_what_is_missing_on_the_machine_is_named(
     assert "--cc 9.0 is for --dry-run" in complains(capsys, "--cc", "9.0", *argv)
 
 
-def test_the_real_errors_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_real_errors_of_a_machine_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("NVCC", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -37,7 +37,11 @@ SMALL = ChainCase("naive", 1, 8, 512, 64)
 OURS = ChainCase(OWN, 1, 8, 512, 64)
 
 
-def page(*values: Sequence[str], units: Sequence[str] = ("byte", "byte", "ns", "byte", "byte"), said: str = "") -> str:
+def page(
+    *values: Sequence[str],
+    units: Sequence[str] = ("byte", "byte", "ns", "byte", "byte"),
+    said: str = "",
+) -> str:
     """A raw page: counters are in the order of COUNTERS."""
     names = ",".join(f'"{name}"' for name in COUNTERS)
     unit_row = ",".join(['""'] * 11 + [f'"{unit}"' for unit in units])
@@ -53,7 +57,9 @@ def page(*values: Sequence[str], units: Sequence[str] = ("byte", "byte", "ns", "
 
 
 def test_a_range_is_read_by_name_and_unit() -> None:
-    found = parse_range(page(("1635008", "0", "61,440", "9437184", "19922944"), said="==PROF== done\n"), WANTED)
+    found = parse_range(
+        page(("1635008", "0", "61,440", "9437184", "19922944"), said="==PROF== done\n"), WANTED
+    )
     assert found == {
         "hbm_read": 1635008, "hbm_write": 0, "l2_read": 19922944, "l2_write": 9437184,
         "seconds": pytest.approx(61.44e-6),
@@ -68,7 +74,13 @@ def test_a_range_needs_no_kernel_columns() -> None:
     """Other versions of the profiler leave out what a range has not."""
     bare = '"ID","Range",' + ",".join(f'"{name}"' for name in COUNTERS)
     text = f'{bare}\n"","","byte","byte","s","byte","byte"\n"0","Range 1","1","2","3","4","5"\n'
-    assert parse_range(text, WANTED) == {"hbm_read": 1, "hbm_write": 2, "seconds": 3, "l2_write": 4, "l2_read": 5}
+    assert parse_range(text, WANTED) == {
+        "hbm_read": 1,
+        "hbm_write": 2,
+        "seconds": 3,
+        "l2_write": 4,
+        "l2_read": 5,
+    }
 
 
 def test_rows_without_counters_are_no_ranges() -> None:
@@ -79,16 +91,28 @@ def test_rows_without_counters_are_no_ranges() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("==ERROR== nothing\n", "no table of launches; make it with --csv --page raw; it begins: ==ERROR== nothing"),
+        (
+            "==ERROR== nothing\n",
+            "no table of launches; make it with --csv --page raw; it begins: ==ERROR== nothing",
+        ),
         ("", "no table of launches"),
         (page(), "0 rows with dram__bytes_read.sum"),
-        (page(("1", "2", "3", "4", "5"), ("1", "2", "3", "4", "5")), "2 rows with dram__bytes_read.sum"),
-        (page(("1", "2", "3", "4", "n/a")), "l1tex__m_xbar2l1tex_read_bytes.sum is 'n/a', no number"),
+        (
+            page(("1", "2", "3", "4", "5"), ("1", "2", "3", "4", "5")),
+            "2 rows with dram__bytes_read.sum",
+        ),
+        (
+            page(("1", "2", "3", "4", "n/a")),
+            "l1tex__m_xbar2l1tex_read_bytes.sum is 'n/a', no number",
+        ),
         (
             page(("1", "2", "3", "4", "5")).replace("dram__bytes_write.sum", "x"),
             "lacks dram__bytes_write.sum; it has ID",
         ),
-        (page(("1", "2", "3", "4", "5"), units=("byte", "byte", "fortnight", "byte", "byte")), "unit 'fortnight'"),
+        (
+            page(("1", "2", "3", "4", "5"), units=("byte", "byte", "fortnight", "byte", "byte")),
+            "unit 'fortnight'",
+        ),
         (page(("1", "2", "3", "4", "5")).replace('""', '"k"'), "no row of units"),
     ],
 )
@@ -158,10 +182,14 @@ class Fake:
         lines, kernels = [], []
         for call in plan["calls"]:
             wrong = call["case"]["chain"] in self.wrong
-            lines.append({"call": call["call"]} | ({"left_out": "wrong against float64"} if wrong else {}))
+            lines.append(
+                {"call": call["call"]} | ({"left_out": "wrong against float64"} if wrong else {})
+            )
             if call["call"] in plan["profile"] and not wrong:
                 found, around = {METRICS["registers"][0]: 40.0}, (f"iosim call {call['call']}",)
-                kernels += [Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), found, around) for n in (1, 2)]
+                kernels += [
+                    Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), found, around) for n in (1, 2)
+                ]
         done.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.checked.append(kernels)
 
@@ -173,7 +201,9 @@ class Fake:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
     made = Fake()
     monkeypatch.setattr(collect, "run_profiler", made.run)
-    monkeypatch.setattr(collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own))
+    monkeypatch.setattr(
+        collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own)
+    )
     monkeypatch.setattr(collect, "import_report", made.page)
     monkeypatch.setattr(collect, "parse_raw", lambda text: (made.checked[-1], []))
     monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
@@ -185,7 +215,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
 
 def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
     out, launches = tmp_path / "chains.csv", tmp_path / "launches.csv"
-    made = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches, command="iosim measure x")
+    made = collect.collect_chains(
+        out, [SMALL, OURS], "9.0", launches_out=launches, command="iosim measure x"
+    )
     assert (made.measured, made.left_out) == (2, [])
     first, second = read_table(out, COLUMNS)
     assert (first["implementation"], second["implementation"]) == ("naive", OWN)
@@ -244,7 +276,9 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
         collect.collect_chains(out, [SMALL], "9.0", launches_out=tmp_path / "launches.csv")
     assert "==PROF== faked" in out.with_suffix(".failed.txt").read_text()
     larger = ChainCase("naive", 1, 8, 1024, 64)
-    made = collect.collect_chains(out, [larger, SMALL], "9.0", launches_out=tmp_path / "launches.csv")
+    made = collect.collect_chains(
+        out, [larger, SMALL], "9.0", launches_out=tmp_path / "launches.csv"
+    )
     assert made.measured == 1
     assert len(made.left_out) == 1
     assert made.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
@@ -252,7 +286,9 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="may not read"):
         collect.collect_chains(out, [SMALL], "9.0")
     made = collect.collect_chains(out, [larger, larger, SMALL], "9.0")
-    assert made.left_out == ["naive 1 8 512 64 float16: the profiler may not read the GPU's counters"]
+    assert made.left_out == [
+        "naive 1 8 512 64 float16: the profiler may not read the GPU's counters"
+    ]
 
 
 # What runs
@@ -266,17 +302,28 @@ def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     def inputs(case: Any, seed: int) -> dict[str, Any]:
         s, g = case.shape, torch.Generator().manual_seed(seed)
         size = (s.batch, s.heads, s.seq_q, s.head_dim)
-        return {n: torch.randn(size, generator=g).to(harness.TORCH_DTYPES[case.dtype]) for n in "qkv"}
+        return {
+            n: torch.randn(size, generator=g).to(harness.TORCH_DTYPES[case.dtype]) for n in "qkv"
+        }
 
     monkeypatch.setattr(torch_run, "inputs", inputs)
     monkeypatch.setattr(torch_run, "reference_rows", lambda case: torch.arange(case.shape.seq_q))
     if torch.cuda.is_available():
         pytest.skip("gradients() makes its rows on the GPU")
-    for chain, passes in (("naive", "fwd"), ("math", "fwd"), ("naive", "fwd+bwd"), ("math", "fwd+bwd")):
+    for chain, passes in (
+        ("naive", "fwd"),
+        ("math", "fwd"),
+        ("naive", "fwd+bwd"),
+        ("math", "fwd+bwd"),
+    ):
         case = ChainCase(chain, 2, 2, 65, 64, passes=passes)
-        assert set(torch_run.errors(case, 1)) == ({"o"} if passes == "fwd" else {"o", "dq", "dk", "dv"})
+        assert set(torch_run.errors(case, 1)) == (
+            {"o"} if passes == "fwd" else {"o", "dq", "dk", "dv"}
+        )
         torch_run.checked(case)
-    monkeypatch.setattr(torch_run, "_attend", lambda chain, q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
+    monkeypatch.setattr(
+        torch_run, "_attend", lambda chain, q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+    )
     with pytest.raises(InputError, match="wrong against float64"):
         torch_run.checked(SMALL)
 
@@ -289,7 +336,23 @@ def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", "--chain", "math", "--chain", OWN, "--seq-len", "1k", "--heads", "8", "--dry-run"]) == 0
+    assert (
+        main(
+            [
+                "measure",
+                "--chain",
+                "math",
+                "--chain",
+                OWN,
+                "--seq-len",
+                "1k",
+                "--heads",
+                "8",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["math", "1", "8", "1024", "128", "float16"]
     assert lines[-1] == "2 chains, a row each"
@@ -300,7 +363,10 @@ def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--chain", "fa4"], "--chain 'fa4' is not measured here; accepted: naive, math, flash, cudnn, iosim_naive"),
+        (
+            ["--chain", "fa4"],
+            "--chain 'fa4' is not measured here; accepted: naive, math, flash, cudnn, iosim_naive",
+        ),
         (["--chain", "naive", "--tile", "64x64"], "--tile is not for --chain"),
         (["--chain", "naive", "--causal"], "--causal is not for --chain"),
         (["--chain", "naive", "--pass", "bwd"], "--pass 'bwd'"),
@@ -337,7 +403,12 @@ def test_the_own_chain_is_predicted(tmp_path: Path) -> None:
     made = compare(read(path), load_profile("h200"))
     assert not made.skipped
     found = {r.quantity: r.predicted for r in made.residuals}
-    assert set(found) == {"hbm_read", "hbm_write", "l2_read", "l2_write"}  # the range's seconds are not compared
+    assert set(found) == {
+        "hbm_read",
+        "hbm_write",
+        "l2_read",
+        "l2_write",
+    }  # the range's seconds are not compared
     tile, square, rows = 64 * 64 * 2, 8 * 1024 * 1024 * 2, 8 * 1024 * 64 * 2
     # scores: a tile of Q and of K for each of 8 x 256 CTAs; softmax: S; values: P, and V for each of 16 query blocks
     assert found["l2_read"] == 8 * 256 * 2 * tile + square + (square + 16 * rows)

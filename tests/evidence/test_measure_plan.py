@@ -20,7 +20,14 @@ from iosim.evidence.cuda.spec import BUILT, FwdSpec, NaiveSpec
 from iosim.evidence.measure import choose
 from iosim.evidence.measure.case import Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
-from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
+from iosim.evidence.measure.table import (
+    COLUMNS,
+    TIME_COLUMNS,
+    missing,
+    next_call,
+    read_table,
+    write_table,
+)
 
 OWN = measurements("h200_iosim_kernels.csv")
 FULL = choose.named(["full"])
@@ -59,7 +66,11 @@ def test_a_case_survives_json(case: Case) -> None:
 def test_the_quick_plan_has_every_kernel() -> None:
     quick = choose.named(["quick"])
     assert {case.implementation for case in quick} == {"flash_fwd", "flash_bwd", "naive", "minimal"}
-    assert {case.spec.mask for case in quick if isinstance(case.spec, FwdSpec)} == {"none", "causal", "window"}
+    assert {case.spec.mask for case in quick if isinstance(case.spec, FwdSpec)} == {
+        "none",
+        "causal",
+        "window",
+    }
     assert len(quick) < 25
 
 
@@ -83,8 +94,14 @@ def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
     sweep = choose.named(["tiles"])
     kept, left = fitted(sweep, "8.6")
     assert left
-    wanted = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in sweep if isinstance(c.spec, FwdSpec)]
-    made = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in kept if isinstance(c.spec, FwdSpec)]
+    wanted = [
+        (c.spec.block_q, c.spec.block_k, c.spec.stages)
+        for c in sweep
+        if isinstance(c.spec, FwdSpec)
+    ]
+    made = [
+        (c.spec.block_q, c.spec.block_k, c.spec.stages) for c in kept if isinstance(c.spec, FwdSpec)
+    ]
     assert set(made) < set(wanted)
 
 
@@ -94,9 +111,14 @@ def test_options_are_combined_with_each_other() -> None:
     made = cases_of(choice, "9.0")
     assert len(made) == len(set(made)) == 2 * 2 * 2 * 2 * 2
     assert {case.shape.seq_q for case in made} == {1024, 4096}
-    assert {(c.spec.block_q, c.spec.block_k) for c in made if isinstance(c.spec, FwdSpec)} == {(128, 64), (64, 64)}
+    assert {(c.spec.block_q, c.spec.block_k) for c in made if isinstance(c.spec, FwdSpec)} == {
+        (128, 64),
+        (64, 64),
+    }
     assert {(c.order.order, c.order.direction) for c in made} == {
-        (order, direction) for order in ("head", "query") for direction in ("ascending", "descending")
+        (order, direction)
+        for order in ("head", "query")
+        for direction in ("ascending", "descending")
     }
 
 
@@ -105,20 +127,30 @@ def test_defaults_follow_the_mask() -> None:
     (plain,) = cases_of(Choice(), "9.0")
     assert causal.order == Order("head", heavy_first=True)
     assert plain.order == Order()
-    assert causal.spec == choose.TILES[128].__class__(128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2)
+    assert causal.spec == choose.TILES[128].__class__(
+        128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2
+    )
 
 
 def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
     with (data_dir("kernels") / "resources.csv").open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["cc"] == "9.0" and r["head_dim"] == "128" and r["causal"] == "0"]
+        rows = [
+            r
+            for r in csv.DictReader(file)
+            if r["cc"] == "9.0" and r["head_dim"] == "128" and r["causal"] == "0"
+        ]
     for row in rows[::40]:
-        spec = FwdSpec(128, int(row["block_q"]), int(row["block_k"]), int(row["warps"]), int(row["stages"]))
+        spec = FwdSpec(
+            128, int(row["block_q"]), int(row["block_k"]), int(row["warps"]), int(row["stages"])
+        )
         assert choose.tuned(spec, "9.0").min_ctas == int(row["min_ctas"])
 
 
 def test_naive_may_read_past_l1() -> None:
     """The build differs in its macro, the row in its note, and a table that holds the one lacks the other."""
-    plain, past = (cases_of(Choice(kernel=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
+    plain, past = (
+        cases_of(Choice(kernel=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True)
+    )
     assert plain.spec.defines() | {"BYPASS_L1": 1} == past.spec.defines() != plain.spec.defines()
     assert (plain.columns()["note"], past.columns()["note"]) == ("", "bypass L1")
     assert missing([plain, past], [row_of(plain, 1)]) == [past]
@@ -128,14 +160,23 @@ def test_naive_may_read_past_l1() -> None:
         cases_of(Choice(kernel=("flash_fwd", "naive"), bypass_l1=True), "9.0")
 
 
-@given(seq=st.integers(1, 60), keys=st.integers(1, 60), window=st.none() | st.integers(0, 70), causal=st.booleans())
+@given(
+    seq=st.integers(1, 60),
+    keys=st.integers(1, 60),
+    window=st.none() | st.integers(0, 70),
+    causal=st.booleans(),
+)
 def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, causal: bool) -> None:
     case = Case(NaiveSpec(64), Shape(2, 3, 3, seq, keys, 64, window), causal=causal)
     kept = 0
     for i in range(seq):
         for j in range(keys):
             back = i + keys - seq - j
-            kept += back >= 0 and (window is None or back <= window) if causal or window is not None else True
+            kept += (
+                back >= 0 and (window is None or back <= window)
+                if causal or window is not None
+                else True
+            )
     assert flops(case) == 4 * 2 * 3 * 64 * kept
 
 
@@ -181,7 +222,9 @@ def test_a_table_is_written_in_order_and_read_back(tmp_path: Path) -> None:
     assert missing([SMALL, SPLIT], back) == []
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "call,launch\n1,1\n", "\0\0", ",".join(TIME_COLUMNS) + "\n"])
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", "call,launch\n1,1\n", "\0\0", ",".join(TIME_COLUMNS) + "\n"]
+)
 def test_another_table_is_not_touched(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text(text)

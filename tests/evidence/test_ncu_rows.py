@@ -32,7 +32,9 @@ FLASH = (
 READ, WRITE, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
 
 
-def table(rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS, header: bool = True) -> str:
+def table(
+    rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS, header: bool = True
+) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, quoting=csv.QUOTE_ALL, extrasaction="ignore", restval="")
     if header:
@@ -41,7 +43,9 @@ def table(rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS, head
     return text.getvalue()
 
 
-def metric(name: str, value: str, unit: str = "byte", launch: int = 0, **cells: str) -> dict[str, str]:
+def metric(
+    name: str, value: str, unit: str = "byte", launch: int = 0, **cells: str
+) -> dict[str, str]:
     shared = {"ID": str(launch), "Process ID": "7", "Kernel Name": FLASH, "Block Size": "(128, 1, 1)",
               "Grid Size": "(32, 2, 16)", "Section Name": "Command line profiler metrics"}  # fmt: skip
     named = {"Metric Name": name, "Metric Unit": unit, "Metric Value": value}
@@ -56,7 +60,14 @@ def melted(text: str) -> str:
         launch = dict(zip(names, row, strict=True))
         for name, unit in zip(names, units, strict=True):
             if unit or "__" in name:
-                cells.append({**launch, "Metric Name": name, "Metric Unit": unit, "Metric Value": launch[name]})
+                cells.append(
+                    {
+                        **launch,
+                        "Metric Name": name,
+                        "Metric Unit": unit,
+                        "Metric Value": launch[name],
+                    }
+                )
     return table(cells)
 
 
@@ -66,7 +77,11 @@ def test_as_many_launches_as_the_raw_page_has() -> None:
 
 
 def test_validate_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [metric(READ, "103,344,640"), metric(WRITE, "30,978,304"), metric(TIME, "1,022,976", "ns")]
+    rows = [
+        metric(READ, "103,344,640"),
+        metric(WRITE, "30,978,304"),
+        metric(TIME, "1,022,976", "ns"),
+    ]
     path = tmp_path / "long.csv"
     path.write_text(table(rows))
     assert main(["validate", "--ncu", str(path), "--gpu", "h200", "--seq-len", "4096"]) == 0
@@ -76,7 +91,9 @@ def test_validate_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_without_a_grid_what_is_said_tells(tmp_path: Path) -> None:
     """Columns of 2020 to 2022 have the time of a launch in place of its sizes."""
     path = tmp_path / "old.csv"
-    path.write_text(table([metric(READ, "103344640"), metric("dram__write_bytes.sum", "30.98", "Mbyte")], OLD))
+    path.write_text(
+        table([metric(READ, "103344640"), metric("dram__write_bytes.sum", "30.98", "Mbyte")], OLD)
+    )
     bare = read_profile(path, Given(seqs=(4096,)))
     assert [u.reason for u in bare.unmatched] == ["needs --batch: the profile holds no grid"]
     (row,) = read_profile(path, Given(batch=2, heads=16, seqs=(4096,))).rows
@@ -89,17 +106,27 @@ def test_without_a_grid_what_is_said_tells(tmp_path: Path) -> None:
 
 
 def test_sizes_by_metrics() -> None:
-    rows = [metric(f"launch__grid_dim_{axis}", n, "") for axis, n in zip("xyz", ("32", "2", "16"), strict=True)]
-    (launch,), notes = parse(table([*rows, metric("Block Size", "128", ""), metric(READ, "1")], OLD))
+    rows = [
+        metric(f"launch__grid_dim_{axis}", n, "")
+        for axis, n in zip("xyz", ("32", "2", "16"), strict=True)
+    ]
+    (launch,), notes = parse(
+        table([*rows, metric("Block Size", "128", ""), metric(READ, "1")], OLD)
+    )
     assert (launch.grid, launch.block, notes) == ((32, 2, 16), (128, 1, 1), [])
 
 
-def launches(rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS) -> list[dict[str, float]]:
+def launches(
+    rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS
+) -> list[dict[str, float]]:
     return [launch.metrics for launch in parse(table(rows, columns))[0]]
 
 
 def test_two_iterations_of_one_kernel() -> None:
-    first, second = ([metric(READ, n, launch=i), metric(WRITE, "5", launch=i)] for i, n in enumerate(("10", "20")))
+    first, second = (
+        [metric(READ, n, launch=i), metric(WRITE, "5", launch=i)]
+        for i, n in enumerate(("10", "20"))
+    )
     wanted = [{READ: 10.0, WRITE: 5.0}, {READ: 20.0, WRITE: 5.0}]
     assert launches([*first, *second]) == wanted
     assert launches([first[0], second[0], first[1], second[1]]) == wanted  # rows of a launch apart
@@ -115,7 +142,10 @@ def test_two_passes_in_one_file() -> None:
     assert [m[READ] for m in launches([*one, *apart])] == [10, 20]
     assert [m[READ] for m in launches([*one, *other])] == [10, 20]
     text = table(one) + table([metric(TIME, "9", "us")])
-    assert [launch.metrics for launch in parse(text)[0]] == [{READ: 10, WRITE: 5}, {TIME: pytest.approx(9e-6)}]
+    assert [launch.metrics for launch in parse(text)[0]] == [
+        {READ: 10, WRITE: 5},
+        {TIME: pytest.approx(9e-6)},
+    ]
 
 
 @pytest.mark.parametrize(("name", "value", "unit", "wanted"), [
@@ -129,25 +159,38 @@ def test_two_passes_in_one_file() -> None:
     ("Registers Per Thread", "255", "register/thread", {"launch__registers_per_thread": 255}),
     (READ, "n/a", "", {}), ("lts__t_sector_hit_rate.pct", "9,00", "%", {}),
 ])  # fmt: skip
-def test_names_and_units_of_versions(name: str, value: str, unit: str, wanted: dict[str, float]) -> None:
+def test_names_and_units_of_versions(
+    name: str, value: str, unit: str, wanted: dict[str, float]
+) -> None:
     assert launches([metric(name, value, unit)]) == [wanted]
 
 
 def test_a_metrics_own_name_goes_before_another() -> None:
-    rows = [metric("dram__sectors_read.sum", "9", "sector"), metric(READ, "300"), metric("dram_read_bytes", "7")]
+    rows = [
+        metric("dram__sectors_read.sum", "9", "sector"),
+        metric(READ, "300"),
+        metric("dram_read_bytes", "7"),
+    ]
     assert launches(rows) == [{READ: 300}]
     shared = [metric(f"{who} Shared Memory Per Block", n, "Kbyte/block")
               for who, n in (("Driver", "1.02"), ("Dynamic", "65"), ("Static", "0"))]  # fmt: skip
-    assert launches([metric(READ, "1"), *shared]) == [{READ: 1, "launch__shared_mem_per_block": pytest.approx(66020)}]
+    assert launches([metric(READ, "1"), *shared]) == [
+        {READ: 1, "launch__shared_mem_per_block": pytest.approx(66020)}
+    ]
 
 
 def test_what_stands_around_and_between_the_rows() -> None:
     """Lines of the profiler, of its rules and of the program; blanks behind commas; a last row that breaks off."""
-    text = "==PROF== Connected to process 7\nloss, 0.5\n" + table([metric(READ, "1"), metric("", "")])
+    text = "==PROF== Connected to process 7\nloss, 0.5\n" + table(
+        [metric(READ, "1"), metric("", "")]
+    )
     spaced = text.replace('","', '", "') + "==PROF== Disconnected from process 7\n"
     assert [launch.metrics for launch in parse(spaced)[0]] == [{READ: 1}]
     found, notes = parse(text + '"1","7","python"\n')
-    assert ([launch.metrics for launch in found], notes) == ([{READ: 1}], ["row 4 breaks off and is left out"])
+    assert ([launch.metrics for launch in found], notes) == (
+        [{READ: 1}],
+        ["row 4 breaks off and is left out"],
+    )
     details = parse((DATA / "ncu_details.csv").read_text())[0]
     assert details[0].metrics[READ] == pytest.approx(103.34e6)
 

@@ -52,13 +52,17 @@ def test_no_time_reaches_its_prediction(others: ModuleType) -> None:
 @pytest.mark.slow
 def test_sparse_attention_is_judged_on_rows_that_nothing_was_fitted_on() -> None:
     sparse = load_script(Path("benchmarks/sparse.py"))
-    halves = [{tuple(row.values())[:6] for row in sparse.held_out(fitted)} for fitted in (False, True)]
+    halves = [
+        {tuple(row.values())[:6] for row in sparse.held_out(fitted)} for fitted in (False, True)
+    ]
     assert not halves[0] & halves[1]
     section = PAGE[PAGE.index("## DeepSeek sparse attention") :]
     found = sparse.errors(sparse.held_out(), flat=False)
     assert found.markdown() in section
     for row in found.rows:  # vLLM's steps hold more than the kernel
-        assert float(row[found.index("size")].rstrip("%")) < (35 if row[found.index("launch")].endswith("step") else 20)
+        assert float(row[found.index("size")].rstrip("%")) < (
+            35 if row[found.index("launch")].endswith("step") else 20
+        )
 
 
 def test_every_file_is_described_and_every_row_left_out_has_a_reason(others: ModuleType) -> None:
@@ -83,7 +87,9 @@ def test_what_a_b200s_slices_see(others: ModuleType) -> None:
     section = others.multicast_section()
     assert "\n".join(section) in PAGE
     cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section if line[:3].strip("| ").isdigit()
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section
+        if line[:3].strip("| ").isdigit()
     ]
     shares = {row[0]: [float(cell.split()[0]) for cell in row[1:]] for row in cells}
     assert len(shares) == 10

@@ -34,18 +34,26 @@ def test_tables_of_our_own_have_none() -> None:
 def test_counters_of_an_a100_and_an_l4_are_met() -> None:
     of_gpu = {one.gpu: one for one in judge(NAMES[name] for name in COUNTERS).gpus}
     a100, l4 = of_gpu["a100-sxm-80gb"], of_gpu["l4"]
-    assert (a100.rows["bytes"], l4.rows["bytes"]) == (21, 3)  # two of the L4's five rows are fitted on
+    assert (a100.rows["bytes"], l4.rows["bytes"]) == (
+        21,
+        3,
+    )  # two of the L4's five rows are fitted on
     assert (a100.median_error["bytes"] or 0) < 0.005
     assert (l4.median_error["bytes"] or 0) < 0.04
     assert l4.inside == 1.0
 
 
 def test_without_check_bits_an_l4_is_further_off() -> None:
-    with_ecc, without = (judge([NAMES[COUNTERS[1]]], ecc=state).gpus[0].median_error for state in ("delivered", "off"))
+    with_ecc, without = (
+        judge([NAMES[COUNTERS[1]]], ecc=state).gpus[0].median_error
+        for state in ("delivered", "off")
+    )
     assert (without["bytes"] or 0) > 4 * (with_ecc["bytes"] or 0)
 
 
-def test_one_command_takes_a_table_as_its_author_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_takes_a_table_as_its_author_wrote_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     table = str(NAMES["t4_attention_times.csv"])
     assert main(["validate", "--measurements", table, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -37,7 +37,9 @@ def test_readme_says_how_far_times_of_the_drawn_calls_are_off() -> None:
     _, mean, *_ = row("Times of calls, under the profiler", "all", "30 us and longer")
     h100, h200 = (f"{float(one):.1f}" for one in mean)
     said = f"{h100} % off on the H100 and {h200} % on the H200, in the mean"
-    assert said in README.read_text(encoding="utf-8"), f"docs/generated/random-draws.md says: {said}"
+    assert said in README.read_text(encoding="utf-8"), (
+        f"docs/generated/random-draws.md says: {said}"
+    )
 
 
 def test_the_page_is_of_the_newest_draws() -> None:
@@ -49,5 +51,7 @@ def test_the_page_is_of_the_newest_draws() -> None:
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     found = script()
-    page = found.page([found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", brief=True)
+    page = found.page(
+        [found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", brief=True
+    )
     assert page == PAGE.read_text(encoding="utf-8")

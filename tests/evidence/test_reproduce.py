@@ -16,7 +16,18 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row, paper, reproduce, sections
 
-KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note", "mistake", "verdict"]
+KEYS = [
+    "section",
+    "claim",
+    "claimed",
+    "computed",
+    "unit",
+    "ratio",
+    "arithmetic",
+    "note",
+    "mistake",
+    "verdict",
+]
 
 SECTIONS = ("AG", slow("BDF"))
 """Those that take seconds, together; C and E take minutes, and their own files hold them."""
@@ -98,7 +109,10 @@ def test_a_table_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert [r.claim for r in rows] == ["a at 1,024", "b at 1,024", "a at 4,096", "b at 4,096",
                                        "over the compulsory bytes", "the most, at 1024"]  # fmt: skip
     # Q and O once, K and V once a block of 128 queries
-    assert [r.computed for r in rows[::2][:2]] == [(2 + 2 * 8) * u / 1e6, (2 + 2 * 32) * 4 * u / 1e6]
+    assert [r.computed for r in rows[::2][:2]] == [
+        (2 + 2 * 8) * u / 1e6,
+        (2 + 2 * 32) * 4 * u / 1e6,
+    ]
     assert [r.claimed for r in rows] == [1.0, 1.0, 2.0, 2.0, None, None]
     assert rows[0].arithmetic == f"128x64, {18 * u / 1e9:.3f} GB"
     assert rows[4].computed == 18 / 4
@@ -133,7 +147,9 @@ def test_article_numbers() -> None:
     assert find("traffic at 4,096", "standard over flash").computed == 1 + 4096 / 128
     assert find("traffic at 16,384", "standard over flash").computed == 1 + 16384 / 128
     assert find("memory at 4,096").computed == 1 + 4096 / (4 * 128)
-    assert find("shared memory of a CTA").computed == (4 * 128 * 128 * 2 + 2 * 128 * 4) / 1024 == 129
+    assert (
+        find("shared memory of a CTA").computed == (4 * 128 * 128 * 2 + 2 * 128 * 4) / 1024 == 129
+    )
 
 
 @pytest.mark.parametrize(("tokens", "claimed"), [(4096, 33), (16384, 129)])
@@ -142,7 +158,9 @@ def test_the_ratio_holds_at_hbm_and_not_between_sms_and_l2(tokens: int, claimed:
     l2 = find(f"traffic at {tokens:,}", "predicted at SM<->L2").computed
     assert hbm == pytest.approx(claimed, rel=0.01)
     assert l2 is not None
-    assert 2 < l2 < 4  # flash reads K and V once a block of 128 queries: N/128 x 2 u against 4 N/d u and more
+    assert (
+        2 < l2 < 4
+    )  # flash reads K and V once a block of 128 queries: N/128 x 2 u against 4 N/d u and more
     assert "re-read" in find(f"traffic at {tokens:,}", "standard over flash").note
 
 
@@ -160,7 +178,9 @@ def test_the_ratio_holds_at_hbm_and_not_between_sms_and_l2(tokens: int, claimed:
         (("in forward only",), 18, 12, 40.27),
     ],
 )
-def test_standard_of_figure_2(words: tuple[str, ...], passes: int, vectors: int, printed: float) -> None:
+def test_standard_of_figure_2(
+    words: tuple[str, ...], passes: int, vectors: int, printed: float
+) -> None:
     computed = find("standard, GB", *words).computed
     assert computed == (passes * NN + vectors * U) / 1e9
     assert computed == pytest.approx(printed, abs=0.05)
@@ -207,7 +227,9 @@ def test_every_published_run_time_stands_beside_a_prediction() -> None:
 
 
 def test_h200_counters_stand_beside_the_estimate() -> None:
-    assert find("measured on an H200, flash", "read").claimed == 2.02091  # h200_chains.csv, flash_fwdbwd, 64 x 16
+    assert (
+        find("measured on an H200, flash", "read").claimed == 2.02091
+    )  # h200_chains.csv, flash_fwdbwd, 64 x 16
     assert find("measured on an H200, naive, fwd+bwd", "read").ratio == pytest.approx(1, rel=0.02)
 
 
@@ -226,12 +248,17 @@ def test_other_tools(tokens: int) -> None:
     assert find("AccelForge", "164 KiB", n).computed == (2 + 2 * tokens // 256) * u / 1e6
     assert find("AccelForge", "40 MiB", n).computed == 4 * u / 1e6
     # Ours adds one fp32 log-sum-exp a row to the oracle's bytes.
-    assert find("iosim, fa2, SM<->L2", n).computed == ((2 + 2 * tokens // 128) * u + 32 * tokens * 4) / 1e6
+    assert (
+        find("iosim, fa2, SM<->L2", n).computed
+        == ((2 + 2 * tokens // 128) * u + 32 * tokens * 4) / 1e6
+    )
     for tool in ("LLM-Viewer, no flash", "LLM-Viewer, flash", "GenZ, everything", "GenZ, flash", "AccelForge",
                  "compulsory"):  # fmt: skip
         rows = [r for r in reproduced.rows("G") if r.claim.startswith(tool) and r.claim.endswith(n)]
         assert rows
-        assert all(r.ratio == pytest.approx(1, abs=0.0016) for r in rows)  # the tables round to a tenth of a MB
+        assert all(
+            r.ratio == pytest.approx(1, abs=0.0016) for r in rows
+        )  # the tables round to a tenth of a MB
 
 
 def test_what_cannot_be_reproduced_says_so() -> None:

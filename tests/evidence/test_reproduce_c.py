@@ -56,7 +56,9 @@ def test_half_precision_is_the_closest_reading() -> None:
     assert "closest" in find("an L4, time saved; read as", best.name).note
 
 
-@pytest.mark.parametrize("reading", [r for r in READINGS if r.base.attention == "naive"], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "reading", [r for r in READINGS if r.base.attention == "naive"], ids=lambda r: r.name
+)
 def test_eager_attention_cannot_save_the_same_share_everywhere(reading) -> None:  # type: ignore[no-untyped-def]
     memory = [cell.saved["memory"] for cell in grid(reading)]
     assert max(memory) - min(memory) > 0.25

@@ -25,7 +25,9 @@ def test_every_row_says_how_or_why() -> None:
     assert len(mine) == len({r.claim for r in mine})
 
 
-@pytest.mark.parametrize(("shape", "h", "d"), [("4 heads of 96", 4, 96), ("12 heads of 64", 12, 64)])
+@pytest.mark.parametrize(
+    ("shape", "h", "d"), [("4 heads of 96", 4, 96), ("12 heads of 64", 12, 64)]
+)
 def test_savings_that_no_gpu_changes(shape: str, h: int, d: int) -> None:
     n = 1024
     assert find("operations saved", shape).computed == pytest.approx(2 * h / (h + 1))
@@ -51,7 +53,9 @@ def test_l2_bytes_of_the_fused_kernel() -> None:
     one = 8 * 1024 * 64 * 2
     plain = 12 * (2 + 2 * 8) * one + 8 * 12 * 1024 * 4  # flash writes an fp32 a row
     shared = 3 * one + 3 * 8 * one + 12 * 8 * one + 12 * one
-    assert find("SM<->L2 bytes saved, fused, t4", "12 heads").computed == pytest.approx(plain / shared)
+    assert find("SM<->L2 bytes saved, fused, t4", "12 heads").computed == pytest.approx(
+        plain / shared
+    )
 
 
 def test_published_figures_of_networks_are_named_and_not_claimed() -> None:

@@ -35,7 +35,11 @@ STATED_BY_COUNTED_ROWS = {"persistent_ctas", "spill", "overheads", "backward", "
 
 
 def unlike(one: Kernel, other: Kernel) -> set[str]:
-    return {field.name for field in fields(Kernel) if getattr(one, field.name) != getattr(other, field.name)}
+    return {
+        field.name
+        for field in fields(Kernel)
+        if getattr(one, field.name) != getattr(other, field.name)
+    }
 
 
 @pytest.fixture
@@ -62,11 +66,16 @@ def timed(stride: int) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("stride", every(8))
-def test_timed_rows_are_held_against_what_the_catalog_resolves(resolved: list[Kernel], stride: int) -> None:
+def test_timed_rows_are_held_against_what_the_catalog_resolves(
+    resolved: list[Kernel], stride: int
+) -> None:
     number = 0
     for number, case in enumerate(timed(stride), 1):  # noqa: B007
         assert resolved, case.name
-        assert unlike(case.call.kernel, resolved[-1]) <= STATED_BY_TIMED_ROWS, (case.name, case.number)
+        assert unlike(case.call.kernel, resolved[-1]) <= STATED_BY_TIMED_ROWS, (
+            case.name,
+            case.number,
+        )
     assert number > 1000 / stride
 
 
@@ -82,7 +91,10 @@ def test_counted_rows_are_held_against_what_the_catalog_resolves(file: str, stri
             continue
         name = match.OWN.get(row.implementation, row.implementation)
         shipped = resolve(name, case.problem, H200, match.overrides_of(row))
-        assert unlike(case.kernel, shipped) <= STATED_BY_COUNTED_ROWS, (row.call, row.implementation)
+        assert unlike(case.kernel, shipped) <= STATED_BY_COUNTED_ROWS, (
+            row.call,
+            row.implementation,
+        )
         number += 1
     assert number > 100 / stride
 
@@ -97,8 +109,12 @@ def test_nothing_of_the_evidence_builds_a_kernel_by_hand() -> None:
         assert built(ast.parse(path.read_text(encoding="utf-8"))) == [], path
 
 
-@pytest.mark.parametrize(("tile", "unit"), [((32, 32), MatrixUnit.MMA_SYNC), ((64, 64), MatrixUnit.WGMMA)])
-def test_the_shipped_triton_has_the_unit_that_its_tile_runs_on(tile: tuple[int, int], unit: MatrixUnit) -> None:
+@pytest.mark.parametrize(
+    ("tile", "unit"), [((32, 32), MatrixUnit.MMA_SYNC), ((64, 64), MatrixUnit.WGMMA)]
+)
+def test_the_shipped_triton_has_the_unit_that_its_tile_runs_on(
+    tile: tuple[int, int], unit: MatrixUnit
+) -> None:
     """Tiles of 32 rows run at mma.sync's speed (experiments/measurements/triton_tiles_d64_time.csv)."""
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64)
     assert resolve("triton", problem, H200, Overrides(tile=tile)).matrix_unit is unit

@@ -18,10 +18,18 @@ def times() -> ModuleType:
 
 def test_half_of_each_cell_is_held_out(times: ModuleType) -> None:
     halves = {held: times.rows(held) for held in (False, True)}
-    counts = {held: Counter(tuple(row[name] for name in times.CELL) for row in rows) for held, rows in halves.items()}
+    counts = {
+        held: Counter(tuple(row[name] for name in times.CELL) for row in rows)
+        for held, rows in halves.items()
+    }
     assert set(counts[False]) >= set(counts[True])
-    assert all(0 <= n - counts[True][cell] <= 1 and n <= times.DRAWN / 2 for cell, n in counts[False].items())
-    every = [tuple(row[name] for name in times.COLUMNS[:-1]) for rows in halves.values() for row in rows]
+    assert all(
+        0 <= n - counts[True][cell] <= 1 and n <= times.DRAWN / 2
+        for cell, n in counts[False].items()
+    )
+    every = [
+        tuple(row[name] for name in times.COLUMNS[:-1]) for rows in halves.values() for row in rows
+    ]
     assert len(every) == len(set(every)) > 4000
     assert {row["gpu"] for row in halves[True]} == set(times.GPUS)
     assert not any(row.missing for row in halves[True])
@@ -64,16 +72,26 @@ def test_no_time_reaches_its_prediction(times: ModuleType) -> None:
 def test_replays_begin_at_turns_on_blackwell(times: ModuleType) -> None:
     """What lies between two turns is measured as the later one; calls elsewhere are as long as they are."""
     for row in times.rows()[::40]:
-        if (seconds := times._error(row)) and not isinstance(seconds, str) and row["gpu"] in (*times.GRACE, "b200_sxm"):
-            turns = (row.predicted_s() - times.ALONE_S / times.REPLAYS[row["framework"]]) / times.TURN_S
+        if (
+            (seconds := times._error(row))
+            and not isinstance(seconds, str)
+            and row["gpu"] in (*times.GRACE, "b200_sxm")
+        ):
+            turns = (
+                row.predicted_s() - times.ALONE_S / times.REPLAYS[row["framework"]]
+            ) / times.TURN_S
             assert turns == pytest.approx(round(turns), abs=1e-6)
 
 
 def test_long_loads_run_at_the_sustained_clock(times: ModuleType) -> None:
     """Of an L40S: slower in the mean of its replays than one call is."""
-    longest = max((row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s)
+    longest = max(
+        (row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s
+    )
     assert longest.predicted_s() > 1.1 * longest._seconds("boost")
-    shortest = min((row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s)
+    shortest = min(
+        (row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s
+    )
     assert shortest.predicted_s() == shortest._seconds("boost")
 
 

@@ -54,8 +54,12 @@ def some_calls(path: str, *numbers: int) -> Table:
 
 @cache
 def shipped() -> Comparison:
-    with patch.dict(os.environ, IOSIM_CACHE=os.environ[KEPT_REPLAYS]):  # the README's command plays the same
-        return compare([row for path in default_files() for row in read(path)], load_profile("h200"))
+    with patch.dict(
+        os.environ, IOSIM_CACHE=os.environ[KEPT_REPLAYS]
+    ):  # the README's command plays the same
+        return compare(
+            [row for path in default_files() for row in read(path)], load_profile("h200")
+        )
 
 
 def launches(quantity: str) -> list[Residual]:
@@ -68,9 +72,13 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A few cheap calls of every kind: fused, split, backward, one without a model."""
     some = [r for r in reversed(table(LIBRARY)) if r["seq_q"] in ("1", "2048", "4096")]
     kinds = {(r["implementation"], r["seq_q"], int(r["call"]) % 2): int(r["call"]) for r in some}
-    wanted = {n for (name, *_), n in kinds.items() if name not in ("pytorch_flex", "cudnn_backward")}
+    wanted = {
+        n for (name, *_), n in kinds.items() if name not in ("pytorch_flex", "cudnn_backward")
+    }
     unknown = {**table(LIBRARY)[0], "call": "999", "implementation": "mystery"}
-    return write(tmp_path_factory.mktemp("validate") / "some.csv", [*some_calls(LIBRARY, *wanted), unknown])
+    return write(
+        tmp_path_factory.mktemp("validate") / "some.csv", [*some_calls(LIBRARY, *wanted), unknown]
+    )
 
 
 def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -102,7 +110,9 @@ def test_json_holds_the_contract(small_file: str, capsys: pytest.CaptureFixture[
             assert {"n", "median", "p95", "max"} <= set(made[part][quantity])
     counted = sum(part[q]["n"] for part in (made["summary"], made["summary_spills"]) for q in part)
     assert counted == sum(r["error"] is not None for r in made["rows"])
-    assert sum(s["n"] for s in made["summary_small"].values()) == sum(r["error"] is None for r in made["rows"])
+    assert sum(s["n"] for s in made["summary_small"].values()) == sum(
+        r["error"] is None for r in made["rows"]
+    )
     assert [s["reason"] for s in made["skipped"]] == ["no model for 'mystery'"]
 
 
@@ -119,7 +129,11 @@ def test_every_row_is_compared_or_skipped() -> None:
 @pytest.mark.slow
 def test_predictions_are_those_of_predict(capsys: pytest.CaptureFixture[str]) -> None:
     """One launch from an empty L2 is what `iosim predict` prints."""
-    row = next(r for r in launches("hbm_read") if r.row.implementation == "cudnn" and r.problem.mask == "none")
+    row = next(
+        r
+        for r in launches("hbm_read")
+        if r.row.implementation == "cudnn" and r.problem.mask == "none"
+    )
     p = row.problem
     argv = ["predict", "--gpu", "h200", "--kernel", "cudnn", "--batch", str(p.batch), "--heads", str(p.heads),
             "--kv-heads", str(p.kv_heads), "--seq-len", str(p.seq_q), "--seq-len-k", str(p.seq_k), "--head-dim",
@@ -132,11 +146,33 @@ def test_predictions_are_those_of_predict(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("form", quick_first(["csv", "html", "table", "md"], 2))
 def test_other_formats(form: str, small_file: str, tmp_path: Path) -> None:
     out = tmp_path / f"out.{form}"
-    assert main(["validate", "--measurements", small_file, "--format", form, "--split", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "validate",
+                "--measurements",
+                small_file,
+                "--format",
+                form,
+                "--split",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     text = out.read_text(encoding="utf-8")
     if form == "csv":
         rows = table(str(out))
-        assert {"implementation", "quantity", "measured", "predicted", "error", "regime", "seq_q"} <= set(rows[0])
+        assert {
+            "implementation",
+            "quantity",
+            "measured",
+            "predicted",
+            "error",
+            "regime",
+            "seq_q",
+        } <= set(rows[0])
         return
     assert "no model for" in text
     assert "Odd calls, without spills (constants were fitted on these)" in text
@@ -165,22 +201,35 @@ def test_shared_memory_is_compared_where_it_is_counted_and_described(
     assert told["summary"]["smem"]["n"] + told["summary_spills"].get("smem", {"n": 0})["n"] == 3
     assert 0 < max(r["error"] for r in found.values()) < 0.1
     by_name = told["by_implementation"]
-    assert {name for name in by_name if "smem" in by_name[name]} == {"cudnn", "pytorch_mem_efficient"}
+    assert {name for name in by_name if "smem" in by_name[name]} == {
+        "cudnn",
+        "pytorch_mem_efficient",
+    }
     assert told["gates"][0]["quantity"] == "smem"
     assert told["gates"][0]["holds"]
     assert main(["validate", *asked]) == 0
     text = capsys.readouterr().out
     assert "Largest errors: shared memory" in text
-    assert [line for line in text.splitlines() if line.startswith("pytorch_mem_efficient  shared memory")]
+    assert [
+        line
+        for line in text.splitlines()
+        if line.startswith("pytorch_mem_efficient  shared memory")
+    ]
     assert main(["validate", *asked, "--format", "csv"]) == 0
-    assert sum(r["quantity"] == "smem" for r in csv.DictReader(capsys.readouterr().out.splitlines())) == 3
+    assert (
+        sum(r["quantity"] == "smem" for r in csv.DictReader(capsys.readouterr().out.splitlines()))
+        == 3
+    )
 
 
 def test_halves_are_by_call(small_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = answer(capsys, "--measurements", small_file, "--split")
     for quantity in QUANTITIES:
         for part, whole in (("", "summary"), ("_spills", "summary_spills")):
-            counts = [made["split"][f"{half}{part}"].get(quantity, {"n": 0})["n"] for half in ("odd", "even")]
+            counts = [
+                made["split"][f"{half}{part}"].get(quantity, {"n": 0})["n"]
+                for half in ("odd", "even")
+            ]
             assert sum(counts) == made[whole].get(quantity, {"n": 0})["n"]
 
 
@@ -197,7 +246,9 @@ def test_summary_statistics() -> None:
 
 def test_gate_passes_and_fails(small_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["validate", "--measurements", small_file]
-    assert main([*argv, "--fail-above", "hbm_read=50%", "--fail-above", "l2_read:median=0.001"]) == 0
+    assert (
+        main([*argv, "--fail-above", "hbm_read=50%", "--fail-above", "l2_read:median=0.001"]) == 0
+    )
     assert capsys.readouterr().err == ""
     assert main([*argv, "--fail-above", "time=0.0001%", "--fail-above", "hbm_read=50%"]) == 1
     captured = capsys.readouterr()
@@ -207,7 +258,9 @@ def test_gate_passes_and_fails(small_file: str, capsys: pytest.CaptureFixture[st
 
 
 def test_gate_on_what_no_row_compares_fails(tmp_path: Path) -> None:
-    path = write(tmp_path / "chain.csv", [r for r in table(CHAINS) if r["implementation"] == "flash"][:1])
+    path = write(
+        tmp_path / "chain.csv", [r for r in table(CHAINS) if r["implementation"] == "flash"][:1]
+    )
     assert main(["validate", "--measurements", path, "--fail-above", "time=50%"]) == 1
 
 
@@ -276,11 +329,15 @@ def test_l2_without_spills(quantity: str) -> None:
 
 @pytest.mark.slow
 def test_spilling_kernels() -> None:
-    rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
+    rows = [
+        r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain
+    ]
     assert len(rows) > 60
     assert statistic(rows, "median") <= 0.005
     assert statistic(rows, "p95") <= 0.12
-    assert statistic(rows, "max") <= 0.33  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
+    assert (
+        statistic(rows, "max") <= 0.33
+    )  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
 
 
 @pytest.mark.slow
@@ -289,7 +346,9 @@ def test_chains(quantity: str) -> None:
     rows = [r for r in shipped().residuals if r.row.chain and r.quantity == quantity]
     assert len(rows) == 17
     for r in rows:
-        most = 0.2 if r.row.call == 17 else 0.1  # both passes over 1,024 heads: spills that wait in the L2
+        most = (
+            0.2 if r.row.call == 17 else 0.1
+        )  # both passes over 1,024 heads: spills that wait in the L2
         assert abs(r.difference) <= max(most * r.measured, 2 * MB), r.row.call
 
 
@@ -327,7 +386,9 @@ def test_settings_of_own_kernels_reach_the_model() -> None:
     for members in calls(read(OWN)):
         f = members[0].facts
         if members[0].implementation == "flash_fwd" and f["splits"] == "1" and len(members) == 1:
-            found[(f["order"], f["heavy_first"], f["section"], f["direction"], f["persistent"])] = members
+            found[(f["order"], f["heavy_first"], f["section"], f["direction"], f["persistent"])] = (
+                members
+            )
     assert len(found) > 30
     for (order, heavy, section, direction, persistent), members in found.items():
         case = match(members, profile)
@@ -344,9 +405,15 @@ def test_settings_of_own_kernels_reach_the_model() -> None:
 
 def test_own_kernels_between_sms_and_l2() -> None:
     """Counted bytes of a spread of the project's kernels, whose sources are known, to the counters' own precision."""
-    picked = [c for c in calls(read(OWN)) if c[0].implementation == "flash_fwd" and int(c[0].facts["seq_q"]) <= 4097]
+    picked = [
+        c
+        for c in calls(read(OWN))
+        if c[0].implementation == "flash_fwd" and int(c[0].facts["seq_q"]) <= 4097
+    ]
     made = compare([row for c in picked[::7] for row in c], load_profile("h200"))
-    reads = [r for r in made.residuals if r.quantity == "l2_read" and r.launch == "main" and not r.spills]
+    reads = [
+        r for r in made.residuals if r.quantity == "l2_read" and r.launch == "main" and not r.spills
+    ]
     assert len(reads) > 20
     for r in reads:
         if r.row.call in (3, 127):
@@ -359,13 +426,19 @@ def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
     of log-sum-exp, four rows a CTA."""
     own = [c for c in calls(read(OWN)) if not c[0].facts["note"]]
     minimal = [row for c in own for row in c if row.implementation == "minimal"]
-    writes = [r for r in compare(minimal, load_profile("h200")).residuals if r.quantity == "l2_write"]
+    writes = [
+        r for r in compare(minimal, load_profile("h200")).residuals if r.quantity == "l2_write"
+    ]
     assert len(writes) == 6
     for r in writes:
         p = r.problem
         # a key block: 32 bytes an element of O, 4 bytes each of sum and maximum a row
-        assert r.predicted == r.measured == p.heads * (p.seq_q // 32) * p.seq_q * (32 * p.head_dim + 8)
-    backward = [c for c in own if c[0].implementation == "flash_bwd" and int(c[0].facts["seq_q"]) <= 2048]
+        assert (
+            r.predicted == r.measured == p.heads * (p.seq_q // 32) * p.seq_q * (32 * p.head_dim + 8)
+        )
+    backward = [
+        c for c in own if c[0].implementation == "flash_bwd" and int(c[0].facts["seq_q"]) <= 2048
+    ]
     found = compare([row for c in backward for row in c], load_profile("h200")).residuals
     sums = [r for r in found if r.launch == "bwd.dot" and r.quantity == "l2_read"]
     assert len(sums) >= 10
@@ -384,7 +457,9 @@ def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
      ({"block_k": ""}, "needs block_q and block_k"), ({"splits": "2"}, "the model has 2 launches"),
      ({"launch": "2"}, "not 1 to 1"), ({"seq_q": "16777216", "seq_k": "16777216"}, "pairs of tiles")],
 )  # fmt: skip
-def test_rows_without_a_model_are_skipped_with_a_reason(change: dict[str, str], reason: str, tmp_path: Path) -> None:
+def test_rows_without_a_model_are_skipped_with_a_reason(
+    change: dict[str, str], reason: str, tmp_path: Path
+) -> None:
     own = set(change) & {"grid", "block", "registers", "spill_store_bytes", "block_k", "splits"}
     rows = table(OWN if own else LIBRARY)
     row = next(r for r in rows if r.get("persistent") == "1" or r["implementation"] == "cudnn")
@@ -398,7 +473,9 @@ def test_another_number_of_launches_is_skipped(tmp_path: Path) -> None:
     call = [r for r in rows if r["call"] == rows[0]["call"]]
     made = compare(read(write(tmp_path / "cut.csv", call[:-1])), load_profile("h200"))
     assert not made.residuals
-    assert {s.reason.split(" (")[0] for s in made.skipped} == {f"the model has {len(call)} launches"}
+    assert {s.reason.split(" (")[0] for s in made.skipped} == {
+        f"the model has {len(call)} launches"
+    }
 
 
 # Bad files
@@ -413,7 +490,9 @@ def refused_table(capsys: pytest.CaptureFixture[str], path: str) -> str:
     [(b"", "is empty"), (b"\n\n", "lacks the columns"), (b"call,launch\n1,1\n", "lacks the columns implementation"),
      (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"), (b"a\0b\n", "null bytes"), (b'"a\n', "no CSV table")],
 )  # fmt: skip
-def test_files_that_are_no_table(content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_no_table(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
     assert said in refused_table(capsys, str(path))
@@ -425,7 +504,9 @@ def test_places_that_are_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("column", [*LAUNCH_COLUMNS, *NEEDED])
-def test_a_missing_column_is_named(column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_column_is_named(
+    column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{k: v for k, v in r.items() if k != column} for r in table(LIBRARY)[:1]]
     assert column in refused_table(capsys, write(tmp_path / "cut.csv", rows))
 
@@ -436,12 +517,16 @@ def test_a_missing_column_is_named(column: str, tmp_path: Path, capsys: pytest.C
      ("seq_q", "9" * 18), ("causal", "yes"), ("hbm_read", "1e6"), ("hbm_read", "9" * 19), ("l2_read", "-1"),
      ("seconds", "nan"), ("seconds", "soon"), ("dtype", "int4"), ("kv_heads", "3"), ("registers", "x")],
 )  # fmt: skip
-def test_a_wrong_value_is_named(column: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_named(
+    column: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     row = {**table(LIBRARY)[0], column: value}
     assert column in refused_table(capsys, write(tmp_path / "bad.csv", [row])).replace("INPUT", "")
 
 
-def test_rows_that_do_not_fit_their_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_do_not_fit_their_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = table(LIBRARY)[:1]
     assert "stands twice" in refused_table(capsys, write(tmp_path / "twice.csv", rows * 2))
     path = tmp_path / "short.csv"
@@ -467,7 +552,9 @@ def spilling(tmp_path_factory: pytest.TempPathFactory) -> str:
     with (default_files()[0]).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     short = [r for r in rows if int(r["hbm_read"]) > 10**7 and int(r["seq_q"]) <= 4096]
-    kept = [next(r for r in short if r["implementation"] == name) for name in ("cudnn", "pytorch_flash")]
+    kept = [
+        next(r for r in short if r["implementation"] == name) for name in ("cudnn", "pytorch_flash")
+    ]
     place = folder / "rows.csv"
     with place.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -481,7 +568,9 @@ def test_a_gate_says_which_rows_it_leaves_out_and_can_count_them(
 ) -> None:
     gate = ["validate", "--measurements", spilling, "--fail-above", "hbm_read=50%"]
     assert main(gate) == 0
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--fail-above")]
+    (said,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("--fail-above")
+    ]
     assert "1 rows with spills are left out (pytorch_flash)" in said
     assert "--with-spills" in said
     held = {}
@@ -506,11 +595,17 @@ def test_shipped_rows_are_not_compared_with_another_gpu_unless_asked(
 ) -> None:
     refused(capsys, ["validate", "--gpu", "a100"], "--gpu a100", "h200-sxm", "--across")
     shipped = str(own_file())
-    refused(capsys, ["validate", "--gpu", "h100", "--measurements", shipped], "--gpu h100", "--across")
-    assert main(["validate", "--gpu", "h100", "--measurements", spilling]) == 0  # a table of one's own
+    refused(
+        capsys, ["validate", "--gpu", "h100", "--measurements", shipped], "--gpu h100", "--across"
+    )
+    assert (
+        main(["validate", "--gpu", "h100", "--measurements", spilling]) == 0
+    )  # a table of one's own
 
 
-def test_where_nothing_matches_the_command_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_where_nothing_matches_the_command_fails(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with default_files()[0].open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[:1]
     rows[0]["implementation"] = "nobody's"

@@ -30,7 +30,9 @@ from iosim.hardware.profile import load_profile
 DATA = ROOT / "tests" / "data"
 USER = DATA / "ncu_user.csv"
 TEXT = USER.read_text()
-ALL = Given(batch=None, heads=8, seqs=(1000, 2048, 4096), head_dims=(64, 128), dtype="bf16", causal=True)
+ALL = Given(
+    batch=None, heads=8, seqs=(1000, 2048, 4096), head_dims=(64, 128), dtype="bf16", causal=True
+)
 
 ELEMENT = "cutlass::bfloat16_t"
 FLASH = (
@@ -52,7 +54,9 @@ SPLIT = (
     f"Flash_kernel_traits<128, 64, 128, 4, {ELEMENT}>>, 0, 0, 0, 0, 1, 0, %d, 0>(pytorch_flash::Flash_fwd_params)"
 )
 CUTLASS = "fmha_cutlassF_%s_sm80(PyTorchMemEffAttention::AttentionKernel<...>::Params)"
-CUTLASS_BACKWARD = "fmha_cutlassB_%s_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<...>::Params)"
+CUTLASS_BACKWARD = (
+    "fmha_cutlassB_%s_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<...>::Params)"
+)
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_cga1x1x1_kernel0_0"
 WHOLE = FLASH % "0, 0, 0, 0, 1, 1, 0, 0"
 RAGGED = FLASH % "0, 0, 0, 0, 0, 1, 0, 0"
@@ -153,7 +157,9 @@ def test_what_a_name_and_a_grid_say(
          "do not make the 250 CTAs"),
     ],
 )  # fmt: skip
-def test_what_is_left_open_is_not_guessed(name: str, grid: tuple[int, int, int], given: Given, reason: str) -> None:
+def test_what_is_left_open_is_not_guessed(
+    name: str, grid: tuple[int, int, int], given: Given, reason: str
+) -> None:
     assert reason in unknown(name, grid, given)
 
 
@@ -200,7 +206,9 @@ def compared(found: ProfileRows) -> Comparison:
 
 def test_calls_of_the_recorded_profile(found: ProfileRows) -> None:
     """8 heads: flash at 4096 and, split, at 1000; memory-efficient likewise; what has 16 heads says so."""
-    calls = [(r.implementation, r.call, r.launch, r.facts["seq_q"], r.facts["stage"]) for r in found.rows]
+    calls = [
+        (r.implementation, r.call, r.launch, r.facts["seq_q"], r.facts["stage"]) for r in found.rows
+    ]
     assert calls == [
         ("pytorch_flash", 1, 1, "4096", "main"),
         ("pytorch_flash", 2, 1, "1000", "main"),
@@ -217,7 +225,9 @@ def test_calls_of_the_recorded_profile(found: ProfileRows) -> None:
 
 
 def test_decoding_and_backward_of_the_recorded_profile() -> None:
-    decode = read_profile(USER, Given(batch=1, heads=8, seqs=(1,), seq_k=8192, head_dims=(128,), causal=False))
+    decode = read_profile(
+        USER, Given(batch=1, heads=8, seqs=(1,), seq_k=8192, head_dims=(128,), causal=False)
+    )
     assert {(r.implementation, r.facts["seq_k"]) for r in decode.rows} == {
         ("pytorch_flash", "8192"), ("pytorch_mem_efficient", "8192"),
     }  # fmt: skip
@@ -247,7 +257,11 @@ def test_measured_bytes_are_no_inputs(found: ProfileRows, compared: Comparison) 
     rows = [[("7" if "." in c and number > 1 else c) for c in row] if number > 1 else row
             for number, row in enumerate(csv.reader(io.StringIO(TEXT)))]  # fmt: skip
     header = rows[0]
-    counters = [i for i, name in enumerate(header) if "__bytes" in name or "time" in name or "_bytes." in name]
+    counters = [
+        i
+        for i, name in enumerate(header)
+        if "__bytes" in name or "time" in name or "_bytes." in name
+    ]
     for row in rows[2:]:
         for i in counters:
             row[i] = "7"
@@ -259,7 +273,9 @@ def test_measured_bytes_are_no_inputs(found: ProfileRows, compared: Comparison) 
                 row[i] = value
     other = matched(parse_raw(written(rows))[0], ALL, "scrambled")
     again = compare(other.rows, load_profile("h200"))
-    assert [(r.predicted, r.regime) for r in again.residuals] == [(r.predicted, r.regime) for r in compared.residuals]
+    assert [(r.predicted, r.regime) for r in again.residuals] == [
+        (r.predicted, r.regime) for r in compared.residuals
+    ]
     assert {r.measured for r in again.residuals} != {r.measured for r in compared.residuals}
 
 
@@ -293,7 +309,9 @@ def test_a_counter_that_is_missing_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text(written([row[:at] + row[at + 1 :] for row in rows]))
     some = read_profile(path, ALL)
-    assert {frozenset(r.measured) for r in some.rows} == {frozenset(("hbm_read", "l2_read", "l2_write", "time"))}
+    assert {frozenset(r.measured) for r in some.rows} == {
+        frozenset(("hbm_read", "l2_read", "l2_write", "time"))
+    }
     rows[2][rows[0].index("dram__bytes_read.sum")] = "n/a"
     path.write_text(written(rows))
     assert len(read_profile(path, ALL).rows) == 5
@@ -303,7 +321,10 @@ def test_launches_of_one_call_must_follow_each_other() -> None:
     launches = parse_raw(TEXT)[0]
     main_launch, combine = launches[2], launches[3]
     fill = Profiled(
-        "void at::native::vectorized_elementwise_kernel<4>(int)", (8, 1, 1), (128, 1, 1), main_launch.metrics
+        "void at::native::vectorized_elementwise_kernel<4>(int)",
+        (8, 1, 1),
+        (128, 1, 1),
+        main_launch.metrics,
     )
     other = Profiled("gemm", (8, 1, 1), (128, 1, 1), main_launch.metrics)
     assert len(matched([main_launch, combine], ALL, "a").rows) == 2
@@ -355,19 +376,35 @@ def test_files_that_are_no_profile(
     assert "--seq-len" in refused(capsys, USER, "--seq-len", "many")
 
 
-def test_a_report_is_imported_by_the_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_imported_by_the_profiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "user.ncu-rep"
     path.write_bytes(b"NVR")
     monkeypatch.setattr(
-        "iosim.evidence.validate.profile_rows.import_report", lambda given: TEXT if given == path else ""
+        "iosim.evidence.validate.profile_rows.import_report",
+        lambda given: TEXT if given == path else "",
     )
     assert len(read_profile(path, ALL).rows) == 5
 
 
-def test_a_file_that_breaks_off_keeps_whole_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_breaks_off_keeps_whole_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cut.csv"
     path.write_text(TEXT[: TEXT.rindex("void pytorch_flash")].rstrip('"').rstrip(","))
-    argv = ["validate", "--ncu", str(path), "--seq-len", "4096", "--heads", "8", "--head-dim", "64", "--causal"]
+    argv = [
+        "validate",
+        "--ncu",
+        str(path),
+        "--seq-len",
+        "4096",
+        "--heads",
+        "8",
+        "--head-dim",
+        "64",
+        "--causal",
+    ]
     assert main([*argv, "--format", "json"]) == 0
     captured = capsys.readouterr()
     made = json.loads(captured.out)

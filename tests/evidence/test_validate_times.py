@@ -33,7 +33,9 @@ LIMITS = {
     "a30-warm": 0.08, "varlen-h100": 0.10, "varlen-a6000": 0.12,
 }  # fmt: skip
 """Mean errors on held-out rows that no change may exceed; serving stacks have a gate of their own (test_serving.py)."""
-ABLATION, BASELINES = (load_script(f"benchmarks/timing_{name}.py") for name in ("ablation", "baselines"))
+ABLATION, BASELINES = (
+    load_script(f"benchmarks/timing_{name}.py") for name in ("ablation", "baselines")
+)
 SAMPLE = ("calls", "clocks", "nvidia-blackwell", "graph", "h100-graph")
 
 
@@ -67,7 +69,9 @@ def test_no_measured_time_reaches_its_prediction(sample: list[tuple[Group, table
 
 
 @pytest.mark.slow
-def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tuple[Group, tables.Case]]) -> None:
+def test_each_mechanism_is_put_back_and_changes_what_it_should(
+    sample: list[tuple[Group, tables.Case]],
+) -> None:
     worth = {w.mechanism: w for w in ABLATION.ablation(sample)}
     assert overlap.beside(1.0, 1.0) == pytest.approx(2 ** (1 / overlap.OVERLAP_NORM))
     assert set(worth) == {m.name for m in ABLATION.MECHANISMS}
@@ -79,7 +83,9 @@ def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tupl
 def test_baselines_stand_beside_on_the_same_rows() -> None:
     found = {b.group: b for b in BASELINES.compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
     one = found["nvidia-blackwell"]
-    assert one.n == sum(row.case.number % 2 == 0 for row in rows_of(collect(1, ["nvidia-blackwell"])[0]))
+    assert one.n == sum(
+        row.case.number % 2 == 0 for row in rows_of(collect(1, ["nvidia-blackwell"])[0])
+    )
     assert one.calibrated is not None
     assert one.ours < one.calibrated < one.roofline
 
@@ -97,7 +103,9 @@ def test_groups_have_names_of_their_own_and_tables() -> None:
     assert all(group.reads and group.title for group in GROUPS)
 
 
-def test_even_rows_are_held_out_where_something_was_fitted(sample: list[tuple[Group, tables.Case]]) -> None:
+def test_even_rows_are_held_out_where_something_was_fitted(
+    sample: list[tuple[Group, tables.Case]],
+) -> None:
     for row in rows_of(sample):
         assert row.held_out == (not row.group.fitted or row.case.number % 2 == 0)
 
@@ -122,9 +130,25 @@ def test_a_table_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tuple(group for group in GROUPS if group.key == "nvidia-blackwell")
     monkeypatch.setattr("iosim.evidence.times.groups.GROUPS", kept)
-    assert main(["validate", "--times", "--every", "6", "--fail-above", "nvidia-blackwell=50%"]) == 0
+    assert (
+        main(["validate", "--times", "--every", "6", "--fail-above", "nvidia-blackwell=50%"]) == 0
+    )
     assert "held-out times" in capsys.readouterr().out
-    assert main(["validate", "--times", "--every", "6", "--format", "json", "--fail-above", "all:max=0.01%"]) == 1
+    assert (
+        main(
+            [
+                "validate",
+                "--times",
+                "--every",
+                "6",
+                "--format",
+                "json",
+                "--fail-above",
+                "all:max=0.01%",
+            ]
+        )
+        == 1
+    )
     printed = capsys.readouterr()
     assert json.loads(printed.out)["groups"][0]["group"] == "nvidia-blackwell"
     assert "is above" in printed.err
@@ -138,7 +162,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     (["--times", "--fail-above", "grph=5%"], "group 'grph' is not known"),
     (["--times", "--fail-above", "graph"], "GROUP[:STATISTIC]=LIMIT"),
 ])  # fmt: skip
-def test_what_makes_no_sense_is_refused(line: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_refused(
+    line: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["validate", *line]) == 2
     assert message in capsys.readouterr().err
 

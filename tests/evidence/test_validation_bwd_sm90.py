@@ -39,7 +39,9 @@ def rows() -> list[Row]:
 def counted(members: list[Row]) -> list[dict[str, int]]:
     """Bytes between SMs and L2 of the launches of a call."""
     case = match(members, PROFILE)
-    totals = [Call.of(case.problem, case.kernel, PROFILE, chain).counted.total for chain in case.chains]
+    totals = [
+        Call.of(case.problem, case.kernel, PROFILE, chain).counted.total for chain in case.chains
+    ]
     return [{f"l2_{d}": int(total("l2", d)) for d in ("read", "write")} for total in totals]
 
 
@@ -58,7 +60,11 @@ def test_bytes_between_sms_and_l2_of_every_launch(rows: list[Row]) -> None:
                     slack = 2e-6 if name == "l2_read" else 0.011
                 elif launch == 1 and waits and name == "l2_read":
                     slack = 0.042
-                assert row.measured[name] * (1 - slack) <= predicted <= row.measured[name], (row.call, launch, name)
+                assert row.measured[name] * (1 - slack) <= predicted <= row.measured[name], (
+                    row.call,
+                    launch,
+                    name,
+                )
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -69,8 +75,15 @@ def test_catalog_has_the_knobs_of_the_fastest(head_dim: int, mask: str) -> None:
     spec, backward = fastest(head_dim, mask), fastest_backward(head_dim, mask)
     tile, own = kernel.tile, kernel.tile_backward
     assert (tile.block_q, tile.block_k, tile.stages) == (spec.block_q, spec.block_k, spec.stages)
-    assert (kernel.cta_threads, kernel.shared_memory_bytes) == (spec.threads, spec.dynamic_shared_bytes)
-    assert (own.block_q, own.block_k, own.stages) == (backward.block_q, backward.block_k, backward.stages)
+    assert (kernel.cta_threads, kernel.shared_memory_bytes) == (
+        spec.threads,
+        spec.dynamic_shared_bytes,
+    )
+    assert (own.block_q, own.block_k, own.stages) == (
+        backward.block_q,
+        backward.block_k,
+        backward.stages,
+    )
     assert 32 * own.warps == backward.threads
 
 
@@ -83,14 +96,28 @@ def test_catalog_has_the_knobs_of_the_fastest(head_dim: int, mask: str) -> None:
         (1, 128, 128, "window", 40),
     ],
 )
-def test_backward_computes_the_gradients(kv_heads: int, seq_q: int, seq_k: int, mask: str, window: int | None) -> None:
+def test_backward_computes_the_gradients(
+    kv_heads: int, seq_q: int, seq_k: int, mask: str, window: int | None
+) -> None:
     """Grouped heads in turn, or not; and counting, the closed form and replay agree with what was touched."""
     problem = AttentionProblem(
-        heads=2, kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k, head_dim=64, mask=mask, window=window, passes="fwd+bwd"
+        heads=2,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=64,
+        mask=mask,
+        window=window,
+        passes="fwd+bwd",
     )
     kernel = resolve("flash-sm90", problem, PROFILE)
     assert disagreements(problem, kernel) == []
-    assert [x.name for x in plan(problem, kernel).launches] == ["main", "bwd.dot", "bwd.main", "bwd.convert"]
+    assert [x.name for x in plan(problem, kernel).launches] == [
+        "main",
+        "bwd.dot",
+        "bwd.main",
+        "bwd.convert",
+    ]
 
 
 def default_forwards() -> list[dict[str, str]]:
@@ -111,11 +138,15 @@ def test_forward_moves_what_was_counted() -> None:
     assert len(rows) == 24
     for row in rows:
         sizes = {name: int(row[name]) for name in ("heads", "kv_heads", "seq_q", "head_dim")}
-        problem = AttentionProblem(**sizes, mask="causal" if row["causal"] == "1" else "none", dtype="bf16")
+        problem = AttentionProblem(
+            **sizes, mask="causal" if row["causal"] == "1" else "none", dtype="bf16"
+        )
         kernel = resolve("flash-sm90", problem, PROFILE)
         total = Call.of(problem, kernel, PROFILE, plan(problem, kernel)).counted.total
         for direction in ("read", "write"):
-            assert int(total("l2", direction)) == pytest.approx(int(row[f"l2_{direction}"]), rel=1e-6)
+            assert int(total("l2", direction)) == pytest.approx(
+                int(row[f"l2_{direction}"]), rel=1e-6
+            )
 
 
 def test_ragged_grouped_queries_are_refused() -> None:

@@ -85,7 +85,10 @@ def test_deterministic_backward_between_sms_and_l2(call: int, causal: bool) -> N
     for stage in ("bwd.main", "bwd.dq"):
         for quantity in ("l2_read", "l2_write"):
             assert abs(at[call, stage, quantity].difference) <= 1000
-        assert abs(at[call, stage, "hbm_read"].difference) <= 0.01 * at[call, stage, "hbm_read"].measured
+        assert (
+            abs(at[call, stage, "hbm_read"].difference)
+            <= 0.01 * at[call, stage, "hbm_read"].measured
+        )
 
 
 @pytest.mark.parametrize("call", [607, 609])
@@ -97,7 +100,9 @@ def test_grouped_backward_between_sms_and_l2(call: int) -> None:
     d, q, k = int(f["head_dim"]), int(f["block_q"]), int(f["block_k"])
     row, pair = 2 * d, 16 * visits(4096, q, k, True)
     # K and V once for each of 4 heads; Q, dO and statistics a visit; fp32 atomics of dQ a visit
-    assert at[call, "bwd.main", "l2_read"].predicted == 4 * 2 * 4096 * row + pair * q * (2 * row + 8)
+    assert at[call, "bwd.main", "l2_read"].predicted == 4 * 2 * 4096 * row + pair * q * (
+        2 * row + 8
+    )
     assert at[call, "bwd.main", "l2_write"].predicted == 4 * 2 * 4096 * row + pair * q * 4 * d
     for quantity in ("l2_read", "l2_write"):
         assert at[call, "bwd.main", quantity].difference == 0
@@ -111,9 +116,21 @@ def test_one_split_passes_through_memory() -> None:
     """8 heads, 4 query rows on 4,096 keys, head_dim 64, bf16, built for splits and run with one."""
     at = found(members_of(114))
     # Q, K, V in; O in fp32 and a log-sum-exp, a sector for 4 rows, out
-    assert at[114, "main", "l2_read"].predicted == at[114, "main", "l2_read"].measured == 8 * (4 + 2 * 4096) * 128
-    assert at[114, "main", "l2_write"].predicted == at[114, "main", "l2_write"].measured == 8 * (4 * 256 + 32)
-    assert at[114, "combine", "l2_read"].predicted == at[114, "combine", "l2_read"].measured == 8 * (4 * 256 + 32)
+    assert (
+        at[114, "main", "l2_read"].predicted
+        == at[114, "main", "l2_read"].measured
+        == 8 * (4 + 2 * 4096) * 128
+    )
+    assert (
+        at[114, "main", "l2_write"].predicted
+        == at[114, "main", "l2_write"].measured
+        == 8 * (4 * 256 + 32)
+    )
+    assert (
+        at[114, "combine", "l2_read"].predicted
+        == at[114, "combine", "l2_read"].measured
+        == 8 * (4 * 256 + 32)
+    )
 
 
 def test_a_ragged_grouped_backward_has_no_model(tmp_path: Path) -> None:
@@ -137,7 +154,13 @@ def test_notes_of_builds_are_of_their_kernel(tmp_path: Path) -> None:
     block_k=st.integers(1, 9), left=st.none() | st.integers(0, 12), right=st.none() | st.integers(0, 6),
 )  # fmt: skip
 def test_heads_pass_one_after_the_other(
-    blocks: int, heads: int, keys: int, block_q: int, block_k: int, left: int | None, right: int | None
+    blocks: int,
+    heads: int,
+    keys: int,
+    block_q: int,
+    block_k: int,
+    left: int | None,
+    right: int | None,
 ) -> None:
     """Against brute force over pairs: which query blocks each key block visits, head by head."""
     seq = blocks * block_q
@@ -165,7 +188,11 @@ def test_time_of_the_backward_with_its_adds(monkeypatch: pytest.MonkeyPatch) -> 
     rows = members_of(576, 578, 588, 590, 600, 602)
 
     def errors() -> list[float]:
-        return [r.error or 0.0 for (_, launch, q), r in found(rows).items() if (launch, q) == ("bwd.main", "time")]
+        return [
+            r.error or 0.0
+            for (_, launch, q), r in found(rows).items()
+            if (launch, q) == ("bwd.main", "time")
+        ]
 
     assert len(errors()) == 6
     assert max(errors()) < 0.055
@@ -179,7 +206,11 @@ def test_products_of_naive_go_through_shared_memory(call: int) -> None:
     time is measured."""
     rows = members_of(call)
     with OWN.open(newline="") as file:
-        counted = {r["launch"]: int(r["smem_wavefronts"]) for r in csv.DictReader(file) if r["call"] == str(call)}
+        counted = {
+            r["launch"]: int(r["smem_wavefronts"])
+            for r in csv.DictReader(file)
+            if r["call"] == str(call)
+        }
     at = found(rows)
     for row, chain in zip(rows, match(rows, PROFILE).chains, strict=True):
         (launch,) = chain.launches

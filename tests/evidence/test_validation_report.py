@@ -65,8 +65,12 @@ def altered(r: Residual, **changes: object) -> Residual:
         ("time", 1e-3, 2e-3, True),  # only the mean counts
     ],
 )
-def test_targets_of_a_row(some: Comparison, quantity: str, measured: int, predicted: int, good: bool) -> None:
-    row = altered(some.residuals[0], quantity=quantity, measured=measured, predicted=predicted, spills=False)
+def test_targets_of_a_row(
+    some: Comparison, quantity: str, measured: int, predicted: int, good: bool
+) -> None:
+    row = altered(
+        some.residuals[0], quantity=quantity, measured=measured, predicted=predicted, spills=False
+    )
     assert TARGETS[quantity].row(row) is good
     assert misses([row]) == ([] if good else [row])
     assert misses([altered(row, spills=True)]) == []
@@ -127,9 +131,13 @@ def test_every_miss_of_a_sample_has_its_group(some: Comparison) -> None:
 def test_the_first_condition_that_holds_wins(
     some: Comparison, facts: dict[str, str], changes: dict[str, object], name: str | None
 ) -> None:
-    base = next(r for r in some.residuals if r.row.implementation == "flash_fwd" and r.launch == "main")
+    base = next(
+        r for r in some.residuals if r.row.implementation == "flash_fwd" and r.launch == "main"
+    )
     row = vars(base.row) | {"facts": {**base.row.facts, **facts}}
-    found = reason_of(altered(base, **{"quantity": "hbm_read", "row": type(base.row)(**row), **changes}), groups())
+    found = reason_of(
+        altered(base, **{"quantity": "hbm_read", "row": type(base.row)(**row), **changes}), groups()
+    )
     assert (found.name if found else None) == name
 
 
@@ -173,7 +181,9 @@ def test_every_miss_is_listed_under_a_reason(some: Comparison) -> None:
     counted = re.findall(r"^- \*\*.*?(\d+) rows, ", text, flags=re.MULTILINE)
     assert sum(map(int, counted)) == len(wrong)
     assert html(report.as_page(comparison)).count("<li><b>") == len(counted)
-    assert report.OPEN in text  # some of them, such as bytes of plain forward kernels, have no reason to miss
+    assert (
+        report.OPEN in text
+    )  # some of them, such as bytes of plain forward kernels, have no reason to miss
 
 
 def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
@@ -207,7 +217,9 @@ def test_the_same_rows_give_the_same_bytes(some: Comparison, folder: Path) -> No
     assert html(report.as_page(some)) == (folder / "validation.html").read_text(encoding="utf-8")
 
 
-def test_a_place_that_is_no_directory(some_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_is_no_directory(
+    some_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ["validate", "--measurements", str(some_file), "--report", str(tmp_path / "absent")]
     assert main(argv) == 2
     assert "is no directory" in capsys.readouterr().err

@@ -71,7 +71,9 @@ def test_knobs_that_do_not_exist_are_told(rows: list[Row], tmp_path: Path) -> No
 
 
 def test_cudnn_fetches_the_columns_that_it_is_compiled_for() -> None:
-    rows = [row for row in read(FOLDER / "h200_library_kernels_2.csv") if row.implementation == "cudnn"]
+    rows = [
+        row for row in read(FOLDER / "h200_library_kernels_2.csv") if row.implementation == "cudnn"
+    ]
     narrow = [row for row in rows if row.number("head_dim") == 96]
     assert len(narrow) == 2
     for row in narrow:
@@ -82,7 +84,9 @@ def read_errors(rows: list[Row]) -> list[float]:
     """Of bytes from HBM."""
     made = compare(rows, PROFILE)
     assert not made.skipped
-    return sorted(r.error for r in made.residuals if r.quantity == "hbm_read" and r.error is not None)
+    return sorted(
+        r.error for r in made.residuals if r.quantity == "hbm_read" and r.error is not None
+    )
 
 
 def test_reads_of_a_sample(rows: list[Row]) -> None:
@@ -107,7 +111,11 @@ def test_who_misses_waits_longer_than_a_stream_would(rows: list[Row]) -> None:
         for share in (case.kernel.hbm_share, 1.0)
     )
     assert slow.seconds > fast.seconds
-    assert row.measured["hbm_read"] < slow.traffic.total("hbm", "read") < 0.95 * fast.traffic.total("hbm", "read")
+    assert (
+        row.measured["hbm_read"]
+        < slow.traffic.total("hbm", "read")
+        < 0.95 * fast.traffic.total("hbm", "read")
+    )
 
 
 @pytest.mark.slow

@@ -9,7 +9,17 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.catalog.libraries import Overrides, cudnn, entry, entry_name, fa2, fa3, flashmla, resolve, tiled
+from iosim.catalog.libraries import (
+    Overrides,
+    cudnn,
+    entry,
+    entry_name,
+    fa2,
+    fa3,
+    flashmla,
+    resolve,
+    tiled,
+)
 from iosim.catalog.libraries.rules import rules_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
@@ -80,7 +90,11 @@ def flat(kernel: Kernel) -> Iterator[tuple[str, Any, Any]]:
         yield field.name, getattr(kernel, field.name), default_of(field)
         if field.name in backward:
             other = backward[field.name]
-            entry = f"backward_{field.name}", getattr(kernel.backward, field.name), default_of(other)
+            entry = (
+                f"backward_{field.name}",
+                getattr(kernel.backward, field.name),
+                default_of(other),
+            )
             late += [entry] if field.name == "registers" else []
             yield from [] if field.name == "registers" else [entry]
 
@@ -101,9 +115,14 @@ def described(kernel: Kernel) -> list[Any]:
             s = value
             made.append(f"{name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}")
         elif name in ("overheads", "backward_overheads"):
-            made += [f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}" for o in value]
+            made += [
+                f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}"
+                for o in value
+            ]
         elif name == "spill":
-            made += [f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"]
+            made += [
+                f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"
+            ]
         elif name == "options":
             made += [f"{o.name}={getattr(value, o.name)}" for o in dataclasses.fields(value)
                      if getattr(value, o.name) != o.default]  # fmt: skip
@@ -145,10 +164,14 @@ DECODE = [
 def decoding() -> Iterator[tuple[str, Any]]:
     """One token, or a few, against a cache: splits, packing and the tiles that go with them."""
     for kernel, gpu, kv_heads, group in DECODE:
-        for batch, tokens, keys, page in product((1, 5, 33), (1, 3), (63, 700, 4096, 70000), (None, 64, 256)):
+        for batch, tokens, keys, page in product(
+            (1, 5, 33), (1, 3), (63, 700, 4096, 70000), (None, 64, 256)
+        ):
             latent = kernel == "flashmla"
             values: dict[str, Any] = (
-                {"latent_kv": True, "head_dim": 576, "head_dim_v": 512} if latent else {"head_dim": 128}
+                {"latent_kv": True, "head_dim": 576, "head_dim_v": 512}
+                if latent
+                else {"head_dim": 128}
             )
             problem = AttentionProblem(
                 batch=batch,
@@ -170,7 +193,9 @@ def decoding() -> Iterator[tuple[str, Any]]:
 
 def asked_for() -> Iterator[tuple[str, Any]]:
     """Settings by hand."""
-    problem = AttentionProblem(heads=8, kv_heads=2, seq_q=1000, head_dim=128, dtype="bf16", mask="causal")
+    problem = AttentionProblem(
+        heads=8, kv_heads=2, seq_q=1000, head_dim=128, dtype="bf16", mask="causal"
+    )
     given: list[dict[str, Any]] = [
         {"tile": (32, 48)},
         {"tile": (32, 64), "warps": 2},
@@ -202,7 +227,13 @@ def asked_for() -> Iterator[tuple[str, Any]]:
         {"pack_group": False},
         {"append_kv": True},
     ]
-    for kernel, gpu in (("fa2", "a100"), ("fa3", "h100"), ("triton", "a100"), ("flash1", "a100"), ("cutlass", "v100")):
+    for kernel, gpu in (
+        ("fa2", "a100"),
+        ("fa3", "h100"),
+        ("triton", "a100"),
+        ("flash1", "a100"),
+        ("cutlass", "v100"),
+    ):
         one = problem.with_(dtype="fp16") if gpu == "v100" else problem
         for over in given:
             case = f"by hand {kernel} {' '.join(f'{k}={v}' for k, v in over.items())}"
@@ -240,10 +271,14 @@ def names() -> Iterator[tuple[str, Any]]:
 def borders() -> Iterator[tuple[str, Any]]:
     """Problems just inside and just outside of what a kernel takes."""
     for kernel, gpu, values in product(
-        ("fa2", "fa3", "cudnn", "cutlass", "flash", "flash1", "triton", "uniform"), ("v100", "a100", "h100"), BORDERS
+        ("fa2", "fa3", "cudnn", "cutlass", "flash", "flash1", "triton", "uniform"),
+        ("v100", "a100", "h100"),
+        BORDERS,
     ):
         dtype = "fp16"
-        p = AttentionProblem(**({"heads": 4, "seq_q": 512, "head_dim": 64, "dtype": dtype} | values))
+        p = AttentionProblem(
+            **({"heads": 4, "seq_q": 512, "head_dim": 64, "dtype": dtype} | values)
+        )
         case = f"border {kernel} {gpu} {' '.join(f'{k}={v}' for k, v in values.items())}"
         try:
             yield case, described(resolve(kernel, p, load_profile(gpu)))
@@ -270,14 +305,40 @@ def rules() -> Iterator[tuple[str, Any]]:
     """Rules by their numbers alone."""
     for width in (10, 100, 132, 216):
         tiles = sorted(
-            {1, 2, 3, 7, 8, 9, 17, width // 2, width * 4 // 5 - 1, width * 4 // 5, width * 4 // 5 + 1, width, 2 * width}
+            {
+                1,
+                2,
+                3,
+                7,
+                8,
+                9,
+                17,
+                width // 2,
+                width * 4 // 5 - 1,
+                width * 4 // 5,
+                width * 4 // 5 + 1,
+                width,
+                2 * width,
+            }
         )
         blocks = (1, 2, 3, 5, 8, 40, 127, 128, 129, 1000)
-        yield f"fa2_splits of {width}", {n: [fa2.fa2_splits(n, b, width) for b in blocks] for n in tiles}
-        yield f"cudnn_splits of {width}", {n: [cudnn.cudnn_splits(n, b, width) for b in blocks] for n in tiles}
+        yield (
+            f"fa2_splits of {width}",
+            {n: [fa2.fa2_splits(n, b, width) for b in blocks] for n in tiles},
+        )
+        yield (
+            f"cudnn_splits of {width}",
+            {n: [cudnn.cudnn_splits(n, b, width) for b in blocks] for n in tiles},
+        )
     for batch, sms, keys in product((1, 2, 3, 7, 64), (1, 78, 132), (1, 64, 640, 5000, 100_000)):
         one = AttentionProblem(
-            batch=batch, heads=128, seq_q=1, seq_k=keys, head_dim=576, head_dim_v=512, latent_kv=True
+            batch=batch,
+            heads=128,
+            seq_q=1,
+            seq_k=keys,
+            head_dim=576,
+            head_dim_v=512,
+            latent_kv=True,
         )
         found = [flashmla.flashmla_splits(one.with_(seq_q=q), sms, 64, 64) for q in (1, 2)]
         yield f"flashmla_splits {batch} {sms} {keys}", found
@@ -286,29 +347,48 @@ def rules() -> Iterator[tuple[str, Any]]:
             made = []
             for batch, tokens in product((1, 4, 13, 32), (1, 64, 129, 20000)):
                 one = AttentionProblem(
-                    batch=batch, heads=4 * group, kv_heads=4, seq_q=tokens, seq_k=keys, head_dim=128, mask=mask
+                    batch=batch,
+                    heads=4 * group,
+                    kv_heads=4,
+                    seq_q=tokens,
+                    seq_k=keys,
+                    head_dim=128,
+                    mask=mask,
                 )
                 made.append(fa3.fa3_splits(one, 132, 128, 128))
             yield f"fa3_splits {group} {mask} {keys}", made
     for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
         one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
         yield f"fa3_splits of {batch} tiles", fa3.fa3_splits(one, 132, 128, 128)
-    one = AttentionProblem(batch=17, seq_q=1, seq_k=65536, head_dim=128)  # 5 splits fill 85 % of 100 SMs, 100 all
+    one = AttentionProblem(
+        batch=17, seq_q=1, seq_k=65536, head_dim=128
+    )  # 5 splits fill 85 % of 100 SMs, 100 all
     yield "fa3_splits at the very share", fa3.fa3_splits(one, 100, 128, 128)
-    for width, heads, passes, gpu in product((16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")):
-        one = AttentionProblem(heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes)
+    for width, heads, passes, gpu in product(
+        (16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")
+    ):
+        one = AttentionProblem(
+            heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes
+        )
         try:
-            yield f"uniform {width} {heads} {passes} {gpu}", described(resolve("uniform", one, load_profile(gpu)))
+            yield (
+                f"uniform {width} {heads} {passes} {gpu}",
+                described(resolve("uniform", one, load_profile(gpu))),
+            )
         except InputError:
             yield f"uniform {width} {heads} {passes} {gpu}", "refused"
     for width, page in product((64, 65, 128, 129), (None, 128)):
-        one = AttentionProblem(heads=8, seq_q=1, seq_k=700, head_dim=width, dtype="bf16", mask="causal", page_size=page)
+        one = AttentionProblem(
+            heads=8, seq_q=1, seq_k=700, head_dim=width, dtype="bf16", mask="causal", page_size=page
+        )
         found = rules_of("fa3").as_launched(one), rules_of("fa2").as_launched(one.with_(seq_q=2))
         yield f"as launched {width} {page}", [x.mask for x in found]
     for group, page in product((2, 3, 8, 16), (None, 64, 128)):
         made = []
         for tokens, splits in product((1, 8, 43, 64, 100, 115, 128, 129, 200), (1, 2)):
-            one = AttentionProblem(heads=group, kv_heads=1, seq_q=tokens, seq_k=4096, head_dim=128, page_size=page)
+            one = AttentionProblem(
+                heads=group, kv_heads=1, seq_q=tokens, seq_k=4096, head_dim=128, page_size=page
+            )
             made.append(int(fa3.fa3_packs_group(one, splits, 128, 128)))
         yield f"fa3_packs_group {group} {page}", made
     for keys, width in product((100, 8192, 32768, 65535, 65536, 131072, 1 << 20), (64, 128)):
@@ -317,17 +397,29 @@ def rules() -> Iterator[tuple[str, Any]]:
             f"fa3_section_heads {keys} {width}",
             [fa3.fa3_section_heads(one), fa3.fa3_section_heads(one, fa3.BACKWARD_SECTION_BYTES)],
         )
-    for dtype, tokens, mask in product(("bf16", "fp8"), (128, 129, 256, 257, 384), ("none", "causal")):
+    for dtype, tokens, mask in product(
+        ("bf16", "fp8"), (128, 129, 256, 257, 384), ("none", "causal")
+    ):
         one = AttentionProblem(seq_q=tokens, mask=mask, dtype=dtype)
         found = [fa3.cluster(one, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)]
         yield f"cluster {dtype} {tokens} {mask}", found
-    for block_q, block_k, stages, latent in product((16, 128, 256), (16, 128), (1, 2), (False, True)):
+    for block_q, block_k, stages, latent in product(
+        (16, 128, 256), (16, 128), (1, 2), (False, True)
+    ):
         widths = (
-            {"head_dim": 576, "head_dim_v": 512, "latent_kv": True} if latent else {"head_dim": 192, "head_dim_v": 64}
+            {"head_dim": 576, "head_dim_v": 512, "latent_kv": True}
+            if latent
+            else {"head_dim": 192, "head_dim_v": 64}
         )
         one = AttentionProblem(heads=4, seq_q=512, dtype="bf16", **widths)
-        found = [tiled.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu)) for gpu in ("t4", "a100")]
-        yield f"fitting {block_q}x{block_k} {stages} {latent}", [[t.block_q, t.block_k, t.warps] for t in found]
+        found = [
+            tiled.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu))
+            for gpu in ("t4", "a100")
+        ]
+        yield (
+            f"fitting {block_q}x{block_k} {stages} {latent}",
+            [[t.block_q, t.block_k, t.warps] for t in found],
+        )
 
 
 def cases() -> Iterator[tuple[str, Any]]:

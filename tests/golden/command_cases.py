@@ -83,7 +83,9 @@ CALLS = (
 )
 
 
-FIRST_CALLS = tuple({line.split()[0]: line for line in reversed(CALLS) if "--section" not in line}.values())
+FIRST_CALLS = tuple(
+    {line.split()[0]: line for line in reversed(CALLS) if "--section" not in line}.values()
+)
 """The first call of each command."""
 
 

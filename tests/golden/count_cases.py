@@ -80,4 +80,7 @@ def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
         counted, least = moved(made.counted), made.bounds.to_dict()
         hbm = [sum(moved(made.capacity(start)).values()) for start in ("cold", "warm")]
         alike = moved(closed_form(made.chain)) == counted
-        yield f"{kernel} {name} {passes}{words}", [counted, made.added, least, hbm, memory(made.chain), alike]
+        yield (
+            f"{kernel} {name} {passes}{words}",
+            [counted, made.added, least, hbm, memory(made.chain), alike],
+        )

@@ -59,7 +59,9 @@ def problem(tokens: int, causal: bool, **more: Any) -> AttentionProblem:
 
 
 def schedules() -> Iterator[tuple[str, Any]]:
-    for name, gpus, causal, backward in product(SCHEDULES, (1, 2, 3, 4, 5, 8), (False, True), (False, True)):
+    for name, gpus, causal, backward in product(
+        SCHEDULES, (1, 2, 3, 4, 5, 8), (False, True), (False, True)
+    ):
         p = problem(81, causal)
         try:
             made = build(name, p, gpus, backward=backward)
@@ -78,9 +80,14 @@ def schedules() -> Iterator[tuple[str, Any]]:
         ]
         for one, overlap in (("nodes of 2", True), ("one node", False), ("shared", True)):
             line = simulate(made, p, CLUSTERS[one], seconds, overlap=overlap)
-            weighted = sum(n * (e.start_s + 2 * e.end_s + e.bytes) for n, e in enumerate(line.events, 1))
+            weighted = sum(
+                n * (e.start_s + 2 * e.end_s + e.bytes) for n, e in enumerate(line.events, 1)
+            )
             found.append([line.total_s, line.idle_fraction, len(line.events), weighted])
-        yield f"{name} {gpus} {'causal' if causal else 'none'} {'bwd' if backward else 'fwd'}", found
+        yield (
+            f"{name} {gpus} {'causal' if causal else 'none'} {'bwd' if backward else 'fwd'}",
+            found,
+        )
 
 
 def studies() -> Iterator[tuple[str, Any]]:
@@ -100,10 +107,21 @@ def studies() -> Iterator[tuple[str, Any]]:
         )
         if n % 2 and gpus > 1:
             continue
-        for one in study(p, gpus, H100, links, kernel=("fa2", "cudnn")[n % 2], overlap=n % 4 < 2, layers=1 + n % 3):
+        for one in study(
+            p,
+            gpus,
+            H100,
+            links,
+            kernel=("fa2", "cudnn")[n % 2],
+            overlap=n % 4 < 2,
+            layers=1 + n % 3,
+        ):
             made = one.to_dict()
             made.pop("title")
-            yield f"study {gpus} {passes} {where} {p.seq_q} {made.pop('name')}", [*made.values(), one.width_bytes]
+            yield (
+                f"study {gpus} {passes} {where} {p.seq_q} {made.pop('name')}",
+                [*made.values(), one.width_bytes],
+            )
 
 
 def apart() -> Iterator[tuple[str, Any]]:
@@ -115,13 +133,19 @@ def apart() -> Iterator[tuple[str, Any]]:
             collectives.spread("megatron", p, gpus, ChunkTimes(p, "fa2", H100), where),
             collectives.spread("rsa", p, gpus, ChunkTimes(p, "naive", H100), where),
         ):
-            yield f"{one.name} {tokens}", [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes]
+            yield (
+                f"{one.name} {tokens}",
+                [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes],
+            )
         yield (
             f"bytes {tokens}",
             [
                 collectives.memory_bytes("megatron", p, gpus, "fa2", H100),
                 collectives.memory_bytes("rsa", p, gpus, "naive", H100),
-                [collectives.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100) for n in ("megatron", "rsa")],
+                [
+                    collectives.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100)
+                    for n in ("megatron", "rsa")
+                ],
                 memory(build("ring", p, gpus), p).total,
                 longest_sequence("ring", p, gpus, 1 << 30),
                 [collectives.ring_collective(1000, n, where) for n in (1, 2, 7)],
@@ -129,7 +153,10 @@ def apart() -> Iterator[tuple[str, Any]]:
         )
         line = simulate(build("ring", p, gpus), p, where, seconds)
         yield f"timeline {tokens}", [line.total_s, line.compute_s, line.idle_fraction]
-        yield f"study {tokens}", [[r.name, r.seconds, r.memory_bytes] for r in study(p, gpus, H100, where)]
+        yield (
+            f"study {tokens}",
+            [[r.name, r.seconds, r.memory_bytes] for r in study(p, gpus, H100, where)],
+        )
         for heads, kv_heads in ((6, 2), (6, 3), (5, 5), (8, 1)):
             one = collectives.split_heads(problem(64, causal, heads=heads, kv_heads=kv_heads), gpus)
             yield f"heads {tokens} {heads} {kv_heads}", [one.heads, one.kv_heads]
@@ -141,14 +168,24 @@ def apart() -> Iterator[tuple[str, Any]]:
         ("offset", {"offset": 3}),
     ):
         p = AttentionProblem(
-            **({"heads": 4, "seq_q": 800, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | refused)
+            **(
+                {"heads": 4, "seq_q": 800, "head_dim": 64, "dtype": "bf16", "mask": "causal"}
+                | refused
+            )
         )
         for what, call in (
             (
                 "megatron",
-                lambda p=p: collectives.spread("megatron", p, 2, ChunkTimes(p, "fa2", H100), CLUSTERS["one node"]),
+                lambda p=p: collectives.spread(
+                    "megatron", p, 2, ChunkTimes(p, "fa2", H100), CLUSTERS["one node"]
+                ),
             ),
-            ("rsa", lambda p=p: collectives.spread("rsa", p, 2, ChunkTimes(p, "naive", H100), CLUSTERS["one node"])),
+            (
+                "rsa",
+                lambda p=p: collectives.spread(
+                    "rsa", p, 2, ChunkTimes(p, "naive", H100), CLUSTERS["one node"]
+                ),
+            ),
             ("ring", lambda p=p: build("ring", p, 2)),
         ):
             try:
@@ -190,7 +227,10 @@ def formulas() -> Iterator[tuple[str, Any]]:
                 n: round(float((a * np.cos(np.arange(a.size)).reshape(a.shape)).sum()), 6)
                 for n, a in found.outputs.items()
             }
-            yield f"run {name} {gpus} {causal} {backward}", [found.received, found.tensors, found.peak_received, sums]
+            yield (
+                f"run {name} {gpus} {causal} {backward}",
+                [found.received, found.tensors, found.peak_received, sums],
+            )
     yield "least tokens", forms.minimal_chunk_tokens(312e12, 300e9)
 
 
@@ -198,7 +238,10 @@ def links() -> Iterator[tuple[str, Any]]:
     for name, gpu in product(link_names(), ("h100", "a100", "l4", "v100")):
         try:
             one = load_link(name, load_profile(gpu))
-            yield f"link {name} {gpu}", [one.name, one.bandwidth_bytes_per_s, one.latency_s, one.seconds(10**6)]
+            yield (
+                f"link {name} {gpu}",
+                [one.name, one.bandwidth_bytes_per_s, one.latency_s, one.seconds(10**6)],
+            )
         except InputError:
             yield f"link {name} {gpu}", "refused"
     for text in ("0.001", "0.0009", "1000000", "1000001", "25", "nan", "x", "-3"):
@@ -208,13 +251,20 @@ def links() -> Iterator[tuple[str, Any]]:
         except InputError:
             yield f"link by hand {text}", "refused"
     for name, one in CLUSTERS.items():
-        routes = [[one.route(a, b)[0].name, *one.route(a, b)[1:]] for a, b in product(range(4), repeat=2) if a != b]
+        routes = [
+            [one.route(a, b)[0].name, *one.route(a, b)[1:]]
+            for a, b in product(range(4), repeat=2)
+            if a != b
+        ]
         rings = [[one.ring(n).bandwidth_bytes_per_s, one.ring(n).latency_s] for n in range(1, 10)]
         yield f"routes {name}", [routes, rings]
     for network, nodes, shared in product((None, "ib-100g"), (None, 0, 1, 4), (False, True)):
         try:
             made = cluster(H100, "nvlink", network, nodes, shared_network=shared)
-            yield f"cluster {network} {nodes} {shared}", [made.link.name, made.gpus_per_node, made.shared_network]
+            yield (
+                f"cluster {network} {nodes} {shared}",
+                [made.link.name, made.gpus_per_node, made.shared_network],
+            )
         except InputError:
             yield f"cluster {network} {nodes} {shared}", "refused"
 
@@ -229,7 +279,10 @@ def chunks() -> Iterator[tuple[str, Any]]:
                 continue
             yield f"{cut.__name__} {tokens} {parts}", [list(c) for c in made]
             pairs = [pair(a, b, causal) for a in made for b in made for causal in (False, True)]
-            yield f"pairs {cut.__name__} {tokens} {parts}", [[p.offset, p.kept, int(p.is_full)] for p in pairs]
+            yield (
+                f"pairs {cut.__name__} {tokens} {parts}",
+                [[p.offset, p.kept, int(p.is_full)] for p in pairs],
+            )
     for name in SCHEDULES:
         yield f"formula {name}", [FORMULAS[name, False], FORMULAS[name, True]]
 

@@ -56,7 +56,13 @@ def keys() -> list[str]:
     """All keys that iosim reads."""
     rows = [row for group in ("mixer", "feed", "shared") for row in table("patterns.toml")[group]]
     own = [name for kind in SPELLINGS["own"].values() for names in kind.values() for name in names]
-    states = [n for group in FAMILIES["states"].values() for one in group for names in one["keys"] for n in names]
+    states = [
+        n
+        for group in FAMILIES["states"].values()
+        for one in group
+        for names in one["keys"]
+        for n in names
+    ]
     sizes = [name for names in SIZES.values() for name in names]
     told = [
         *sizes,
@@ -72,13 +78,17 @@ def keys() -> list[str]:
 def pattern(kinds: list[str]) -> list[str]:
     """The shortest list that repeats."""
     lengths = range(1, len(kinds) + 1)
-    return kinds[: next(n for n in lengths if all(kind == kinds[i % n] for i, kind in enumerate(kinds)))]
+    return kinds[
+        : next(n for n in lengths if all(kind == kinds[i % n] for i, kind in enumerate(kinds)))
+    ]
 
 
 def kept(make: Any) -> dict[str, Any]:
     """The defaults of one class that say something."""
     plain = make().to_dict()
-    out = {key: plain[key] for key in keys() if key not in LISTS and _says(key, plain.get(key), plain)}
+    out = {
+        key: plain[key] for key in keys() if key not in LISTS and _says(key, plain.get(key), plain)
+    }
     out = derived(make, out)
     inner = plain.get("intermediate_size")
     if isinstance(inner, int) or (isinstance(inner, list) and inner):
@@ -99,10 +109,16 @@ def kept(make: Any) -> dict[str, Any]:
 
 def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
     """The defaults that stay as they are where heads and width are others."""
-    heads, hidden = (next((k for k in SIZES[what] if k in out), None) for what in ("heads", "width"))
+    heads, hidden = (
+        next((k for k in SIZES[what] if k in out), None) for what in ("heads", "width")
+    )
     direct = {name for what in DIRECT for name in SIZES[what]} | {"intermediate_size"}
     try:
-        other = make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict() if heads and hidden else out
+        other = (
+            make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict()
+            if heads and hidden
+            else out
+        )
     except Exception:  # a class that checks its sizes against each other
         other = {key: value for key, value in out.items() if key not in _following()}
     return {key: value for key, value in out.items() if key in direct or other.get(key) == value}
@@ -110,7 +126,9 @@ def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
 
 def _following() -> set[str]:
     """Sizes that follow from others in most classes."""
-    return {name for what in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[what]}
+    return {
+        name for what in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[what]
+    }
 
 
 def _says(key: str, value: Any, plain: dict[str, Any]) -> bool:
@@ -130,13 +148,21 @@ def attends(name: str, config: Any) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return "both"
     if name in DECODERS or name in lists.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return "encoder" if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES and name not in DECODERS else "decoder"
+        return (
+            "encoder"
+            if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES and name not in DECODERS
+            else "decoder"
+        )
     if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return "encoder"
     try:
         with torch.device("meta"):
             model = AutoModel.from_config(config)
-        said = {getattr(m, "is_causal", None) for m in model.modules() if "Attention" in type(m).__name__}
+        said = {
+            getattr(m, "is_causal", None)
+            for m in model.modules()
+            if "Attention" in type(m).__name__
+        }
     except Exception:  # a part that no automatic class builds, or one that needs another package
         said = set()
     if True in said and False not in said:
@@ -178,7 +204,9 @@ def main() -> None:
     logging.disable()
     warnings.simplefilter("ignore")
     made = facts()
-    types = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in made.pop("types").items())
+    types = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in made.pop("types").items()
+    )
     head = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
     PLACE.write_text(f'{{\n{head},\n "types": {{\n{types}\n }}\n}}\n', encoding="utf-8")
     print(PLACE)

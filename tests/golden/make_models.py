@@ -19,7 +19,12 @@ from typing import Any
 from iosim.integrations.models.load import preset, preset_names
 
 PLACE = Path(__file__).resolve().parent / "models.json"
-SMALL: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 512}
+SMALL: dict[str, Any] = {
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "vocab_size": 512,
+}
 OTHERS: dict[str, dict[str, Any]] = {
     "falcon, new": {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2, **SMALL},
     "falcon, many heads": {"model_type": "falcon", "multi_query": False, **SMALL},
@@ -49,7 +54,14 @@ OTHERS: dict[str, dict[str, Any]] = {
     "minicpm3": {"model_type": "minicpm3", **SMALL},
 }  # fmt: skip
 """Other families, small."""
-OF_MODULES = ("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "head_dim", "is_causal")
+OF_MODULES = (
+    "num_heads",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_kv_heads",
+    "head_dim",
+    "is_causal",
+)
 QUANTISED = "quantization_config"
 """The key of weights in another type, whose numbers are packed."""
 OF_CONFIGS = ("sliding_window", "attention_chunk_size", "local_attention", "window_size")
@@ -69,7 +81,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     inner = [(name, module) for name, module in model.named_modules() if is_attention(module)]
     outer = [(n, m) for n, m in inner if not any(n.startswith(f"{other}.") for other, _ in inner)]
     said = {
-        key: sorted({value for _, module in outer if isinstance(value := getattr(module, key, None), int)})
+        key: sorted(
+            {value for _, module in outer if isinstance(value := getattr(module, key, None), int)}
+        )
         for key in OF_MODULES
     }
     kinds = getattr(parsed, "layer_types", None) or getattr(parsed, "attention_layers", None)
@@ -77,11 +91,18 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": parameters(parsed),
         "attention_modules": len(outer),
         "attention_parameters": sum(
-            p.numel() for _, m in outer for n, p in m.named_parameters() if p.ndim == 2 and "norm" not in n
+            p.numel()
+            for _, m in outer
+            for n, p in m.named_parameters()
+            if p.ndim == 2 and "norm" not in n
         ),
         "layer_types": dict(Counter(kinds[: len(kinds)])) if kinds else None,
         **{key: values for key, values in said.items() if values},
-        **{key: getattr(parsed, key) for key in OF_CONFIGS if isinstance(getattr(parsed, key, None), int)},
+        **{
+            key: getattr(parsed, key)
+            for key in OF_CONFIGS
+            if isinstance(getattr(parsed, key, None), int)
+        },
     }
 
 
@@ -122,7 +143,11 @@ def main() -> None:
 
     logging.disable()
     read = ((one, config) for name in preset_names() for one, config in parts(name).items())
-    presets = {one: facts(config) for one, config in read if config["model_type"] in transformers.CONFIG_MAPPING}
+    presets = {
+        one: facts(config)
+        for one, config in read
+        if config["model_type"] in transformers.CONFIG_MAPPING
+    }
     others = {name: {"config": config, "facts": facts(config)} for name, config in OTHERS.items()}
     whole = {"transformers": transformers.__version__, "presets": presets, "others": others}
     PLACE.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

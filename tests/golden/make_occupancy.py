@@ -77,7 +77,11 @@ int main() {
 def header_directory() -> Path | None:
     """The include directory of a CUDA toolkit that has the calculator, or None."""
     nvcc = shutil.which("nvcc")
-    roots = [os.environ.get("CUDA_HOME"), "/usr/local/cuda", str(Path(nvcc).resolve().parents[1]) if nvcc else None]
+    roots = [
+        os.environ.get("CUDA_HOME"),
+        "/usr/local/cuda",
+        str(Path(nvcc).resolve().parents[1]) if nvcc else None,
+    ]
     for root in filter(None, roots):
         if (Path(root) / "include" / "cuda_occupancy.h").is_file():
             return Path(root) / "include"
@@ -93,7 +97,9 @@ def random_cases(per_device: int, seed: int) -> list[tuple[str, int, int, int, i
             threads = rng.choice((32 * rng.randint(1, 32), rng.randint(1, 1024), 128, 256, 1056))
             registers = rng.choice((rng.randint(0, 255), 8 * rng.randint(1, 31), 255, 32))
             small, large = rng.randint(0, 40_000), rng.randint(0, optin_kb * 1024)
-            edge = max(0, optin_kb * 1024 // rng.randint(1, 6) + rng.choice((-1024, -128, -1, 0, 1, 128)))
+            edge = max(
+                0, optin_kb * 1024 // rng.randint(1, 6) + rng.choice((-1024, -128, -1, 0, 1, 128))
+            )
             shared = rng.choice((0, small, large, edge))
             static = rng.choice((0, 0, rng.randint(0, min(shared, 48 * 1024))))
             carveout = rng.choice((-1, -1, rng.randint(0, 100)))
@@ -101,14 +107,20 @@ def random_cases(per_device: int, seed: int) -> list[tuple[str, int, int, int, i
     return cases
 
 
-def calculate(include: Path, cases: list[tuple[str, int, int, int, int, int]]) -> list[dict[str, str]]:
+def calculate(
+    include: Path, cases: list[tuple[str, int, int, int, int, int]]
+) -> list[dict[str, str]]:
     """The calculator's answers, as rows with the columns INPUTS and OUTPUTS."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder) / "occupancy.cpp", Path(folder) / "occupancy"
         source.write_text(PROGRAM)
-        subprocess.run(["g++", "-O1", "-w", f"-I{include}", str(source), "-o", str(program)], check=True)
+        subprocess.run(
+            ["g++", "-O1", "-w", f"-I{include}", str(source), "-o", str(program)], check=True
+        )
         lines = [" ".join(map(str, (*cc.split("."), *DEVICES[cc], *rest))) for cc, *rest in cases]
-        answer = subprocess.run([str(program)], input="\n".join(lines), capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            [str(program)], input="\n".join(lines), capture_output=True, text=True, check=True
+        )
     rows = answer.stdout.splitlines()
     return [
         dict(zip(INPUTS + OUTPUTS, [*map(str, case), *row.split(",")], strict=True))
@@ -128,5 +140,7 @@ def as_csv(rows: list[dict[str, str]]) -> str:
 if __name__ == "__main__":
     found = header_directory()
     if found is None or shutil.which("g++") is None:
-        raise SystemExit("needs g++ and a CUDA toolkit with include/cuda_occupancy.h; set CUDA_HOME")
+        raise SystemExit(
+            "needs g++ and a CUDA toolkit with include/cuda_occupancy.h; set CUDA_HOME"
+        )
     GOLDEN.write_text(as_csv(calculate(found, random_cases(CASES_PER_DEVICE, SEED))))

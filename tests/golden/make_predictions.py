@@ -100,7 +100,10 @@ def random_call(draw: random.Random) -> str:
     words = ["--gpu", gpu, "--kernel", kernel, "--heads", str(heads), "--seq-len", str(tokens)]
     words += ["--batch", str(draw.choice((1, 1, 1, 2, 3)))]
     if draw.random() < 0.3:
-        words += ["--kv-heads", str(draw.choice([n for n in range(1, heads + 1) if heads % n == 0]))]
+        words += [
+            "--kv-heads",
+            str(draw.choice([n for n in range(1, heads + 1) if heads % n == 0])),
+        ]
     if draw.random() < 0.25:
         words += ["--seq-len-k", str(draw.choice((33, 64, 512, 1024, 2048, 3000)))]
     words += ["--head-dim", str(draw.choice((32, 64, 64, 96, 128, 128, 192, 256)))]
@@ -125,9 +128,24 @@ def random_call(draw: random.Random) -> str:
 
 def latent_call(draw: random.Random, gpu: str, kernel: str) -> str:
     """One call of a decode over a latent cache."""
-    words = ["--gpu", gpu, "--kernel", kernel, "--latent-kv", "--head-dim", "576", "--head-dim-v", "512"]
+    words = [
+        "--gpu",
+        gpu,
+        "--kernel",
+        kernel,
+        "--latent-kv",
+        "--head-dim",
+        "576",
+        "--head-dim-v",
+        "512",
+    ]
     words += ["--heads", str(draw.choice((16, 64, 128))), "--batch", str(draw.choice((1, 2, 8)))]
-    words += ["--seq-len", str(draw.choice((1, 2))), "--seq-len-k", str(draw.choice((100, 1024, 4000)))]
+    words += [
+        "--seq-len",
+        str(draw.choice((1, 2))),
+        "--seq-len-k",
+        str(draw.choice((100, 1024, 4000))),
+    ]
     if kernel == "flashmla" or draw.random() < 0.5:
         words += ["--page-size", "64"]
     return " ".join([*words, "--dtype", draw.choice(("fp16", "bf16"))])
@@ -160,7 +178,9 @@ def answer(call: str) -> dict[str, Any] | None:
     row["flops"] = found["flops"]
     row["workspace_bytes"] = found["memory_bytes"]["workspace"]
     row["peak_bytes"] = found["memory_bytes"]["peak"]
-    table = sorted((r["launch"], r["level"], r["tensor"], r["direction"], r["bytes"]) for r in found["traffic"])
+    table = sorted(
+        (r["launch"], r["level"], r["tensor"], r["direction"], r["bytes"]) for r in found["traffic"]
+    )
     row["traffic"] = hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
     row["time_s"] = repr(found["time_s"])
     row["specification_time_s"] = repr(found["time"][1]["time_s"])
@@ -177,7 +197,10 @@ def recorded_at(revision: str) -> list[dict[str, str]]:
     """The rows of the recording as a revision of the repository has it."""
     name = FILE.relative_to(ROOT).as_posix()
     shown = subprocess.run(
-        ["git", "-C", str(ROOT), "show", f"{revision}:{name}"], capture_output=True, text=True, check=True
+        ["git", "-C", str(ROOT), "show", f"{revision}:{name}"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return list(csv.DictReader(io.StringIO(shown.stdout)))
 
@@ -209,17 +232,32 @@ def compared(rows: list[dict[str, str]], whole: bool) -> int:
 def between(before: list[dict[str, str]], now: dict[str, dict[str, str]]) -> int:
     """Prints the summary between two recordings: of the calls that both hold."""
     both = [row for row in before if row["call"] in now]
-    print(summary([change for row in both for change in changes(row, now[row["call"]], EXACT, TIMES)], len(both)))
+    print(
+        summary(
+            [change for row in both for change in changes(row, now[row["call"]], EXACT, TIMES)],
+            len(both),
+        )
+    )
     if len(both) < max(len(before), len(now)):
-        print(f"{len(before) - len(both)} calls are recorded no longer, {len(now) - len(both)} are new.")
+        print(
+            f"{len(before) - len(both)} calls are recorded no longer, {len(now) - len(both)} are new."
+        )
     return 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", action="store_true", help="write nothing, print what differs from the recorded")
-    parser.add_argument("--summary", action="store_true", help="print the page in place of every difference")
-    parser.add_argument("--base", metavar="REV", help="with --summary: from the recording of a revision to today's")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="write nothing, print what differs from the recorded"
+    )
+    parser.add_argument(
+        "--summary", action="store_true", help="print the page in place of every difference"
+    )
+    parser.add_argument(
+        "--base", metavar="REV", help="with --summary: from the recording of a revision to today's"
+    )
     parser.add_argument("--only", metavar="TEXT", default="", help="calls that contain TEXT")
     asked = parser.parse_args()
     rows = [row for row in recorded() if asked.only in row["call"]]

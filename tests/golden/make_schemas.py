@@ -74,7 +74,10 @@ LINES: dict[str, tuple[str, ...]] = {
         "--gpu l4 --kernel naive --seq-len 512 --heads 2",
         "--gpu h200 --kernel fa2,cudnn --heads 4 --seq-len 2k --causal --pass fwd",
     ),
-    "trace": ("--seq-len 512 --heads 4", "--gpu h200 --kernel fa2,cudnn --seq-len 1k --heads 2 --causal"),
+    "trace": (
+        "--seq-len 512 --heads 4",
+        "--gpu h200 --kernel fa2,cudnn --seq-len 1k --heads 2 --causal",
+    ),
     "formula": (
         "flash",
         "naive --gpu a100",
@@ -155,7 +158,10 @@ LINES: dict[str, tuple[str, ...]] = {
     "models list": ("",),
     "models show": ("deepseek-v3.2", "llama-4-scout", "qwen3-next-80b-a3b", "vit-l"),
     "cache show": ("",),
-    "ncu-rule": ("--launch tests/data/ncu_launch.json", "--launch tests/data/ncu_launch_untold.json"),
+    "ncu-rule": (
+        "--launch tests/data/ncu_launch.json",
+        "--launch tests/data/ncu_launch_untold.json",
+    ),
 }
 """Command -> what follows it, one line for each shape of output that there is."""
 MOST_TOKENS = 2048
@@ -167,7 +173,9 @@ NULLABLE = {"hbm", "smem", "time_s", "bound_by", "shared_memory_bytes", "page_si
 
 def few_rows(folder: str) -> str:
     """A table of some short calls of each kernel that was measured."""
-    with (data_dir("kernels") / "measurements" / "h200_library_kernels.csv").open(newline="") as file:
+    with (data_dir("kernels") / "measurements" / "h200_library_kernels.csv").open(
+        newline=""
+    ) as file:
         rows = list(csv.DictReader(file))
     kept: dict[str, str] = {}
     for row in rows:
@@ -184,7 +192,9 @@ def few_rows(folder: str) -> str:
 def before(folder: str, rest: str = "") -> str:
     """Predictions of an earlier day."""
     place = Path(folder) / "before.json"
-    place.write_text(json.dumps(output("predict", f"--kernel flash,naive --seq-len 512{rest}")), encoding="utf-8")
+    place.write_text(
+        json.dumps(output("predict", f"--kernel flash,naive --seq-len 512{rest}")), encoding="utf-8"
+    )
     return str(place)
 
 
@@ -207,13 +217,17 @@ def output(command: str, rest: str) -> Any:
     return json.loads(printed.getvalue())
 
 
-def schema_of(samples: Iterable[Any], meanings: Mapping[str, str], path: str, maps: Iterable[str]) -> dict[str, Any]:
+def schema_of(
+    samples: Iterable[Any], meanings: Mapping[str, str], path: str, maps: Iterable[str]
+) -> dict[str, Any]:
     """The narrowest schema that accepts the samples; `maps` are paths of objects whose keys are data."""
     values = list(samples)
     kinds: dict[str, dict[str, Any]] = {}
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if numbers:
-        whole = all(isinstance(v, int) for v in numbers) and not path.endswith(("_s", "fraction", "clock_per_sm"))
+        whole = all(isinstance(v, int) for v in numbers) and not path.endswith(
+            ("_s", "fraction", "clock_per_sm")
+        )
         name = "integer" if whole else "number"
         kinds[name] = {"type": name}
     for name, kind in (("boolean", bool), ("string", str), ("null", type(None))):
@@ -222,7 +236,9 @@ def schema_of(samples: Iterable[Any], meanings: Mapping[str, str], path: str, ma
     lists = [v for v in values if isinstance(v, list)]
     if lists:
         items = [item for one in lists for item in one]
-        kinds["array"] = {"type": "array"} | ({"items": schema_of(items, meanings, f"{path}[]", maps)} if items else {})
+        kinds["array"] = {"type": "array"} | (
+            {"items": schema_of(items, meanings, f"{path}[]", maps)} if items else {}
+        )
     objects = [v for v in values if isinstance(v, dict)]
     if objects:
         kinds["object"] = _object(objects, meanings, path, maps)
@@ -240,17 +256,27 @@ def _object(
         return {"$ref": "#/$defs/problem"}
     if any(path.endswith(one) for one in maps):
         values = [v for one in objects for v in one.values()]
-        return {"type": "object", "additionalProperties": schema_of(values, meanings, f"{path}.*", maps)}
+        return {
+            "type": "object",
+            "additionalProperties": schema_of(values, meanings, f"{path}.*", maps),
+        }
     keys = list(dict.fromkeys(key for one in objects for key in one))
     properties = {}
     for key in keys:
         if f"{path}.{key}" in OPEN:
             properties[key] = {"description": meaning(key, path, meanings), "type": "object"}
             continue
-        inner = schema_of((one[key] for one in objects if key in one), meanings, f"{path}.{key}", maps)
+        inner = schema_of(
+            (one[key] for one in objects if key in one), meanings, f"{path}.{key}", maps
+        )
         properties[key] = {"description": meaning(key, path, meanings)} | inner
     required = [key for key in keys if all(key in one for one in objects)]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def meaning(key: str, path: str, meanings: Mapping[str, str]) -> str:
@@ -277,13 +303,20 @@ def problem_schema(printed: Any) -> dict[str, Any]:
     for about in FIELDS.values():
         one: dict[str, Any] = {"description": described(about)}
         if about.kind in kinds:
-            one["type"] = [kinds[about.kind], "null"] if about.default is None else kinds[about.kind]
+            one["type"] = (
+                [kinds[about.kind], "null"] if about.default is None else kinds[about.kind]
+            )
         if about.kind is Kind.WORD and about.default is not None:
             one["enum"] = list(about.words)
         properties[about.key] = one
     always = [about.key for about in FIELDS.values() if about.always]
     required = [key for key in always if all(key in one for one in problems_in(printed))]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def build(command: str, meanings: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,7 +336,9 @@ def without_meaning(schema: Any, path: str = "") -> list[str]:
         return []
     found = []
     for key, one in schema.get("properties", {}).items():
-        found += [f"{path}.{key}"] * (not one.get("description")) + without_meaning(one, f"{path}.{key}")
+        found += [f"{path}.{key}"] * (not one.get("description")) + without_meaning(
+            one, f"{path}.{key}"
+        )
     for key in ("items", "anyOf", "additionalProperties"):
         found += without_meaning(schema.get(key), path)
     return found
@@ -318,15 +353,24 @@ def parts_in(part: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         if {"type", "anyOf"} & part.keys() and "$schema" not in part:
             yield name, part
         for key, one in part.items():
-            yield from parts_in(one, name if key in ("items", "properties", "anyOf", "additionalProperties") else key)
+            yield from parts_in(
+                one,
+                name if key in ("items", "properties", "anyOf", "additionalProperties") else key,
+            )
 
 
 def shared(schemas: Mapping[str, Any]) -> dict[str, Any]:
     """The file: each schema, and once what stands in them more than once."""
-    texts = [(name, json.dumps(part)) for schema in schemas.values() for name, part in parts_in(schema)]
+    texts = [
+        (name, json.dumps(part)) for schema in schemas.values() for name, part in parts_in(schema)
+    ]
     names: dict[str, str] = {}
     for name, text in texts:
-        if text not in names and len(text) >= SHORTEST and sum(other == text for _, other in texts) > 1:
+        if (
+            text not in names
+            and len(text) >= SHORTEST
+            and sum(other == text for _, other in texts) > 1
+        ):
             number = sum(known.split(" ")[0] == name for known in names.values())
             names[text] = f"{name} {number + 1}" if number else name
 
@@ -345,13 +389,18 @@ def shared(schemas: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--missing", action="store_true")
     parser.add_argument("--only", help="one command")
     args = parser.parse_args()
     os.environ["IOSIM_CACHE"] = "off"
     meanings = tomllib.loads(MEANINGS.read_text(encoding="utf-8"))
-    made = {command: build(command, meanings) for command in (LINES if args.only is None else [args.only])}
+    made = {
+        command: build(command, meanings)
+        for command in (LINES if args.only is None else [args.only])
+    }
     if args.missing:
         for command, one in made.items():
             sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(one))

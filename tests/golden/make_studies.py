@@ -106,12 +106,18 @@ def recorded_of_kernel(kernel: str) -> dict[str, dict[str, Any]]:
 
 def text_of(cases: Iterable[tuple[str, Any]]) -> str:
     """A JSON object with a line a case."""
-    return "{\n" + ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in cases) + "\n}"
+    return (
+        "{\n"
+        + ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in cases)
+        + "\n}"
+    )
 
 
 def record_kernel(kernel: str) -> None:
     """Writes the file of one kernel: adding a kernel adds this file, and changes no other."""
-    studies = [f"{json.dumps(name)}: {text_of(made_of_kernel(name, kernel))}" for name in OF_KERNELS]
+    studies = [
+        f"{json.dumps(name)}: {text_of(made_of_kernel(name, kernel))}" for name in OF_KERNELS
+    ]
     kernel_path(kernel).parent.mkdir(exist_ok=True)
     kernel_path(kernel).write_text("{\n" + ",\n".join(studies) + "\n}\n", encoding="utf-8")
 

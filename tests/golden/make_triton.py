@@ -40,7 +40,9 @@ def record(cc: int, constants: dict[str, int], options: dict[str, int]) -> dict[
     signature = {n: "constexpr" if n in constants else words.get(n, "*fp16") for n in fn.arg_names}
     source = ASTSource(fn, signature, constexprs=constants)
     one = triton.compile(source, target=GPUTarget("cuda", cc, 32), options=options)
-    lines = [line.strip() for line in one.asm["ptx"].splitlines() if any(word in line for word in WORDS)]
+    lines = [
+        line.strip() for line in one.asm["ptx"].splitlines() if any(word in line for word in WORDS)
+    ]
     kept = ("name", "num_warps", "num_stages", "shared", "maxnreg", "num_ctas")
     return {
         "triton": triton.__version__, "cc": cc, "metadata": {n: getattr(one.metadata, n) for n in kept},

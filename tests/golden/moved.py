@@ -49,7 +49,9 @@ class Change:
         return f"{self.quantity}: recorded {self.before}, now {self.after}"
 
 
-def changes(before: Row, after: Row | None, exact: Sequence[str], times: Sequence[str]) -> Iterable[Change]:
+def changes(
+    before: Row, after: Row | None, exact: Sequence[str], times: Sequence[str]
+) -> Iterable[Change]:
     """The quantities of one call that differ: bytes to the byte, times by more than 1e-9 of their size."""
     call = before["call"]
     if after is None:
@@ -93,7 +95,9 @@ def table(title: str, all_changes: Sequence[Change], key: Callable[[Change], str
         sizes = [fraction for fraction in relative if fraction is not None]
         middle = percent(median(sizes)) if sizes else "-"
         high = percent(percentile_95([abs(size) for size in sizes])).lstrip("+") if sizes else "-"
-        lines.append(f"{name:{width}}  {len({c.call for c in members}):5}  {middle:>10}  {high:>11}")
+        lines.append(
+            f"{name:{width}}  {len({c.call for c in members}):5}  {middle:>10}  {high:>11}"
+        )
     return lines
 
 
@@ -114,6 +118,8 @@ def summary(all_changes: Sequence[Change], calls: int) -> str:
     if sized:
         lines += ["", f"The {min(WORST, len(sized))} largest:"]
     for change in sized[:WORST]:
-        lines += [f"  {percent(change.relative)} {change.quantity}: {change.before} -> {change.after}"]
+        lines += [
+            f"  {percent(change.relative)} {change.quantity}: {change.before} -> {change.after}"
+        ]
         lines += [f"      {change.call}"]
     return "\n".join(lines)

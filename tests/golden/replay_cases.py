@@ -24,7 +24,14 @@ from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower, start_o
 from iosim.readers.replay.objects import refuse_bytes, tile_bytes
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
-from iosim.readers.replay.sampling import Coarse, CoarseSteps, SamplingPlan, Windows, coarse_plan, sampling_plan
+from iosim.readers.replay.sampling import (
+    Coarse,
+    CoarseSteps,
+    SamplingPlan,
+    Windows,
+    coarse_plan,
+    sampling_plan,
+)
 from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
 from iosim.readers.replay.templates import Template
@@ -56,7 +63,9 @@ def l2_of(partitions: int, sets: int, ways: int, dirty: float, **more: Any) -> L
     return replace(model(H200), **(made | more))
 
 
-def launch_at_random(rng: np.random.Generator, objects: int, group: int, listed: bool) -> LoweredLaunch:
+def launch_at_random(
+    rng: np.random.Generator, objects: int, group: int, listed: bool
+) -> LoweredLaunch:
     """Work tiles that load, store and add, walking up or down over objects of their own and shared ones."""
     tiles = group * int(rng.integers(3, 30))
     count = rng.integers(0, 12, tiles).astype(np.int32)
@@ -108,11 +117,20 @@ def engine() -> Iterator[tuple[str, Any]]:
         rng = np.random.default_rng(seed)
         partitions, group = 1 + seed % 2, (1, 1, 3)[seed % 3]
         ways = (1, 2, 3, 5, 8, 16)[seed % 6]
-        made = l2_of(partitions, (4, 16, 64)[seed // 3 % 3], ways, max(1.0, ways * (0.5, 1.0, 0.3, 1.5)[seed // 5 % 4]))
+        made = l2_of(
+            partitions,
+            (4, 16, 64)[seed // 3 % 3],
+            ways,
+            max(1.0, ways * (0.5, 1.0, 0.3, 1.5)[seed // 5 % 4]),
+        )
         objects = 80
         size = rng.integers(1, 40, objects) * 64
         l2 = L2(
-            made, size, (np.arange(objects) % 3).astype(np.uint8), (1e9, 1.0, 4.0)[seed % 3], least_sets=1 + seed % 4
+            made,
+            size,
+            (np.arange(objects) % 3).astype(np.uint8),
+            (1e9, 1.0, 4.0)[seed % 3],
+            least_sets=1 + seed % 4,
         )
         if seed % 4 == 1:
             l2.place(range(5, 30), dirty=seed % 8 == 1)
@@ -177,7 +195,9 @@ def accesses() -> Iterator[tuple[str, Any]]:
         rng = np.random.default_rng(400 + seed)
         made = l2_of(1 + seed % 2, 16, 4, 2.0)
         l2 = L2(made, rng.integers(1, 20, 30) * 64, (np.arange(30) % 3).astype(np.uint8), 1e9)
-        l2.access(rng.integers(0, 3, 400), rng.integers(0, 30, 400), rng.integers(0, made.partitions, 400))
+        l2.access(
+            rng.integers(0, 3, 400), rng.integers(0, 30, 400), rng.integers(0, made.partitions, 400)
+        )
         yield f"accesses {seed}", contents(l2)
         for what, at in (("mode", 0), ("object", 1), ("side", 2)):
             for value in (-1, (3, 30, made.partitions)[at]):
@@ -205,9 +225,23 @@ def walking(rng: np.random.Generator, tiles: int, steps: int, stays: int) -> Low
 
 
 def l2_to_walk_in(seed: int, rng: np.random.Generator) -> L2:
-    made = l2_of(1 + seed % 2, (64, 256, 1024)[seed % 3], 8, 4.0, dram_bytes_per_s=(2e10, 2e11, 2e12)[seed // 2 % 3])
-    size = np.concatenate([rng.integers(3, 9, 1200) * 512, rng.integers(1, 30, 100) * 64, np.full(100, 2048)])
-    return L2(made, size, np.repeat([0, 1, 2], [1200, 100, 100]).astype(np.uint8), (1.0, 0.2)[seed % 2], least_sets=2)
+    made = l2_of(
+        1 + seed % 2,
+        (64, 256, 1024)[seed % 3],
+        8,
+        4.0,
+        dram_bytes_per_s=(2e10, 2e11, 2e12)[seed // 2 % 3],
+    )
+    size = np.concatenate(
+        [rng.integers(3, 9, 1200) * 512, rng.integers(1, 30, 100) * 64, np.full(100, 2048)]
+    )
+    return L2(
+        made,
+        size,
+        np.repeat([0, 1, 2], [1200, 100, 100]).astype(np.uint8),
+        (1.0, 0.2)[seed % 2],
+        least_sets=2,
+    )
 
 
 def coarse_steps() -> Iterator[tuple[str, Any]]:
@@ -223,7 +257,10 @@ def coarse_steps() -> Iterator[tuple[str, Any]]:
             relaunched=seed % 3 == 0,
         )  # fmt: skip
         end, _ = l2.replay(low, ctas, begin_ps=5, coarse=grain)
-        yield f"coarse steps {seed}", [end, *contents(l2), int(l2.state.took_ps), int(l2.state.alone_ps)]
+        yield (
+            f"coarse steps {seed}",
+            [end, *contents(l2), int(l2.state.took_ps), int(l2.state.alone_ps)],
+        )
 
 
 def windows() -> Iterator[tuple[str, Any]]:
@@ -234,7 +271,9 @@ def windows() -> Iterator[tuple[str, Any]]:
             slots=12, sms=(4, 5, 12)[seed % 3], static_stride=(0, 12)[seed % 2], step_s=4e-7,
             start_s=(1e-7, 2e-6)[seed % 2], sm_spread_ppm=30_000, rates=(1.3, 1.0, 0.7), relaunched=seed % 4 < 2,
         )  # fmt: skip
-        end, found = l2.replay(low, ctas, begin_ps=5, sampling=SamplingPlan(3 + seed, 20, 60 + seed, 40))
+        end, found = l2.replay(
+            low, ctas, begin_ps=5, sampling=SamplingPlan(3 + seed, 20, 60 + seed, 40)
+        )
         assert found is not None
         yield f"windows {seed}", [end, *contents(l2), found.played, found.stands_for, found.read[:, :3].sum(axis=1),
                                   found.write[:, :3].sum(axis=1), found.waited]  # fmt: skip
@@ -249,7 +288,10 @@ def recorded_times() -> Iterator[tuple[str, Any]]:
         every = (1, 3, 4)[seed % 3]
         l2 = L2(l2_of(2, 8, 4, 2.0), np.full(80, 700), np.zeros(80, dtype=np.uint8), 1e9)
         start = rng.integers(0, 10**7, low.tiles)
-        at = start[:, None] + np.arange(12 // every + 1) * rng.integers(10**5, 10**6, low.tiles)[:, None] * every
+        at = (
+            start[:, None]
+            + np.arange(12 // every + 1) * rng.integers(10**5, 10**6, low.tiles)[:, None] * every
+        )
         end = start + low.count * 600_000
         l2.replay_recorded(low, at, end, every, rng.integers(0, 2, low.tiles))
         yield f"at recorded times {seed}", contents(l2)
@@ -278,7 +320,10 @@ def lines_and_sides() -> Iterator[tuple[str, Any]]:
                 ],
             )
     for sms, ends in product((1, 7, 66, 132), ((16, 64, 114, 132), (1, 2))):
-        yield f"sides {sms} {ends}", ["".join(map(str, sm_partitions(sms, n, ends))) for n in (1, 2)]
+        yield (
+            f"sides {sms} {ends}",
+            ["".join(map(str, sm_partitions(sms, n, ends))) for n in (1, 2)],
+        )
     for gpu in ("v100", "a100", "h100", "h200", "l4", "b200"):
         made = model(load_profile(gpu))
         yield f"model {gpu}", [getattr(made, name) for name in made.__dataclass_fields__]
@@ -294,24 +339,54 @@ def lines_and_sides() -> Iterator[tuple[str, Any]]:
         "l2_read_bandwidth_measured_bytes_per_s",
         "dram_bandwidth_measured_bytes_per_s",
     ):
-        made = model(HardwareProfile.from_dict({k: v for k, v in H200.to_dict().items() if k != field}))
+        made = model(
+            HardwareProfile.from_dict({k: v for k, v in H200.to_dict().items() if k != field})
+        )
         yield f"model without {field}", [getattr(made, name) for name in made.__dataclass_fields__]
     for pattern, ctas, passes in product(("shared_scan", "private_scan"), (1, 12), (1, 3)):
         small = l2_of(2, 128, 16, 8.0)
-        found = [scan(small, size, pattern, passes, ctas) for size in (16384 * 12, 700_000, 1_300_000)]
+        found = [
+            scan(small, size, pattern, passes, ctas) for size in (16384 * 12, 700_000, 1_300_000)
+        ]
         yield f"{pattern} {ctas} {passes}", [*found, with_capacity(small, 1 << 20, 0.7).sets]
 
 
 SMALL_GPU = {"sm_count": 6, "l2_bytes": 768 << 10}
 KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
     "none": {"heads": 3, "seq_q": 700, "head_dim": 64},
-    "causal": {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 900, "head_dim": 64, "mask": "causal"},
-    "window": {"heads": 2, "seq_q": 800, "seq_k": 1000, "head_dim": 32, "mask": "window", "window": 100},
+    "causal": {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "seq_q": 900,
+        "head_dim": 64,
+        "mask": "causal",
+    },
+    "window": {
+        "heads": 2,
+        "seq_q": 800,
+        "seq_k": 1000,
+        "head_dim": 32,
+        "mask": "window",
+        "window": 100,
+    },
     "decode": {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 4000, "head_dim": 64},
     "bwd": {"heads": 2, "seq_q": 600, "head_dim": 64, "mask": "causal", "passes": "bwd"},
     "both": {"heads": 2, "kv_heads": 1, "seq_q": 400, "head_dim": 32, "passes": "fwd+bwd"},
-    "packed": {"heads": 2, "seq_q": 900, "head_dim": 64, "mask": "causal", "seq_lens": (100, 500, 300)},
-    "packed both": {"heads": 2, "seq_q": 900, "head_dim": 64, "seq_lens": (150, 430, 320), "passes": "fwd+bwd"},
+    "packed": {
+        "heads": 2,
+        "seq_q": 900,
+        "head_dim": 64,
+        "mask": "causal",
+        "seq_lens": (100, 500, 300),
+    },
+    "packed both": {
+        "heads": 2,
+        "seq_q": 900,
+        "head_dim": 64,
+        "seq_lens": (150, 430, 320),
+        "passes": "fwd+bwd",
+    },
     "pages": {"batch": 2, "heads": 4, "seq_q": 1, "seq_k": 3000, "head_dim": 64, "page_size": 256},
     "latent": {
         "heads": 16,
@@ -323,9 +398,30 @@ KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
         "latent_kv": True,
     },
     "blocks": {"heads": 2, "seq_q": 2048, "head_dim": 64, "mask": "strided", "mask_stride": 3},
-    "dropout": {"heads": 2, "seq_q": 300, "head_dim": 64, "dropout": 0.1, "mask": "causal", "passes": "fwd+bwd"},
-    "few keys": {"heads": 2, "seq_q": 900, "seq_k": 500, "head_dim": 64, "mask": "causal", "passes": "fwd+bwd"},
-    "bias": {"batch": 2, "heads": 2, "seq_q": 500, "head_dim": 64, "bias": "full", "bias_shared": "batch"},
+    "dropout": {
+        "heads": 2,
+        "seq_q": 300,
+        "head_dim": 64,
+        "dropout": 0.1,
+        "mask": "causal",
+        "passes": "fwd+bwd",
+    },
+    "few keys": {
+        "heads": 2,
+        "seq_q": 900,
+        "seq_k": 500,
+        "head_dim": 64,
+        "mask": "causal",
+        "passes": "fwd+bwd",
+    },
+    "bias": {
+        "batch": 2,
+        "heads": 2,
+        "seq_q": 500,
+        "head_dim": 64,
+        "bias": "full",
+        "bias_shared": "batch",
+    },
 }
 
 
@@ -357,7 +453,9 @@ GPUS_IN_TURN = ("a100", "h200", "b200")
 DTYPES = ("bf16", "fp32", "fp8")
 
 
-def taken(kernel: str, values: dict[str, Any], gpus: tuple[str, ...]) -> tuple[AttentionProblem, str] | None:
+def taken(
+    kernel: str, values: dict[str, Any], gpus: tuple[str, ...]
+) -> tuple[AttentionProblem, str] | None:
     """The problem with the first type, and the first GPU, that a kernel takes; None where it takes none."""
     for gpu, dtype in product(gpus, DTYPES):
         try:
@@ -386,7 +484,10 @@ def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
             continue
         assert made.replay is not None
         yield f"{kernel} {gpu} {name} {start}", played(made.replay)
-        yield f"lowered {kernel} {name}", checksum(lower(plan(p, resolve(kernel, p, load_profile(gpu))), 7))
+        yield (
+            f"lowered {kernel} {name}",
+            checksum(lower(plan(p, resolve(kernel, p, load_profile(gpu))), 7)),
+        )
 
 
 def schedules() -> Iterator[tuple[str, Any]]:
@@ -401,7 +502,11 @@ def schedules() -> Iterator[tuple[str, Any]]:
         )
     ):
         over = Overrides(
-            order=order, direction=direction, scheduler=scheduler, section_heads=section, heavy_first=n % 2 == 0
+            order=order,
+            direction=direction,
+            scheduler=scheduler,
+            section_heads=section,
+            heavy_first=n % 2 == 0,
         )
         gpu = gpu_of("h200", l2_bytes=256 << 10)
         chosen = resolve("flash", p, gpu, over)
@@ -431,15 +536,22 @@ def in_part() -> Iterator[tuple[str, Any]]:
         for kernel, gpu, mask, heads, over in LONG:
             for l2_kib, slow in ((384, 1.0), (1024, 0.05)):
                 profile = gpu_of(gpu, l2_bytes=l2_kib << 10)
-                known = profile.dram_bandwidth_measured_bytes_per_s or profile.dram_bandwidth_bytes_per_s
+                known = (
+                    profile.dram_bandwidth_measured_bytes_per_s
+                    or profile.dram_bandwidth_bytes_per_s
+                )
                 assert known is not None
                 profile = replace(profile, dram_bandwidth_measured_bytes_per_s=known * slow)
-                p = AttentionProblem(heads=heads, seq_q=16384, head_dim=128, dtype="bf16", mask=mask)
+                p = AttentionProblem(
+                    heads=heads, seq_q=16384, head_dim=128, dtype="bf16", mask=mask
+                )
                 chosen = resolve(kernel, p, profile, over)
                 chain = plan(p, chosen)
                 replays_set(
                     coarse=lambda *_, **__: None,
-                    sampling=lambda low, slots: sampling_plan(low, slots, 30_000, settle=8, window=20),
+                    sampling=lambda low, slots: sampling_plan(
+                        low, slots, 30_000, settle=8, window=20
+                    ),
                 )
                 found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
                 windows = found.launches[0].windows
@@ -449,12 +561,20 @@ def in_part() -> Iterator[tuple[str, Any]]:
                         played(found),
                         None
                         if windows is None
-                        else [windows.played.sum(), windows.stands_for, windows.waited, windows.standard_error()],
+                        else [
+                            windows.played.sum(),
+                            windows.stands_for,
+                            windows.waited,
+                            windows.standard_error(),
+                        ],
                     ],
                 )
                 planned: list[Coarse | None] = []
                 replays_set(
-                    coarse=lambda *a, **k: planned.append(coarse_plan(*a, **k, budget=30_000)) or planned[-1],  # noqa: B023
+                    coarse=lambda *a, **k: (
+                        planned.append(coarse_plan(*a, **k, budget=30_000))  # noqa: B023
+                        or planned[-1]  # noqa: B023
+                    ),
                     sampling=lambda low, slots: None,
                 )
                 found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
@@ -493,7 +613,9 @@ def replays_set(coarse: Any, sampling: Any) -> None:
 def plans() -> Iterator[tuple[str, Any]]:
     """How long launches are cut, without playing them."""
     ones = np.ones(400, dtype=np.int32)
-    for steps, slots, budget, group in product((100, 1000), (10, 100, 500), (10_000, 100_000), (1, 2)):
+    for steps, slots, budget, group in product(
+        (100, 1000), (10, 100, 500), (10_000, 100_000), (1, 2)
+    ):
         low = LoweredLaunch(
             "x",
             ones,
@@ -550,7 +672,13 @@ def plans() -> Iterator[tuple[str, Any]]:
             yield f"coarse {kernel} {gpu} {' '.join(map(str, values.values()))} {budget}", found
     for n in (2, 3, 5):
         each = np.arange(1, n + 1, dtype=np.int64)
-        windows = Windows(10 * each, 30 * each**2, np.outer(each**3, [3, 5]), np.outer(each[::-1] ** 2, [2, 0]), 0.0)
+        windows = Windows(
+            10 * each,
+            30 * each**2,
+            np.outer(each**3, [3, 5]),
+            np.outer(each[::-1] ** 2, [2, 0]),
+            0.0,
+        )
         yield f"windows' totals {n}", [*windows.totals(), windows.standard_error()]
 
 
@@ -564,7 +692,9 @@ def traces() -> Iterator[tuple[str, Any]]:
         ("fa2", "a100", {"mask": "causal", "seq_lens": (300, 700)}, None),
         ("flex", "h200", {"mask": "strided", "mask_stride": 2, "seq_q": 2048}, None),
     ):
-        p = AttentionProblem(**({"heads": 3, "seq_q": 1000, "head_dim": 64, "dtype": "bf16"} | values))
+        p = AttentionProblem(
+            **({"heads": 3, "seq_q": 1000, "head_dim": 64, "dtype": "bf16"} | values)
+        )
         made = predict(p, kernel, gpu_of(gpu, l2_bytes=512 << 10), method="replay")
         found = trace(made, launch=only, bins=7)
         launches = []
@@ -692,10 +822,19 @@ def lowered() -> Iterator[tuple[str, Any]]:
     """Start orders as arrays."""
     p = AttentionProblem(batch=2, heads=3, seq_q=500, head_dim=64, dtype="bf16", mask="causal")
     for order, section, heavy in product(("query", "head", "batch"), (0, 2, 4, 100), (False, True)):
-        over = Overrides(order=order, section_heads=section, heavy_first=heavy, tile=(128, 64), direction="alternating")
+        over = Overrides(
+            order=order,
+            section_heads=section,
+            heavy_first=heavy,
+            tile=(128, 64),
+            direction="alternating",
+        )
         launch = plan(p, resolve("flash", p, load_profile("a100"), over)).launches[0]
         head, block = start_order(launch)
-        yield f"order {order} {section} {heavy}", ["".join(map(str, head)), "".join(map(str, block))]
+        yield (
+            f"order {order} {section} {heavy}",
+            ["".join(map(str, head)), "".join(map(str, block))],
+        )
 
 
 def shares() -> Iterator[tuple[str, Any]]:
@@ -705,8 +844,13 @@ def shares() -> Iterator[tuple[str, Any]]:
         for dtype in ("bf16", "fp16"):
             p = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, mask=mask, dtype=dtype)
             chosen = resolve(kernel, p, load_profile(gpu))
-            found = [rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)]
-            yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p, 2)]]
+            found = [
+                rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)
+            ]
+            yield (
+                f"shares {kernel} {gpu} {head_dim} {mask} {dtype}",
+                [found, [str(k) for k in keys_of(chosen, p, 2)]],
+            )
             yield (
                 f"stated share {kernel} {gpu} {head_dim} {mask} {dtype}",
                 rates_of(replace(chosen, age_share=0.3), p, 3),

@@ -8,21 +8,47 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.pick import TileCandidate, TileRanking, backward_shared_bytes, pick_tiles, tile_space
+from iosim.studies.tiles.pick import (
+    TileCandidate,
+    TileRanking,
+    backward_shared_bytes,
+    pick_tiles,
+    tile_space,
+)
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "long": ({"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"}, "a100", "mma.sync"),
-    "causal": ({"heads": 4, "seq_q": 1000, "head_dim": 64, "dtype": "fp16", "mask": "causal"}, "l4", "mma.sync"),
-    "wgmma": ({"heads": 16, "kv_heads": 4, "seq_q": 2048, "head_dim": 128, "dtype": "bf16"}, "h100", "wgmma"),
-    "backward": ({"heads": 4, "seq_q": 1024, "head_dim": 64, "dtype": "fp16", "passes": "bwd"}, "a100", "mma.sync"),
+    "causal": (
+        {"heads": 4, "seq_q": 1000, "head_dim": 64, "dtype": "fp16", "mask": "causal"},
+        "l4",
+        "mma.sync",
+    ),
+    "wgmma": (
+        {"heads": 16, "kv_heads": 4, "seq_q": 2048, "head_dim": 128, "dtype": "bf16"},
+        "h100",
+        "wgmma",
+    ),
+    "backward": (
+        {"heads": 4, "seq_q": 1024, "head_dim": 64, "dtype": "fp16", "passes": "bwd"},
+        "a100",
+        "mma.sync",
+    ),
     "fp32": ({"heads": 2, "seq_q": 512, "head_dim": 64, "dtype": "fp32"}, "v100", "mma.sync"),
-    "wide": ({"heads": 2, "seq_q": 777, "seq_k": 333, "head_dim": 256, "dtype": "fp16"}, "t4", "mma.sync"),
+    "wide": (
+        {"heads": 2, "seq_q": 777, "seq_k": 333, "head_dim": 256, "dtype": "fp16"},
+        "t4",
+        "mma.sync",
+    ),
     "decode": (
         {"batch": 8, "heads": 32, "seq_q": 1, "seq_k": 4096, "head_dim": 128, "dtype": "fp16"},
         "a100",
         "mma.sync",
     ),
-    "odd": ({"heads": 3, "seq_q": 200, "head_dim": 72, "head_dim_v": 40, "dtype": "bf16"}, "rtx-4090", "mma.sync"),
+    "odd": (
+        {"heads": 3, "seq_q": 200, "head_dim": 72, "head_dim_v": 40, "dtype": "bf16"},
+        "rtx-4090",
+        "mma.sync",
+    ),
 }
 FIRST = 12
 
@@ -57,7 +83,10 @@ def cases() -> Iterator[tuple[str, Any]]:
         problem = AttentionProblem(heads=2, seq_q=64, head_dim=32, dtype=dtype, passes=passes)
         try:
             found = pick_tiles(problem, gpu, matrix_unit=unit, library=False)
-            yield f"takes {gpu} {dtype} {unit} {passes}", [len(found.candidates), found.best.time_s, len(found.library)]
+            yield (
+                f"takes {gpu} {dtype} {unit} {passes}",
+                [len(found.candidates), found.best.time_s, len(found.library)],
+            )
         except InputError:
             yield f"takes {gpu} {dtype} {unit} {passes}", "refused"
     none = pick_tiles(AttentionProblem(heads=1, seq_q=64, head_dim=1024, dtype="fp16"), "t4")

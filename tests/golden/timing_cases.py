@@ -30,13 +30,33 @@ from iosim.readers.timing.step_time import StepCost, step_cycles
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200", "rtx-4090")
 PROBLEMS: dict[str, dict[str, Any]] = {
     "long": {"heads": 8, "seq_q": 4096, "head_dim": 128},
-    "causal": {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 3000, "head_dim": 64, "mask": "causal"},
+    "causal": {
+        "batch": 2,
+        "heads": 8,
+        "kv_heads": 2,
+        "seq_q": 3000,
+        "head_dim": 64,
+        "mask": "causal",
+    },
     "short": {"batch": 16, "heads": 12, "seq_q": 64, "head_dim": 64},
-    "window": {"heads": 4, "seq_q": 2000, "seq_k": 5000, "head_dim": 96, "mask": "window", "window": 300},
+    "window": {
+        "heads": 4,
+        "seq_q": 2000,
+        "seq_k": 5000,
+        "head_dim": 96,
+        "mask": "window",
+        "window": 300,
+    },
     "decode": {"batch": 4, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192, "head_dim": 128},
     "backward": {"heads": 8, "seq_q": 2048, "head_dim": 128, "mask": "causal", "passes": "bwd"},
     "both": {"batch": 3, "heads": 5, "seq_q": 700, "head_dim": 64, "passes": "fwd+bwd"},
-    "packed": {"heads": 8, "seq_q": 3000, "head_dim": 64, "mask": "causal", "seq_lens": (100, 1900, 1000)},
+    "packed": {
+        "heads": 8,
+        "seq_q": 3000,
+        "head_dim": 64,
+        "mask": "causal",
+        "seq_lens": (100, 1900, 1000),
+    },
     "shared": {
         "batch": 1,
         "heads": 16,
@@ -50,7 +70,9 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def timed(p: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None) -> Iterator[ChainTime]:
+def timed(
+    p: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None
+) -> Iterator[ChainTime]:
     """By what was measured on the GPU, then by its specification."""
     chosen = resolve(kernel, p, gpu, over)
     call = Call.of(p, chosen, gpu)
@@ -69,11 +91,15 @@ def told(time: ChainTime) -> list[Any]:
 DTYPES = ("fp16", "bf16", "fp16", "fp16", "fp32", "fp16", "bf16")
 
 
-def first_timed(kernel: str, gpu: str, values: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[str, list[ChainTime]]:
+def first_timed(
+    kernel: str, gpu: str, values: dict[str, Any], dtypes: tuple[str, ...]
+) -> tuple[str, list[ChainTime]]:
     """The times with the first of these types that the kernel takes there. Raises InputError: it takes none."""
     for dtype in dtypes:
         try:
-            return dtype, list(timed(AttentionProblem(**values, dtype=dtype), kernel, load_profile(gpu)))
+            return dtype, list(
+                timed(AttentionProblem(**values, dtype=dtype), kernel, load_profile(gpu))
+            )
         except InputError:
             continue
     raise InputError("no type is taken")
@@ -81,7 +107,9 @@ def first_timed(kernel: str, gpu: str, values: dict[str, Any], dtypes: tuple[str
 
 def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
     """Times of its chains; which type is tried first turns with its name, so that no other kernel shifts it."""
-    for n, (gpu, (name, values)) in enumerate(product(GPUS, PROBLEMS.items()), crc32(kernel.encode()) % 7):
+    for n, (gpu, (name, values)) in enumerate(
+        product(GPUS, PROBLEMS.items()), crc32(kernel.encode()) % 7
+    ):
         try:
             dtype, times = first_timed(kernel, gpu, values, (DTYPES[n % 7], "fp16", "fp8"))
         except InputError:
@@ -139,28 +167,61 @@ def steps() -> Iterator[tuple[str, Any]]:
                 for stages, cc in ((1, 90), (2, 90), (1, 75)):
                     staged = replace(launch, work=replace(launch.work, stages=stages))
                     cost = step_cost(staged, UNITS[unit], rates, 30000.0, 2, cc)
-                    made = [cost.tensor, cost.softmax, cost.smem, cost.l2, cost.exposed, cost.streams, cost.meeting]
+                    made = [
+                        cost.tensor,
+                        cost.softmax,
+                        cost.smem,
+                        cost.l2,
+                        cost.exposed,
+                        cost.streams,
+                        cost.meeting,
+                    ]
                     cycles = [step_cycles(cost, n) for n in (1, 2, 3)]
                     if stages == 1 or unit is MatrixUnit.WGMMA:
                         yield f"step {kernel} {launch.name} {unit} {stages} {cc}", [*made, *cycles]
-            models = [unit_model(launch, load_profile(g), p.dtype, chosen) for g in ("a100", "h100")]
-            units = [next(str(unit) for unit, row in UNITS.items() if row == model) for model in models]
+            models = [
+                unit_model(launch, load_profile(g), p.dtype, chosen) for g in ("a100", "h100")
+            ]
+            units = [
+                next(str(unit) for unit, row in UNITS.items() if row == model) for model in models
+            ]
             yield f"units {kernel} {launch.name}", units
     for unit, warps in product(MatrixUnit, (1, 3, 4, 8, 9)):
-        yield f"padding {unit} {warps}", [row_padding(q, warps, UNITS[unit]) for q in (1, 16, 17, 64, 65, 128, 192)]
+        yield (
+            f"padding {unit} {warps}",
+            [row_padding(q, warps, UNITS[unit]) for q in (1, 16, 17, 64, 65, 128, 192)],
+        )
     for unit, smem in product(MatrixUnit, (0.0, 50.0, 5000.0)):
         model = UNITS[unit]
         cost = StepCost(
-            300.0, 200.0, smem, 70.0, 40.0, 1.5, model.overlap, fragments=smem if model.issued_by_warps else 0.0
+            300.0,
+            200.0,
+            smem,
+            70.0,
+            40.0,
+            1.5,
+            model.overlap,
+            fragments=smem if model.issued_by_warps else 0.0,
         )
         other = replace(cost, tensor=200.0, softmax=300.0, streams=1.0)
-        yield f"overlap {unit} {smem}", [[step_cycles(c, n) for n in (1, 2, 4)] for c in (cost, other)]
-    yield "beside", [beside(*x) for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (3.0, 4.0), (0.1, 4.0), (-1.0, 0.0))]
+        yield (
+            f"overlap {unit} {smem}",
+            [[step_cycles(c, n) for n in (1, 2, 4)] for c in (cost, other)],
+        )
+    yield (
+        "beside",
+        [
+            beside(*x)
+            for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (3.0, 4.0), (0.1, 4.0), (-1.0, 0.0))
+        ],
+    )
 
 
 def spans() -> Iterator[tuple[str, Any]]:
     """Grids of work tiles over SMs."""
-    for tokens, mask, heads, sms, per_sm in product((640, 2000), ("none", "causal"), (1, 3, 20), (4, 7, 30), (1, 2, 3)):
+    for tokens, mask, heads, sms, per_sm in product(
+        (640, 2000), ("none", "causal"), (1, 3, 20), (4, 7, 30), (1, 2, 3)
+    ):
         p = AttentionProblem(heads=heads, seq_q=tokens, head_dim=64, dtype="fp16", mask=mask)
         launch = plan(p, resolve("fa2", p, load_profile("a100"))).launches[0]
         for order, section, heavy in (
@@ -174,7 +235,9 @@ def spans() -> Iterator[tuple[str, Any]]:
             one = replace(
                 launch,
                 schedule=Schedule(
-                    order=order, section_heads=section, start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST
+                    order=order,
+                    section_heads=section,
+                    start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST,
                 ),
             )
             found = makespan(one, sms, per_sm, lambda n: 100.0 + 30.0 * n, 250.0)
@@ -193,7 +256,9 @@ def spans() -> Iterator[tuple[str, Any]]:
                 mask="causal",
                 **({"seq_lens": tuple(n for n in lengths if n)} if lengths else {}),
             )
-            d = replace(plan(p, resolve("fa2", p, load_profile("a100"))).launches[0].domain, splits=splits)
+            d = replace(
+                plan(p, resolve("fa2", p, load_profile("a100"))).launches[0].domain, splits=splits
+            )
             yield f"steps {outer} {lengths}", steps_per_tile(d, outer)
 
 

@@ -41,10 +41,25 @@ MODELS: dict[str, dict[str, Any]] = {
         "mlp_width": 500,
         "positions": "none",
     },
-    "bare": {"layers": 1, "width": 64, "heads": 2, "vocabulary": 0, "mlp_width": 0, "norm": "none", "bias": False},
+    "bare": {
+        "layers": 1,
+        "width": 64,
+        "heads": 2,
+        "vocabulary": 0,
+        "mlp_width": 0,
+        "norm": "none",
+        "bias": False,
+    },
     "one head": {"layers": 2, "width": 64, "heads": 1, "vocabulary": 0, "activation": "relu"},
     "wide": {"layers": 5, "width": 1024, "heads": 16, "vocabulary": 5000, "positions": "none"},
-    "multi-query": {"layers": 2, "width": 256, "heads": 4, "kv_heads": 1, "vocabulary": 300, "activation": "silu"},
+    "multi-query": {
+        "layers": 2,
+        "width": 256,
+        "heads": 4,
+        "kv_heads": 1,
+        "vocabulary": 300,
+        "activation": "silu",
+    },
 }
 
 
@@ -81,7 +96,10 @@ def drawn() -> Iterator[tuple[str, Any]]:
             }
             gpu = rng.choice(("l4", "a100", "h100", "v100"))
             try:
-                yield " ".join(map(str, (model, gpu, *setup.values()))), (Decoder(**MODELS[model]), Setup(**setup), gpu)
+                yield (
+                    " ".join(map(str, (model, gpu, *setup.values()))),
+                    (Decoder(**MODELS[model]), Setup(**setup), gpu),
+                )
             except InputError:
                 continue
 
@@ -105,12 +123,30 @@ def fits() -> Iterator[tuple[str, Any]]:
     model = Decoder(layers=6, width=256, heads=4, kv_heads=2, vocabulary=2000)
     for attention, recompute in (("flash", "none"), ("naive", "full"), ("flash", "attention")):
         setup = Setup(attention=attention, recompute=recompute)
-        for axis, values in (("width", (128, 256, 512)), ("batch", (1, 4)), ("layers", (2, 4, 5, 9))):
-            found = frontier(model, setup, load_profile("l4"), axis, values, (256, 2048), reserve_bytes=23_000_000_000)
+        for axis, values in (
+            ("width", (128, 256, 512)),
+            ("batch", (1, 4)),
+            ("layers", (2, 4, 5, 9)),
+        ):
+            found = frontier(
+                model,
+                setup,
+                load_profile("l4"),
+                axis,
+                values,
+                (256, 2048),
+                reserve_bytes=23_000_000_000,
+            )
             yield f"frontier {attention} {recompute} {axis}", found.to_dict()
         for budget in (1, 60_000_000, 200_000_000, 5_000_000_000):
-            yield f"longest {attention} {recompute} {budget}", longest_sequence(model, setup, budget)
-        yield f"longest {attention} {recompute} between", longest_sequence(model, setup, 200_000_000, 128, 4096)
+            yield (
+                f"longest {attention} {recompute} {budget}",
+                longest_sequence(model, setup, budget),
+            )
+        yield (
+            f"longest {attention} {recompute} between",
+            longest_sequence(model, setup, 200_000_000, 128, 4096),
+        )
         one = Setup(seq_len=128, attention=attention, recompute=recompute)
         yield (
             f"layers {attention} {recompute}",
@@ -164,9 +200,15 @@ def words() -> Iterator[tuple[str, Any]]:
     for alias in ("Adam-8bit", " 8bit-adam", "sgd+momentum", "sgd-momentum", "ADAMW"):
         yield (
             f"word {alias}",
-            [Setup(optimizer=alias).optimizer, accepted(lambda a=alias: Setup(optimizer=a, step="loop"))],
+            [
+                Setup(optimizer=alias).optimizer,
+                accepted(lambda a=alias: Setup(optimizer=a, step="loop")),
+            ],
         )
-    model, setup = Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0), Setup(seq_len=64)
+    model, setup = (
+        Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0),
+        Setup(seq_len=64),
+    )
     for axis, value in (
         ("width", 64),
         ("width", 96),
@@ -181,7 +223,10 @@ def words() -> Iterator[tuple[str, Any]]:
     ):
         try:
             one, how = changed(model, setup, axis, value)
-            yield f"axis {axis} {value}", [one.width, one.heads, one.kv_heads, one.mlp_width, one.layers, how.batch]
+            yield (
+                f"axis {axis} {value}",
+                [one.width, one.heads, one.kv_heads, one.mlp_width, one.layers, how.batch],
+            )
         except InputError:
             yield f"axis {axis} {value}", "refused"
 
@@ -198,9 +243,15 @@ def limits() -> Iterator[tuple[str, Any]]:
     for name, (low, high) in bounds.items():
         base = {"layers": 1, "heads": 1, "vocabulary": 0, "mlp_width": 0, "width": 64}
         for value in (low - 1, low, high, high + 1):
-            yield f"limit {name} {value}", accepted(lambda v=value, n=name, b=base: Decoder(**(b | {n: v})))
+            yield (
+                f"limit {name} {value}",
+                accepted(lambda v=value, n=name, b=base: Decoder(**(b | {n: v}))),
+            )
     for kv_heads in (0, 1, 3, 4, 6, 12, 13):
-        yield f"limit kv_heads {kv_heads}", accepted(lambda n=kv_heads: Decoder(width=144, heads=12, kv_heads=n))
+        yield (
+            f"limit kv_heads {kv_heads}",
+            accepted(lambda n=kv_heads: Decoder(width=144, heads=12, kv_heads=n)),
+        )
     for name, high in (("batch", 1 << 16), ("seq_len", 1 << 24)):
         for value in (0, 1, high, high + 1):
             yield f"limit {name} {value}", accepted(lambda v=value, n=name: Setup(**{n: v}))
@@ -230,7 +281,11 @@ def limits() -> Iterator[tuple[str, Any]]:
             continue  # taken, and long
         yield (
             f"limit cells {rows} {columns}",
-            accepted(lambda v=values, n=lengths, m=tiny: frontier(m, Setup(), load_profile("l4"), "batch", v, n)),
+            accepted(
+                lambda v=values, n=lengths, m=tiny: frontier(
+                    m, Setup(), load_profile("l4"), "batch", v, n
+                )
+            ),
         )
 
 
@@ -279,7 +334,13 @@ def allocators() -> Iterator[tuple[str, Any]]:
                 seen.append(held[-1].address)
         yield (
             f"allocator {seed}",
-            [allocator.in_use, allocator.most, allocator.reserved, len(allocator.free_blocks), seen[-12:]],
+            [
+                allocator.in_use,
+                allocator.most,
+                allocator.reserved,
+                len(allocator.free_blocks),
+                seen[-12:],
+            ],
         )
 
 

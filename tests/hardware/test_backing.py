@@ -32,14 +32,28 @@ def test_the_word_agrees_with_what_was_validated(name: str) -> None:
 
 
 def test_the_first_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for gpu, word in (("h200", "measured"), ("l4", "public counters"), ("t4", "public times"), ("gb10", "nothing")):
-        assert main(["predict", "--gpu", gpu, "--kernel", "naive", "--seq-len", "256", "--heads", "2"]) == 0
+    for gpu, word in (
+        ("h200", "measured"),
+        ("l4", "public counters"),
+        ("t4", "public times"),
+        ("gb10", "nothing"),
+    ):
+        assert (
+            main(["predict", "--gpu", gpu, "--kernel", "naive", "--seq-len", "256", "--heads", "2"])
+            == 0
+        )
         said = "checked against counters." if word == "measured" else f"Backed by {word}."
         assert said in capsys.readouterr().out.splitlines()[0]
     both = [predict(SMALL, "naive", gpu, method="capacity") for gpu in ("h200", "gb10")]
     assert backing(both) == "Backed by measured on h200-sxm, nothing on gb10"
-    assert main(["predict", "--gpu", "t4", "--seq-len", "256", "--heads", "2", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["predictions"][0]["evidence"]["backed_by"] == "public times"
+    assert (
+        main(["predict", "--gpu", "t4", "--seq-len", "256", "--heads", "2", "--format", "json"])
+        == 0
+    )
+    assert (
+        json.loads(capsys.readouterr().out)["predictions"][0]["evidence"]["backed_by"]
+        == "public times"
+    )
 
 
 def test_another_word_is_refused() -> None:
@@ -51,7 +65,10 @@ def test_another_word_is_refused() -> None:
 @pytest.mark.parametrize("name", PEOPLES)
 def test_gpus_that_people_have_answer(name: str) -> None:
     profile = load_profile(name)
-    assert all(profile.source_of(quantity) for quantity in ("sm_count", "boost_clock_hz", "l2_bytes", "memory_bytes"))
+    assert all(
+        profile.source_of(quantity)
+        for quantity in ("sm_count", "boost_clock_hz", "l2_bytes", "memory_bytes")
+    )
     p = predict(SMALL, profile=name)
     assert p.time_s > 0
     assert p.total("hbm", "read") > 0

@@ -22,7 +22,14 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.energy import CONSTANTS, Activity, _of_large_products, energies, energy_j, is_known
+from iosim.readers.timing.energy import (
+    CONSTANTS,
+    Activity,
+    _of_large_products,
+    energies,
+    energy_j,
+    is_known,
+)
 
 H200 = load_profile("h200")
 OF = energies(H200)
@@ -56,7 +63,9 @@ class TestEnergy:
         fast, slow = (energy_j(done, OF, clock, 0.0) for clock in (self.top, self.top / 2))
         assert slow["hbm"] == fast["hbm"]
         for level in ("l2", "tensor"):
-            assert slow[level] == pytest.approx(fast[level] * 0.5 ** H200.need("energy_clock_exponent"))
+            assert slow[level] == pytest.approx(
+                fast[level] * 0.5 ** H200.need("energy_clock_exponent")
+            )
 
     @pytest.mark.parametrize("name", [*CONSTANTS, "power_w"])
     def test_all_constants_or_none(self, name: str) -> None:
@@ -70,7 +79,9 @@ class TestEnergy:
         joules, awake = sum(p.energy_j.values()), p.energy_j["awake"]
         assert awake == pytest.approx(0.2 * 400 * p.time_s)
         # of what is not awake 25 % either way; cc 8.0 moves at an H200's cost
-        assert p.energy_range_j == pytest.approx([awake + share * (joules - awake) for share in (0.75, 1.25)])
+        assert p.energy_range_j == pytest.approx(
+            [awake + share * (joules - awake) for share in (0.75, 1.25)]
+        )
         assert p.energy_j["hbm"] == pytest.approx(
             1e-12 * (70 * p.total("hbm", "read") + 43 * p.total("hbm", "write")), rel=1e-3
         )
@@ -81,7 +92,9 @@ class TestEnergy:
         p = iosim.predict(heads=32, seq_len=8192, gpu="l4")
         assert p.profile.peak_power_w == 75  # what its slot gives
         others = load_profile("a40")
-        assert others.peak_power_w == pytest.approx(others.need("power_w") * 1000 / 700, rel=1e-3)  # as an H200's
+        assert others.peak_power_w == pytest.approx(
+            others.need("power_w") * 1000 / 700, rel=1e-3
+        )  # as an H200's
         assert p.time.power_w == pytest.approx(p.profile.peak_power_w, rel=1e-3)
         assert p.energy_range_j is not None
         assert p.energy_range_j[1] == pytest.approx(p.profile.need("peak_power_w") * p.time_s)
@@ -94,7 +107,9 @@ class TestEnergy:
     def test_where_no_clock_is_known_it_says_so(self) -> None:
         assert energies(replace(H200, boost_clock_hz=None)) is None
 
-    @pytest.mark.parametrize("name", ["h200-sxm", "h100-sxm", "h800-sxm", "a100-sxm-80gb", "l40s", "t4", "b200"])
+    @pytest.mark.parametrize(
+        "name", ["h200-sxm", "h100-sxm", "h800-sxm", "a100-sxm-80gb", "l40s", "t4", "b200"]
+    )
     def test_large_products_draw_the_boards_power(self, name: str) -> None:
         """By constants that were measured within 6 %, an H800's by an architecture's, as are the others' by choice."""
         profile = load_profile(name)
@@ -122,7 +137,9 @@ class TestEnergy:
         l40s = load_profile("l40s")
         slower = replace(l40s, tensor_flops_achieved_per_s={"fp16": 240e12})
         shape = {"heads": 32, "seq_len": 8192, "clocks": "sustained"}
-        clocks = [iosim.predict(gpu=gpu, **shape).time.launches[0].clock_hz for gpu in (l40s, slower)]
+        clocks = [
+            iosim.predict(gpu=gpu, **shape).time.launches[0].clock_hz for gpu in (l40s, slower)
+        ]
         assert (clocks[1] or 0) < 0.95 * (clocks[0] or 0)
 
     def test_published_power_is_met(self) -> None:
@@ -137,7 +154,9 @@ class TestEnergy:
         p = iosim.predict(gpu="h200", kernel="naive", heads=4, seq_len=2048, dtype="bf16")
         assert p.energy_j is not None
         for level, joules in p.energy_j.items():
-            assert joules == pytest.approx(sum(t.energy_j[level] for t in p.time.launches if t.energy_j is not None))
+            assert joules == pytest.approx(
+                sum(t.energy_j[level] for t in p.time.launches if t.energy_j is not None)
+            )
         assert p.time.power_w == pytest.approx(sum(p.energy_j.values()) / p.time_s)
 
 
@@ -145,7 +164,9 @@ class TestClocks:
     def test_limits_hold(self) -> None:
         one = call(seq_q=16384)
         moved = one.counted + one.capacity()
-        boost, sustained = (one.time(moved, Conditions(clocks=clocks)) for clocks in ("boost", "sustained"))
+        boost, sustained = (
+            one.time(moved, Conditions(clocks=clocks)) for clocks in ("boost", "sustained")
+        )
         assert boost.total_s < sustained.total_s
         # a clock is found to within a four-thousandth of the interval: some tenths of a watt
         assert boost.power_w == pytest.approx(H200.peak_power_w, abs=3)
@@ -155,7 +176,9 @@ class TestClocks:
         one = call("naive", heads=1, seq_q=512)
         for time in one.time(one.counted, Conditions(clocks="sustained")).launches:
             work = next(n.work for n in one.chain.launches if n.name == time.name)
-            assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1))
+            assert time.clock_hz == pytest.approx(
+                1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1)
+            )
 
     @pytest.mark.parametrize(("heads", "share"), [(13, 1.0), (14, 0.917)])
     def test_a_tenth_of_the_sms_leaves_the_clock_as_it_is(self, heads: int, share: float) -> None:
@@ -174,7 +197,17 @@ class TestClocks:
             iosim.predict(heads=1, seq_len=64, **wrong)  # type: ignore[arg-type]
 
     def test_the_command_line_takes_mhz(self, capsys: pytest.CaptureFixture[str]) -> None:
-        words = ["predict", "--gpu", "h200", "--kernel", "cudnn", "--seq-len", "2k", "--dtype", "bf16"]
+        words = [
+            "predict",
+            "--gpu",
+            "h200",
+            "--kernel",
+            "cudnn",
+            "--seq-len",
+            "2k",
+            "--dtype",
+            "bf16",
+        ]
         assert main([*words, "--clocks", "1500MHz"]) == 0
         assert "at 1,500 MHz" in capsys.readouterr().out
         refused(capsys, [*words, "--clocks", "fast"], "--clocks")
@@ -187,9 +220,12 @@ def sustained(gpu: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
     with measurements(f"{gpu}_power.csv").open(newline="", encoding="utf-8") as file:
         for r in csv.DictReader(file):
             if r["load"] in BACKENDS and r["passes"] == "fwd" and int(r["window"]) >= SETTLED:
-                found[tuple(r[n] for n in ("load", "batch", "heads", "kv_heads", "seq", "head_dim", "causal"))].append(
-                    r
-                )
+                found[
+                    tuple(
+                        r[n]
+                        for n in ("load", "batch", "heads", "kv_heads", "seq", "head_dim", "causal")
+                    )
+                ].append(r)
     return found
 
 
@@ -200,7 +236,11 @@ def test_profiles_hold_what_was_fitted_to_loads_of_one_kind(gpu: str) -> None:
 
     profile, script = load_profile(gpu), load_script("experiments/power.py")
     found = dict(
-        re.findall(r"^(\w+) = ([\d.e+]+)$", script.fitted(pd.read_csv(measurements(f"{gpu}_power.csv"))), re.M)
+        re.findall(
+            r"^(\w+) = ([\d.e+]+)$",
+            script.fitted(pd.read_csv(measurements(f"{gpu}_power.csv"))),
+            re.M,
+        )
     )
     assert {*CONSTANTS} <= set(found)
     for name, value in found.items():
@@ -221,7 +261,9 @@ def test_calls_that_ran_for_seconds(gpu: str) -> None:
         )  # fmt: skip
         times.append(p.time_s * 1e3 / statistics.fmean(float(w["ms"]) for w in windows) - 1)
         clock = min(t.clock_hz or 0 for t in p.time.launches)
-        clocks.append(clock / 1e6 / (11 / 12 * statistics.fmean(float(w["sm_mhz"]) for w in windows)) - 1)
+        clocks.append(
+            clock / 1e6 / (11 / 12 * statistics.fmean(float(w["sm_mhz"]) for w in windows)) - 1
+        )
     assert len(times) == 13
     assert statistics.fmean(map(abs, times)) < 0.045
     assert max(map(abs, times)) < 0.12
@@ -235,10 +277,15 @@ class TestLaunched:
     def test_a_graph_starts_launches_sooner(self) -> None:
         one = call("fa2", seq_q=1, seq_k=8192)
         assert [n.name for n in one.chain.launches] == ["main", "combine"]
-        alone, graph = (one.time(one.counted, Conditions(launched=how, l2_start="warm")) for how in ("alone", "graph"))
+        alone, graph = (
+            one.time(one.counted, Conditions(launched=how, l2_start="warm"))
+            for how in ("alone", "graph")
+        )
         saved = [a.total_s - g.total_s for a, g in zip(alone.launches, graph.launches, strict=True)]
         assert saved[1] == pytest.approx(2.1e-6 - 1.01e-6)
-        assert -1e-6 < saved[0] < 2.1e-6 - 2.2e-6  # the first one's CTAs issue one behind the other, too
+        assert (
+            -1e-6 < saved[0] < 2.1e-6 - 2.2e-6
+        )  # the first one's CTAs issue one behind the other, too
 
     def test_a_combine_waits_a_load_a_split(self) -> None:
         def combine(splits: int) -> float:
@@ -252,7 +299,18 @@ class TestLaunched:
 
 
 def test_parts_are_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", "--time", "--gpu", "h200", "--kernel", "fa2,naive", "--heads", "4", "--seq-len", "2k"]
+    words = [
+        "explain",
+        "--time",
+        "--gpu",
+        "h200",
+        "--kernel",
+        "fa2,naive",
+        "--heads",
+        "4",
+        "--seq-len",
+        "2k",
+    ]
     assert main([*words, "--format", "json"]) == 0
     for p in json.loads(capsys.readouterr().out)["predictions"]:
         for launch in p["time"][0]["launches"]:
@@ -274,15 +332,29 @@ def test_flash_attentions_spills_are_those_of_its_instructions() -> None:
             if r["kernel"] != "flash_fwd_kernel" or len(flags) != 8:
                 continue
             for head_dim, tile in tiles.items():
-                plain = [flags[n] for n in (0, 2, 3, 5, 6, 7)] == ["false", "false", "false", "true", "false", "false"]
+                plain = [flags[n] for n in (0, 2, 3, 5, 6, 7)] == [
+                    "false",
+                    "false",
+                    "false",
+                    "true",
+                    "false",
+                    "false",
+                ]
                 if f"traits{tile}" in r["template"] and plain:
-                    counted[head_dim, flags[1] == "true", flags[4] == "true"] = (int(r["STL"]), int(r["LDL"]))
+                    counted[head_dim, flags[1] == "true", flags[4] == "true"] = (
+                        int(r["STL"]),
+                        int(r["LDL"]),
+                    )
     assert len(counted) == 8
     rows = {
         (r["head_dim"], r["causal"], r["whole_tiles"]): r
         for r in spills(entry("fa2"))
-        if "whole_tiles" in r and r["cc"] == [90] and not (r["narrow"] or r["window"] or r.get("dropout"))
+        if "whole_tiles" in r
+        and r["cc"] == [90]
+        and not (r["narrow"] or r["window"] or r.get("dropout"))
     }
     for key, (stores, loads) in counted.items():
-        assert rows[key]["write_per_pair"] == pytest.approx(4 * stores, abs=3)  # of counters, beside the work tile's
+        assert rows[key]["write_per_pair"] == pytest.approx(
+            4 * stores, abs=3
+        )  # of counters, beside the work tile's
         assert rows[key]["accesses_per_pair"] == stores + loads

@@ -76,7 +76,13 @@ def entry(value: object, **more: object) -> dict[str, object]:
 
 
 def minimal(**more: object) -> dict[str, Any]:
-    return {"schema": 1, "name": "mine", "compute_capability": "8.0", "sm_count": entry(108), **more}
+    return {
+        "schema": 1,
+        "name": "mine",
+        "compute_capability": "8.0",
+        "sm_count": entry(108),
+        **more,
+    }
 
 
 # --- The shipped profiles ---------------------------------------------------------------------------------------------
@@ -91,7 +97,13 @@ def test_shipped_profile_is_clean(name: str) -> None:
     assert check_profile_file(data_dir("hardware_profiles") / f"{name}.toml") == []
     profile = load_profile(name)
     assert profile.name == name
-    for needed in ("l2_bytes", "memory_bytes", "boost_clock_hz", "power_w", "dram_bandwidth_bytes_per_s"):
+    for needed in (
+        "l2_bytes",
+        "memory_bytes",
+        "boost_clock_hz",
+        "power_w",
+        "dram_bandwidth_bytes_per_s",
+    ):
         assert profile.need(needed) > 0
     assert profile.tensor_flops("fp16") > profile.tensor_flops("fp32")
 
@@ -109,7 +121,9 @@ def test_every_number_has_a_source_and_a_kind(name: str) -> None:
     assert len(numbers) > 30
     assert set(profile.sources) == set(profile.kinds) == set(numbers)
     for number in numbers:
-        assert len(profile.source_of(number)) > 15, f"{number}: '{profile.source_of(number)}' is too short for a source"
+        assert len(profile.source_of(number)) > 15, (
+            f"{number}: '{profile.source_of(number)}' is too short for a source"
+        )
         assert profile.kind_of(number) in KINDS
         measured = "_measured_" in number or "_achieved_" in number or "latency" in number
         assert not measured or profile.kind_of(number) != "specification"
@@ -117,7 +131,10 @@ def test_every_number_has_a_source_and_a_kind(name: str) -> None:
 
 def test_measured_stands_beside_specified() -> None:
     h200 = load_profile("h200")
-    assert (h200.dram_bandwidth_bytes_per_s, h200.dram_bandwidth_measured_bytes_per_s) == (4.8e12, 4.3e12)
+    assert (h200.dram_bandwidth_bytes_per_s, h200.dram_bandwidth_measured_bytes_per_s) == (
+        4.8e12,
+        4.3e12,
+    )
     assert h200.kind_of("dram_bandwidth_measured_bytes_per_s") == "measured"
     assert h200.l2_bytes == 62_914_560 == 60 * MIB
     assert h200.l2_partitions == 2
@@ -194,13 +211,17 @@ def test_rates_follow_from_units_and_clocks(name: str) -> None:
     units, tensor = CORES[name]
     rated = profile.rated_clock_hz
     clocks = profile.sm_count * (rated or profile.need("boost_clock_hz"))
-    tensor_clocks = profile.sm_count * (rated or profile.sustained_clock_hz or profile.need("boost_clock_hz"))
+    tensor_clocks = profile.sm_count * (
+        rated or profile.sustained_clock_hz or profile.need("boost_clock_hz")
+    )
     assert profile.tensor_flops("fp32") == pytest.approx(2 * units * clocks, rel=0.08)
     assert profile.tensor_flops("fp16") == pytest.approx(tensor * tensor_clocks, rel=0.06)
     double = {"tf32": 0.375 if profile.is_amd else 0.5, "bf16": 1.0, "fp8": 2.0}
     for dtype, factor in double.items():
         if dtype in profile.tensor_flops_per_s:
-            assert profile.tensor_flops(dtype) == pytest.approx(factor * profile.tensor_flops("fp16"), rel=0.02)
+            assert profile.tensor_flops(dtype) == pytest.approx(
+                factor * profile.tensor_flops("fp16"), rel=0.02
+            )
     supported = {"bf16": 80, "tf32": 80, "fp8": 89, "int8": 75}
     supported |= {"tf32": 10_000} if name in ("mi350x", "mi355x") else {}
     for dtype, since in supported.items():
@@ -243,7 +264,9 @@ def test_sizes_are_bytes() -> None:
         ("h200", 143_771), ("b200", 183_359), ("mi300x", 206_141_652_992 / 2**20),
     ],
 )  # fmt: skip
-def test_memory_is_what_the_device_reports_not_the_datasheets_round_number(name: str, mib: float) -> None:
+def test_memory_is_what_the_device_reports_not_the_datasheets_round_number(
+    name: str, mib: float
+) -> None:
     profile = load_profile(name)
     assert profile.memory_bytes == mib * 2**20
     assert "datasheet" not in profile.source_of("memory_bytes")
@@ -254,12 +277,17 @@ def test_what_the_driver_keeps_of_the_memory_is_said_apart() -> None:
     h100 = load_profile("h100")
     assert h100.usable_memory_bytes == h100.need_memory_bytes() == 85_017_493_504
     assert h100.memory_bytes == 81_559 * 2**20
-    assert load_profile("t4").usable_memory_bytes == load_profile("t4").memory_bytes  # not known: nothing is taken off
+    assert (
+        load_profile("t4").usable_memory_bytes == load_profile("t4").memory_bytes
+    )  # not known: nothing is taken off
     assert replace(h100, memory_bytes=None).usable_memory_bytes is None
 
 
 @pytest.mark.parametrize(
-    ("cc", "limits"),  # KB of shared memory per SM and per block, KB of L1 and shared, warps, threads, blocks
+    (
+        "cc",
+        "limits",
+    ),  # KB of shared memory per SM and per block, KB of L1 and shared, warps, threads, blocks
     [
         ("7.0", (96, 96, 128, 64, 2048, 32)),
         ("7.5", (64, 64, 96, 32, 1024, 16)),
@@ -277,8 +305,16 @@ def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> Non
     assert p.shared_memory_per_sm_bytes == shared * 1024
     assert p.shared_memory_per_block_optin_bytes == block * 1024
     assert p.l1_shared_bytes == unified * 1024
-    assert (p.max_warps_per_sm, p.max_threads_per_sm, p.max_blocks_per_sm) == (warps, threads, blocks)
-    assert (p.registers_per_sm, p.max_registers_per_thread, p.shared_memory_per_block_bytes) == (65536, 255, 49152)
+    assert (p.max_warps_per_sm, p.max_threads_per_sm, p.max_blocks_per_sm) == (
+        warps,
+        threads,
+        blocks,
+    )
+    assert (p.registers_per_sm, p.max_registers_per_thread, p.shared_memory_per_block_bytes) == (
+        65536,
+        255,
+        49152,
+    )
     assert (p.warp_size, p.sector_bytes, p.line_bytes) == (32, 32, 128)
     assert p.shared_memory_reserved_per_block_bytes == (1024 if p.cc >= 80 else 0)
     assert p.exp_per_clock_per_sm == 16
@@ -289,7 +325,17 @@ def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> Non
 
 def test_every_quantity_has_its_attribute() -> None:
     attributes = {f.name for f in fields(HardwareProfile)}
-    others = {"name", "title", "aliases", "backed_by", "compute_capability", "sources", "kinds", "taken", "validation"}
+    others = {
+        "name",
+        "title",
+        "aliases",
+        "backed_by",
+        "compute_capability",
+        "sources",
+        "kinds",
+        "taken",
+        "validation",
+    }
     assert attributes == set(QUANTITIES) | others
 
 
@@ -385,7 +431,8 @@ def test_no_name_means_two_profiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "suggested"), [("h10", "h100"), ("rtx 5081", "rtx-5080"), ("a100-sxm-8gb", "a100-sxm-80gb")]
+    ("written", "suggested"),
+    [("h10", "h100"), ("rtx 5081", "rtx-5080"), ("a100-sxm-8gb", "a100-sxm-80gb")],
 )
 def test_near_misses_are_suggested(written: str, suggested: str) -> None:
     with pytest.raises(InputError, match=f"'{written}' is not known; did you mean .*{suggested}"):
@@ -428,14 +475,20 @@ def test_loading_by_name_parses_what_it_needs_once(monkeypatch: pytest.MonkeyPat
     ):
         cache.cache_clear()
     load_profile("h100")
-    assert sorted(read) == ["compute_capability.toml", "h100-sxm.toml", "h200-sxm.toml"]  # the last for what is taken
+    assert sorted(read) == [
+        "compute_capability.toml",
+        "h100-sxm.toml",
+        "h200-sxm.toml",
+    ]  # the last for what is taken
     load_profile("H100")
     assert len(read) == 3
 
 
 def test_import_is_light() -> None:
     code = "import sys, iosim.hardware.profile, iosim.hardware.occupancy; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"numpy", "pandas", "sympy", "plotly", "torch", "tomllib"} & set(loaded)
 
 

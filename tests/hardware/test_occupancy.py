@@ -26,7 +26,9 @@ maker = load_script("tests/golden/make_occupancy.py")
 def profile_of(cc: str) -> HardwareProfile:
     """A GPU with nothing but what the compute capability gives."""
     sms = {"value": 1, "source": "test"}
-    return HardwareProfile.from_dict({"schema": 1, "name": cc, "compute_capability": cc, "sm_count": sms})
+    return HardwareProfile.from_dict(
+        {"schema": 1, "name": cc, "compute_capability": cc, "sm_count": sms}
+    )
 
 
 PROFILES = {cc: profile_of(cc) for cc in maker.DEVICES}
@@ -40,7 +42,13 @@ def golden() -> list[dict[str, str]]:
 def ours(profile: HardwareProfile, row: dict[str, str]) -> dict[str, str]:
     carveout = int(row["carveout"])
     shared = int(row["static_bytes"]) + int(row["dynamic_bytes"])
-    o = occupancy(profile, int(row["threads"]), int(row["registers"]), shared, None if carveout < 0 else carveout)
+    o = occupancy(
+        profile,
+        int(row["threads"]),
+        int(row["registers"]),
+        shared,
+        None if carveout < 0 else carveout,
+    )
     limits = (o.limit_warps, o.limit_registers, o.limit_shared_memory, o.limit_blocks)
     factors = sum(FACTORS[name] for name in o.limited_by)
     values = [o.ctas_per_sm, *(UNLIMITED if limit is None else limit for limit in limits)]
@@ -48,7 +56,9 @@ def ours(profile: HardwareProfile, row: dict[str, str]) -> dict[str, str]:
     return dict(zip(maker.OUTPUTS, map(str, values), strict=True))
 
 
-def mismatches(rows: list[dict[str, str]], profiles: dict[str, HardwareProfile]) -> list[tuple[dict[str, str], ...]]:
+def mismatches(
+    rows: list[dict[str, str]], profiles: dict[str, HardwareProfile]
+) -> list[tuple[dict[str, str], ...]]:
     pairs = ((row, ours(profiles[row["cc"]], row)) for row in rows)
     return [(row, got) for row, got in pairs if any(row[key] != got[key] for key in maker.OUTPUTS)]
 
@@ -67,15 +77,21 @@ def test_agrees_with_the_recorded_table() -> None:
 def test_agrees_with_cuda_occupancy_h() -> None:
     include = maker.header_directory()
     if include is None or shutil.which("g++") is None:
-        pytest.skip("no g++, or no CUDA toolkit with cuda_occupancy.h; the recorded table is compared all the same")
+        pytest.skip(
+            "no g++, or no CUDA toolkit with cuda_occupancy.h; the recorded table is compared all the same"
+        )
     recorded = len(maker.DEVICES) * maker.CASES_PER_DEVICE
-    cases = maker.random_cases(maker.CASES_PER_DEVICE, maker.SEED) + maker.random_cases(4000, seed=1)
+    cases = maker.random_cases(maker.CASES_PER_DEVICE, maker.SEED) + maker.random_cases(
+        4000, seed=1
+    )
     rows = maker.calculate(include, cases)
     known = [row for row in rows if row["ctas"] != "-1"]  # an older toolkit does not know every GPU
     assert len(known) >= 20_000
     assert mismatches(known, PROFILES) == []
     if len(known) == len(rows):
-        assert maker.as_csv(rows[:recorded]) == maker.GOLDEN.read_text(), "regenerate with make_occupancy.py"
+        assert maker.as_csv(rows[:recorded]) == maker.GOLDEN.read_text(), (
+            "regenerate with make_occupancy.py"
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +140,12 @@ def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, wron
 def test_by_hand() -> None:
     # A100, 128 threads, 255 registers: 255 x 32 -> 8,192 a warp; 16,384 a sub-partition -> 2 warps, 8 an SM, 2 CTAs.
     o = occupancy(load_profile("a100"), 128, 255, 48 * 1024)
-    assert (o.ctas_per_sm, o.limited_by, o.warps_per_sm, o.occupancy) == (2, ("registers",), 8, 8 / 64)
+    assert (o.ctas_per_sm, o.limited_by, o.warps_per_sm, o.occupancy) == (
+        2,
+        ("registers",),
+        8,
+        8 / 64,
+    )
     assert o.registers_per_cta == 4 * 8192
     assert o.shared_memory_per_cta_bytes == 49152 + 1024
     assert o.shared_memory_carveout_bytes == 102400  # two CTAs need 100,352 bytes
@@ -142,11 +163,16 @@ def test_the_reserved_kilobyte_decides() -> None:
 
 def test_what_does_not_fit_says_why() -> None:
     l4 = load_profile("l4")
-    assert occupancy(l4, 128, 64, 131072).reason == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
+    assert (
+        occupancy(l4, 128, 64, 131072).reason
+        == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
+    )
     assert occupancy(l4, 128, 64, 101376).reason == ""
     assert occupancy(l4, 1056, 32, 0).reason == "needs 1,056 threads a CTA, sm_89 allows 1,024"
     assert occupancy(l4, 128, 256, 0).reason == "needs 256 registers a thread, sm_89 allows 255"
-    assert occupancy(l4, 1024, 128, 0).reason == "needs 131,072 registers a CTA, sm_89 allows 65,536"
+    assert (
+        occupancy(l4, 1024, 128, 0).reason == "needs 131,072 registers a CTA, sm_89 allows 65,536"
+    )
     both = occupancy(l4, 1056, 256, 0)
     assert both.ctas_per_sm == both.warps_per_sm == 0
     assert both.limited_by == ("warps", "registers")
@@ -161,7 +187,9 @@ def test_what_does_not_fit_says_why() -> None:
     shared=st.integers(0, 240_000),
     carveout=st.none() | st.integers(0, 100),
 )
-def test_invariants(cc: str, threads: int, registers: int, shared: int, carveout: int | None) -> None:
+def test_invariants(
+    cc: str, threads: int, registers: int, shared: int, carveout: int | None
+) -> None:
     profile = PROFILES[cc]
     o = occupancy(profile, threads, registers, shared, carveout)
     assert 0 <= o.occupancy <= 1
@@ -194,7 +222,9 @@ def test_bad_arguments(arguments: tuple[int, ...], named: str) -> None:
         occupancy(load_profile("t4"), *arguments)
 
 
-@pytest.mark.parametrize("field", ["max_warps_per_sm", "registers_per_sm", "shared_memory_carveouts_bytes"])
+@pytest.mark.parametrize(
+    "field", ["max_warps_per_sm", "registers_per_sm", "shared_memory_carveouts_bytes"]
+)
 def test_an_unknown_limit_is_named(field: str) -> None:
     profile = dataclasses.replace(load_profile("t4"), **{field: None})
     with pytest.raises(InputError, match=rf"'t4' does not know {field}"):

@@ -43,14 +43,25 @@ def entry(value: object, **more: object) -> dict[str, object]:
 
 
 def minimal(**more: object) -> dict[str, Any]:
-    return {"schema": 1, "name": "mine", "compute_capability": "8.0", "sm_count": entry(108), **more}
+    return {
+        "schema": 1,
+        "name": "mine",
+        "compute_capability": "8.0",
+        "sm_count": entry(108),
+        **more,
+    }
 
 
 def test_own_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     for spelled in (path, str(path)):
         profile = load_profile(spelled)
-        assert (profile.name, profile.title, profile.cc, profile.sm_count) == ("mine", "mine", 80, 108)
+        assert (profile.name, profile.title, profile.cc, profile.sm_count) == (
+            "mine",
+            "mine",
+            80,
+            108,
+        )
         assert profile.memory_bytes is None
         assert profile.max_warps_per_sm == 64  # from the compute capability
         assert profile.source_of("sm_count") == "counted"
@@ -79,8 +90,15 @@ def test_where_numbers_come_from_makes_no_other_gpu(field: str) -> None:
 def test_own_values_win_and_unknown_capabilities_stand_alone() -> None:
     own = HardwareProfile.from_dict(minimal(max_blocks_per_sm=entry(8)))
     assert (own.max_blocks_per_sm, own.source_of("max_blocks_per_sm")) == (8, "test")
-    future = HardwareProfile.from_dict(minimal(compute_capability="13.0", max_warps_per_sm=entry(64)))
-    assert (future.cc, future.warp_size, future.max_warps_per_sm, future.registers_per_sm) == (130, 32, 64, 65536)
+    future = HardwareProfile.from_dict(
+        minimal(compute_capability="13.0", max_warps_per_sm=entry(64))
+    )
+    assert (future.cc, future.warp_size, future.max_warps_per_sm, future.registers_per_sm) == (
+        130,
+        32,
+        64,
+        65536,
+    )
     assert future.shared_memory_per_sm_bytes is None
 
 
@@ -161,7 +179,10 @@ def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) ->
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"shared_memory_per_block_optin_bytes": entry(200_000)}, "more than shared_memory_per_sm_bytes (167,936)"),
+        (
+            {"shared_memory_per_block_optin_bytes": entry(200_000)},
+            "more than shared_memory_per_sm_bytes (167,936)",
+        ),
         ({"shared_memory_per_sm_bytes": entry(230_000)}, "more than l1_shared_bytes"),
         ({"shared_memory_per_sm_bytes": entry(131_072)}, "carveouts_bytes: ends in 167,936"),
         ({"shared_memory_carveouts_bytes": entry([8192, 0])}, "must be in ascending order"),
@@ -172,17 +193,29 @@ def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) ->
         ({"l2_bytes": entry(2**31), "memory_bytes": entry(10**9)}, "more than memory_bytes"),
         ({"l2_partitions": entry(3)}, "3 of one L2; accepted: 1 or 2, or more with l2_apart = 1"),
         ({"memory_side_bytes": entry(2**28)}, "a cache at the memory's side has one"),
-        ({"l2_latency_near_cycles": entry(500), "l2_latency_far_cycles": entry(400)}, "more than l2_latency_far"),
         (
-            {"dram_bandwidth_bytes_per_s": entry(2e12), "dram_bandwidth_measured_bytes_per_s": entry(2.5e12)},
+            {"l2_latency_near_cycles": entry(500), "l2_latency_far_cycles": entry(400)},
+            "more than l2_latency_far",
+        ),
+        (
+            {
+                "dram_bandwidth_bytes_per_s": entry(2e12),
+                "dram_bandwidth_measured_bytes_per_s": entry(2.5e12),
+            },
             "more than 1.2 times dram_bandwidth_bytes_per_s",
         ),
         (
-            {"l2_read_bandwidth_bytes_per_s": entry(5e12), "l2_read_bandwidth_measured_bytes_per_s": entry(7e12)},
+            {
+                "l2_read_bandwidth_bytes_per_s": entry(5e12),
+                "l2_read_bandwidth_measured_bytes_per_s": entry(7e12),
+            },
             "more than 1.2 times l2_read_bandwidth_bytes_per_s",
         ),
         (
-            {"tensor_flops_per_s": {"fp16": entry(3e14)}, "tensor_flops_achieved_per_s": {"fp16": entry(6e14)}},
+            {
+                "tensor_flops_per_s": {"fp16": entry(3e14)},
+                "tensor_flops_achieved_per_s": {"fp16": entry(6e14)},
+            },
             "more than 1.2 times the rated 3e+14",
         ),
         (
@@ -203,7 +236,9 @@ def test_contradictions_and_slips(more: dict[str, Any], problem: str) -> None:
 
 
 def test_all_problems_are_listed_at_once() -> None:
-    data = minimal(l2_bytes=entry(40), power_w=entry(True), color=entry(1), registers_per_block=entry(131_072))
+    data = minimal(
+        l2_bytes=entry(40), power_w=entry(True), color=entry(1), registers_per_block=entry(131_072)
+    )
     assert len(_profile_file.parse(data).problems) == 4
     with pytest.raises(InputError, match=r"\(and 3 more\)"):
         HardwareProfile.from_dict(data)
@@ -260,7 +295,9 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 
 toml_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -284,8 +321,14 @@ def test_any_content_gives_problems_or_a_profile(keys: dict[str, Any]) -> None:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(cut=st.integers(0, len(GOOD)), junk=st.binary(max_size=6))
-def test_a_damaged_file_is_refused_in_one_line(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = write(tmp_path_factory.getbasetemp(), GOOD.encode()[:cut] + junk + GOOD.encode()[cut:], "damaged.toml")
+def test_a_damaged_file_is_refused_in_one_line(
+    cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(
+        tmp_path_factory.getbasetemp(),
+        GOOD.encode()[:cut] + junk + GOOD.encode()[cut:],
+        "damaged.toml",
+    )
     message = "read"
     try:
         load_profile(path)

@@ -25,14 +25,23 @@ from iosim.readers.timing.energy import is_known
 
 
 def own(**more: Any) -> dict[str, Any]:
-    entries = {"sm_count": 108, "boost_clock_hz": 1.4e9, "l2_bytes": 41_943_040, "dram_bandwidth_bytes_per_s": 2e12}
+    entries = {
+        "sm_count": 108,
+        "boost_clock_hz": 1.4e9,
+        "l2_bytes": 41_943_040,
+        "dram_bandwidth_bytes_per_s": 2e12,
+    }
     return {"schema": 1, "name": "mine", "compute_capability": "8.0",
             **{name: {"value": value, "source": "test"} for name, value in entries.items()}, **more}  # fmt: skip
 
 
 def test_a_value_is_taken_from_another_gpu_by_name() -> None:
     b200, gb200 = load_profile("b200"), load_profile("gb200")
-    assert (b200.l2_ways, b200.kind_of("l2_ways"), b200.taken["l2_ways"]) == (gb200.l2_ways, "taken", "gb200")
+    assert (b200.l2_ways, b200.kind_of("l2_ways"), b200.taken["l2_ways"]) == (
+        gb200.l2_ways,
+        "taken",
+        "gb200",
+    )
     assert b200.source_of("l2_ways") == f"gb200: {gb200.source_of('l2_ways')}"
     assert gb200.kind_of("l2_ways") == "fitted"
     profile = HardwareProfile.from_dict(own(l2_dirty_fraction={"from": "h200-sxm"}))
@@ -76,7 +85,10 @@ def test_evidence_counts_every_kind() -> None:
         "numbers of the L2 model: 9 measured, 1 published; of the HBM"
     )
     t4 = str(evidence(load_profile("t4")))
-    assert "of the HBM model: 1 measured, 3 inferred, 1 taken from h200-sxm; of the time model: 2 measured" in t4
+    assert (
+        "of the HBM model: 1 measured, 3 inferred, 1 taken from h200-sxm; of the time model: 2 measured"
+        in t4
+    )
     assert "HBM and time not validated on t4" in t4
     bare = HardwareProfile.from_dict(own())
     (l2, _, _) = evidence(bare).bases
@@ -111,13 +123,16 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize(
-    "name", quick_every(["h200-sxm", "l4", "rtx-5090", "t4", "a100-sxm-80gb", "h100-sxm", "b200"], 3)
+    "name",
+    quick_every(["h200-sxm", "l4", "rtx-5090", "t4", "a100-sxm-80gb", "h100-sxm", "b200"], 3),
 )
 def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(name: str) -> None:
     """Watched over every kernel of the catalog, launched in every way; but for SageAttention's, whose int8 is no
     problem's type."""
     profile = load_profile(name)
-    watched = Watched(**{one.name: getattr(profile, one.name) for one in dataclasses.fields(profile)})
+    watched = Watched(
+        **{one.name: getattr(profile, one.name) for one in dataclasses.fields(profile)}
+    )
     seen: set[str] = set()
     READ.clear()
     model(watched)
@@ -129,7 +144,10 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
                 call = Call.of(problem, resolve(kernel, problem, profile), profile)
             except InputError:
                 continue
-            traffic, call = call.counted + call.capacity(), dataclasses.replace(call, profile=watched)
+            traffic, call = (
+                call.counted + call.capacity(),
+                dataclasses.replace(call, profile=watched),
+            )
             READ.clear()
             for how in ({}, {"launched": "graph", "l2_start": "warm"}, {"clocks": "sustained"}):
                 call.time(traffic, Conditions(**how))  # type: ignore[arg-type]
@@ -139,7 +157,9 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
     one_sided = (
         {"l2_side_ends"} if profile.l2_partitions == 1 else set()
     )  # the model holds it, and all SMs are on one side
-    of_energy = set() if is_known(profile) else {"energy_factor", "power_w", "energy_clock_exponent"}
+    of_energy = (
+        set() if is_known(profile) else {"energy_factor", "power_w", "energy_clock_exponent"}
+    )
     assert known - one_sided - of_energy == told - of_energy  # taken energies change no time
 
 
@@ -152,7 +172,10 @@ def test_a_prediction_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert str(evidence(load_profile("l4"))) in shown
     assert main(["profiles", "show", "l4", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["evidence"] | {"sm_l2": made.exactness} == made.to_dict()["evidence"]
+    assert (
+        json.loads(capsys.readouterr().out)["evidence"] | {"sm_l2": made.exactness}
+        == made.to_dict()["evidence"]
+    )
 
 
 def test_every_quantity_of_a_model_is_one_of_the_profile() -> None:

@@ -63,13 +63,20 @@ def test_the_skills_commands_run(
 
 def test_the_keys_that_the_skill_names_are_printed() -> None:
     read = TEXT.split("## Read\n")[1].split("\n## ")[0]
-    keys = {word for path in re.findall(r"`\.?([a-z0-9_.\[\]]+)`", read) for word in re.split(r"\W+", path) if word}
+    keys = {
+        word
+        for path in re.findall(r"`\.?([a-z0-9_.\[\]]+)`", read)
+        for word in re.split(r"\W+", path)
+        if word
+    }
     keys -= {"replay", "sampled", "capacity", "bounds"}
     assert keys >= {"answer", "predictions", "totals", "time_s", "evidence", "notes"}
     assert not {key for key in keys if f'"{key}"' not in json.dumps(schema("predict"))}
     assert '"slips"' in json.dumps(schema("check-claim"))
     assert '"differences"' in json.dumps(schema("predict")["properties"]["against"])
-    assert {shlex.split(line)[1] for line in commands(SKILL) if "--format json" in line} <= set(documented())
+    assert {shlex.split(line)[1] for line in commands(SKILL) if "--format json" in line} <= set(
+        documented()
+    )
 
 
 def test_what_agents_run_is_what_continuous_integration_runs() -> None:

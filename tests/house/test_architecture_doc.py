@@ -28,12 +28,17 @@ def table(heading: str) -> list[list[str]]:
     below = TEXT.split(f"\n## {heading}\n")[1]
     lines = re.search(r"(\|.*\n)+", below)
     assert lines is not None
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[0].splitlines()[2:]]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in lines[0].splitlines()[2:]
+    ]
 
 
 def row(*words: str) -> tuple[list[Path], str]:
     """The files and the imports of the row of "Where things lie" that all `words` are in."""
-    (cells,) = [cells for cells in table("Where things lie") if all(word in cells[0] for word in words)]
+    (cells,) = [
+        cells for cells in table("Where things lie") if all(word in cells[0] for word in words)
+    ]
     return [ROOT / name for name in re.findall(r"`(iosim/[\w./-]+)`", cells[1])], cells[2]
 
 
@@ -72,7 +77,9 @@ def test_where_the_tile_of_fa3_lies() -> None:
 @pytest.mark.slow
 def test_where_the_formula_of_naive_lies() -> None:
     (plan, forms), said = row("formula", "naive")
-    assert algorithm_of("naive").planner.__module__ == ".".join(plan.relative_to(ROOT).with_suffix("").parts)
+    assert algorithm_of("naive").planner.__module__ == ".".join(
+        plan.relative_to(ROOT).with_suffix("").parts
+    )
     assert "def closed_form" in forms.read_text(encoding="utf-8")
     assert imports_keep(forms, said)
     assert "iosim.readers" not in set(edges()["iosim.catalog.algorithms.naive"])

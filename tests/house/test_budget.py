@@ -39,7 +39,9 @@ def functions() -> list[tuple[int, int, str]]:
     for path in PACKAGE:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
-                parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+                parameters = (
+                    len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+                )
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 rows.append((length, parameters, f"{path.stem}.{node.name}"))
     return rows
@@ -55,34 +57,44 @@ class Budget:
 
 
 BUDGET: dict[str, Budget] = {
-    "tokens a line": Budget(10.6, 9.5, lambda: package_figures().tokens_per_line),
+    "tokens a line": Budget(8.8, 9.5, lambda: package_figures().tokens_per_line),
     "conditions hidden in arithmetic": Budget(10, 10, lambda: package_figures().hidden_conditions),
     "names of the dialect": Budget(1_220, 200, lambda: package_figures().dialect_names),
-    "lines of the longest function": Budget(60, 50, lambda: max(length for length, _, _ in functions())),
-    "functions with more than eight parameters": Budget(7, 6, lambda: sum(count > 8 for _, count, _ in functions())),
+    "lines of the longest function": Budget(
+        81, 50, lambda: max(length for length, _, _ in functions())
+    ),
+    "functions with more than eight parameters": Budget(
+        7, 6, lambda: sum(count > 8 for _, count, _ in functions())
+    ),
     "fitted numbers": Budget(154, 100, lambda: len(list(fitted()))),
-    "formatter exemptions": Budget(368, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
+    "formatter exemptions": Budget(
+        10, 10, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))
+    ),
     "words of README.md": Budget(900, 900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
     ),
     "words of the pages": Budget(61_000, 50_000, lambda: words(PAGES)),
 }
-LEAST_COMMENTS = 4.5
+LEAST_COMMENTS = 4.0
 """Comments in a thousand lines of the package, at least; 20 is the goal."""
 
 
 @pytest.mark.parametrize("name", BUDGET)
 def test_no_more_than_the_budget(name: str) -> None:
     count, bound = BUDGET[name].count(), BUDGET[name].bound
-    assert count <= bound, f"{name}: {count:.6g}: say why in the commit and raise the bound, or take something away"
+    assert count <= bound, (
+        f"{name}: {count:.6g}: say why in the commit and raise the bound, or take something away"
+    )
 
 
 @pytest.mark.parametrize("name", BUDGET)
 def test_the_budget_is_no_wish(name: str) -> None:
     """What was taken away is not given back: the bound follows within a tenth, until it is the goal."""
     budget = BUDGET[name]
-    assert budget.bound <= max(budget.goal, 1.1 * budget.count() + 10), f"{name}: lower the bound to what there is"
+    assert budget.bound <= max(budget.goal, 1.1 * budget.count() + 10), (
+        f"{name}: lower the bound to what there is"
+    )
 
 
 def test_dense_code_has_comments() -> None:

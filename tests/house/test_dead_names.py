@@ -67,5 +67,9 @@ def test_every_name_is_reached() -> None:
     engine = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "iosim" / OF_C).glob("*.[ch]"))
     known = words_of_data() | set(re.findall(r"\w+", engine))
     known.update(OTHERS_CALL)
-    found = [u for u in checker.get_unused_code(min_confidence=60) if u.filename.is_relative_to(ROOT / "iosim")]
+    found = [
+        u
+        for u in checker.get_unused_code(min_confidence=60)
+        if u.filename.is_relative_to(ROOT / "iosim")
+    ]
     assert "\n".join(u.get_report() for u in found if u.name not in known) == ""

@@ -20,7 +20,9 @@ if not DOCS.is_dir():
 PAGES = sorted(DOCS.rglob("*.md"))
 renew = load_script("docs/renew.py")
 README = ROOT / "README.md"
-FOR_AGENTS = [path for path in (ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")) if path.is_file()]
+FOR_AGENTS = [
+    path for path in (ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")) if path.is_file()
+]
 FENCE = re.compile(r"^```(\w*)[ \w]*\n(.*?)^```$", re.S | re.M)
 FIGURE = re.compile(r"(?<![\w.,])\d[\d,.]* (?:[kMGT]?B|times|us|ms)\b")
 
@@ -43,7 +45,9 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize(
-    "page", [README, *(p for p in PAGES if any(kind in ("sh", "python") for kind, _ in blocks(p)))], ids=title
+    "page",
+    [README, *(p for p in PAGES if any(kind in ("sh", "python") for kind, _ in blocks(p)))],
+    ids=title,
 )
 def test_commands_run_and_print_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,12 +82,18 @@ def test_the_workflow_and_the_hook_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.search(hook["files"], "kernels/mine.toml")
     steps = [step["run"] for step in workflow["jobs"]["bytes"]["steps"] if "run" in step]
     console = [
-        line.removeprefix("$ ") for kind, text in blocks(GATE) if kind == "console" for line in text.splitlines()
+        line.removeprefix("$ ")
+        for kind, text in blocks(GATE)
+        if kind == "console"
+        for line in text.splitlines()
     ]
     commands = [line for line in (*steps, hook["entry"], *console) if line.startswith("iosim ")]
     assert len(commands) == 3
     monkeypatch.chdir(tmp_path)
-    for line in (*next(text for kind, text in blocks(GATE) if kind == "sh").splitlines(), *commands):
+    for line in (
+        *next(text for kind, text in blocks(GATE) if kind == "sh").splitlines(),
+        *commands,
+    ):
         assert main(shlex.split(line)[1:]) == 0, line
 
 
@@ -116,7 +126,9 @@ def test_outputs_are_renewed_whole_or_in_part() -> None:
 
 def test_a_part_that_is_printed_no_more_is_told() -> None:
     with pytest.raises(renew.Unlike, match="a sentence that nothing prints"):
-        renew.renewed("```sh\niosim models list\n```\n```text part\na sentence that nothing prints\n```\n")
+        renew.renewed(
+            "```sh\niosim models list\n```\n```text part\na sentence that nothing prints\n```\n"
+        )
     with pytest.raises(RuntimeError, match="iosim models show nobody"):
         renew.renewed("```sh\niosim models show nobody\n```\n```text\n```\n")
 
@@ -149,7 +161,9 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 
 
 EVERYWHERE = [
-    p for folder in ("docs", "examples", "experiments", "kernels", "benchmarks") for p in (ROOT / folder).rglob("*.md")
+    p
+    for folder in ("docs", "examples", "experiments", "kernels", "benchmarks")
+    for p in (ROOT / folder).rglob("*.md")
 ]
 
 
@@ -158,12 +172,16 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"^(    |#).*$", "", FENCE.sub("", text), flags=re.M)
     text = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", text))
     text = re.sub(r"^\s*([-*]|\d+\.) |\|", "\n\n", text, flags=re.M)
-    return [one for part in re.split(r"\n\s*\n", text) for one in re.split(r"(?<=[.!?])[*)]*\s+", part)]
+    return [
+        one for part in re.split(r"\n\s*\n", text) for one in re.split(r"(?<=[.!?])[*)]*\s+", part)
+    ]
 
 
 @pytest.mark.parametrize("page", [p for p in EVERYWHERE if p.parent.name != "generated"], ids=title)
 def test_a_sentence_is_read_once(page: Path) -> None:
-    assert [one for one in sentences(page.read_text(encoding="utf-8")) if len(one.split()) > 40] == []
+    assert [
+        one for one in sentences(page.read_text(encoding="utf-8")) if len(one.split()) > 40
+    ] == []
 
 
 def test_long_sentences_are_found() -> None:

@@ -18,9 +18,15 @@ RECORDED = sorted(p.stem for p in (EXAMPLES / "output").glob("*.txt"))
 @pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_example_prints_what_is_recorded(name: str) -> None:
-    environment = dict(os.environ)  # without the terminal's width, which readline puts into the process' own
+    environment = dict(
+        os.environ
+    )  # without the terminal's width, which readline puts into the process' own
     done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, EXAMPLES / f"{name}.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == (EXAMPLES / "output" / f"{name}.txt").read_text(encoding="utf-8")

@@ -26,25 +26,37 @@ from iosim.problem.masks import BlockMask
 from iosim.problem.masks.files import save_block_mask
 from iosim.readers.formula.closed_form import closed_form
 
-LINEAR = Kernel("linear", "linear", Tile(64, 32, 4), registers=128, shared_memory_bytes=49_152, writes_lse=False)
+LINEAR = Kernel(
+    "linear", "linear", Tile(64, 32, 4), registers=128, shared_memory_bytes=49_152, writes_lse=False
+)
 
 
 def l2_rows(traffic: Traffic) -> list[tuple[str, str, str, int]]:
     """SM<->L2 bytes by launch, tensor and direction."""
-    return sorted((r.launch, r.tensor, r.direction, int(r.bytes)) for r in traffic if r.level == "l2")
+    return sorted(
+        (r.launch, r.tensor, r.direction, int(r.bytes)) for r in traffic if r.level == "l2"
+    )
 
 
 # --- An algorithm -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seq_q", "seq_k", "head_dim"), [(64, 64, 16), (150, 100, 16), (1, 77, 24)])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "head_dim"), [(64, 64, 16), (150, 100, 16), (1, 77, 24)]
+)
 def test_readers_agree_on_a_new_algorithm(seq_q: int, seq_k: int, head_dim: int) -> None:
-    problem = AttentionProblem(batch=2, heads=3, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, head_dim_v=16)
+    problem = AttentionProblem(
+        batch=2, heads=3, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, head_dim_v=16
+    )
     chain = plan(problem, LINEAR)
     executed = execute(problem, LINEAR)
     assert l2_rows(executed.traffic) == l2_rows(count(chain)) == l2_rows(closed_form(chain))
     queries, keys = (linear_attention.phi(executed.inputs[name]) for name in "QK")
-    output = queries @ (keys.swapaxes(-1, -2) @ executed.inputs["V"]) / (queries @ keys.sum(axis=-2)[..., None])
+    output = (
+        queries
+        @ (keys.swapaxes(-1, -2) @ executed.inputs["V"])
+        / (queries @ keys.sum(axis=-2)[..., None])
+    )
     np.testing.assert_allclose(executed.outputs["O"], output, rtol=2e-3, atol=2e-3)
 
 
@@ -56,12 +68,18 @@ def test_a_new_algorithm_is_predicted() -> None:
     blocks = 4096 // 64
     assert prediction.total("l2", "read") == 3 * matrix + blocks * state
     assert prediction.total("l2", "write") == matrix + state
-    assert 3 * matrix <= prediction.total("hbm", "read") < 1.05 * 3 * matrix  # the state stays in the L2
-    assert prediction.flops == 2 * (2 * 4096 * 128 * 128 * 32)  # two products over tokens x features
+    assert (
+        3 * matrix <= prediction.total("hbm", "read") < 1.05 * 3 * matrix
+    )  # the state stays in the L2
+    assert prediction.flops == 2 * (
+        2 * 4096 * 128 * 128 * 32
+    )  # two products over tokens x features
     assert prediction.memory_bytes["workspace"] == state
 
 
-@pytest.mark.parametrize("more", [{"mask": "causal"}, {"passes": "bwd"}, {"dropout": 0.1}, {"kv_heads": 1}])
+@pytest.mark.parametrize(
+    "more", [{"mask": "causal"}, {"passes": "bwd"}, {"dropout": 0.1}, {"kv_heads": 1}]
+)
 def test_a_new_algorithm_refuses_what_it_does_not_do(more: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="'linear'"):
         plan(AttentionProblem(heads=4, seq_q=64, head_dim=16, **more), LINEAR)
@@ -75,20 +93,33 @@ def test_a_new_library_kernel_is_one_file() -> None:
     prediction = predict(problem, "flash-attention-4", "b200")
     file = tomllib.loads((ROOT / "iosim/catalog/libraries/fa4.toml").read_text(encoding="utf-8"))
     tile = next(t for t in file["tile"] if t["head_dim"] == 128 and "max_rows" not in t)
-    assert (prediction.kernel.tile.block_q, prediction.kernel.tile.block_k) == (tile["block_q"], tile["block_k"])
+    assert (prediction.kernel.tile.block_q, prediction.kernel.tile.block_k) == (
+        tile["block_q"],
+        tile["block_k"],
+    )
     row = 128 * 2
-    visited = sum(2 * (n + 1) for n in range(16_384 // 256))  # key blocks of 128 up to the end of each block of 256
+    visited = sum(
+        2 * (n + 1) for n in range(16_384 // 256)
+    )  # key blocks of 128 up to the end of each block of 256
     assert prediction.traffic.total("l2", "read", tensor="K") == 32 * visited * 128 * row
     assert prediction.kernel.schedule.start is Start.HEAVY_FIRST
 
 
 @pytest.mark.parametrize(
     ("gpu", "more", "word"),
-    [("h100", {}, "cc 10.0"), ("b200", {"bias": "full"}, "bias"), ("b200", {"dropout": 0.1}, "dropout")],
+    [
+        ("h100", {}, "cc 10.0"),
+        ("b200", {"bias": "full"}, "bias"),
+        ("b200", {"dropout": 0.1}, "dropout"),
+    ],
 )
-def test_a_new_library_kernel_refuses_what_its_file_does(gpu: str, more: dict[str, Any], word: str) -> None:
+def test_a_new_library_kernel_refuses_what_its_file_does(
+    gpu: str, more: dict[str, Any], word: str
+) -> None:
     with pytest.raises(InputError, match=word):
-        predict(AttentionProblem(heads=4, seq_q=512, head_dim=128, dtype="bf16", **more), "fa4", gpu)
+        predict(
+            AttentionProblem(heads=4, seq_q=512, head_dim=128, dtype="bf16", **more), "fa4", gpu
+        )
 
 
 # --- A GPU ------------------------------------------------------------------------------------------------------------
@@ -115,7 +146,9 @@ def test_a_new_reader() -> None:
     moved = 20e-12 * prediction.traffic.total("l2") + 60e-12 * prediction.traffic.total("hbm")
     assert sum(joules.values()) == pytest.approx(moved, rel=1e-12)
     products = energy.energy_j(prediction.chain, Traffic(), {}, pj_per_flop=0.5)
-    assert sum(products.values()) == pytest.approx(0.5e-12 * 2 * 2 * 8 * 2048**2 * 64, rel=1e-12)  # Q K^T and P V
+    assert sum(products.values()) == pytest.approx(
+        0.5e-12 * 2 * 2 * 8 * 2048**2 * 64, rel=1e-12
+    )  # Q K^T and P V
 
 
 def test_a_new_reader_imports_no_other_reader() -> None:
@@ -130,7 +163,9 @@ def test_a_new_reader_imports_no_other_reader() -> None:
 @pytest.fixture
 def masked() -> AttentionProblem:
     mask = window_with_sinks(seq=256, window=64, sinks=4, block=16)
-    return AttentionProblem(batch=1, heads=2, seq_q=256, head_dim=16, mask="blocks", mask_blocks=mask)
+    return AttentionProblem(
+        batch=1, heads=2, seq_q=256, head_dim=16, mask="blocks", mask_blocks=mask
+    )
 
 
 def test_readers_agree_on_a_new_mask(masked: AttentionProblem) -> None:
@@ -147,7 +182,9 @@ def test_a_new_mask_keeps_the_window_and_the_sinks(masked: AttentionProblem) -> 
 
 
 def test_the_masks_word_is_the_same_list(masked: AttentionProblem) -> None:
-    word = AttentionProblem(seq_q=256, mask="window+first", mask_block=16, window=64, global_tokens=4).pair_mask
+    word = AttentionProblem(
+        seq_q=256, mask="window+first", mask_block=16, window=64, global_tokens=4
+    ).pair_mask
     assert isinstance(word, BlockMask)
     assert (word.rows.tolist(), word.indices.tolist()) == (
         masked.pair_mask.rows.tolist(),
@@ -155,7 +192,9 @@ def test_the_masks_word_is_the_same_list(masked: AttentionProblem) -> None:
     )
 
 
-def test_a_new_mask_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_mask_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "sinks.npz"
     save_block_mask(str(file), window_with_sinks(seq=8192, window=1024, sinks=4, block=128))
     command = "predict --gpu h200 --kernel flex --heads 8 --seq-len 8k --head-dim 128 --mask blocks --mask-file"

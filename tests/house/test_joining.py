@@ -26,7 +26,9 @@ def read_yaml(name: str) -> Any:
 def test_the_changelog_is_by_version_and_dated() -> None:
     heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert heads[0] == "Unreleased"
-    versions = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d\d-\d\d)", head) for head in heads[1:]]
+    versions = [
+        re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d\d-\d\d)", head) for head in heads[1:]
+    ]
     assert all(versions), heads
     dates = [datetime.date.fromisoformat(match[4]) for match in versions if match]
     assert dates == sorted(dates, reverse=True)
@@ -35,7 +37,9 @@ def test_the_changelog_is_by_version_and_dated() -> None:
 
 def test_the_citation_is_of_this_version() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    released = re.search(r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    released = re.search(
+        r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )
     assert released
     assert f"\nversion: {released[1]}\n" in text
     assert f"\ndate-released: {released[2]}\n" in text
@@ -60,7 +64,11 @@ def test_a_template_asks_for_what_helps(name: str) -> None:
 
 
 def test_a_counter_that_disagrees_comes_as_json_of_validate() -> None:
-    (field,) = [field for field in read_yaml(".github/ISSUE_TEMPLATE/counter.yml")["body"] if field.get("id") == "json"]
+    (field,) = [
+        field
+        for field in read_yaml(".github/ISSUE_TEMPLATE/counter.yml")["body"]
+        if field.get("id") == "json"
+    ]
     assert "iosim validate --ncu FILE.csv --format json" in field["attributes"]["description"]
     assert field["validations"]["required"] is True
 
@@ -71,7 +79,11 @@ def test_hooks_before_a_commit_are_the_lint_of_ci() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for name in ("ruff-check", "ruff-format", "mypy"):
         assert entries[name] in ci
-    files = {hook["id"]: hook["files"] for hook in local["hooks"] if hook["id"] in ("profiles", "kernels")}
+    files = {
+        hook["id"]: hook["files"]
+        for hook in local["hooks"]
+        if hook["id"] in ("profiles", "kernels")
+    }
     assert re.search(files["profiles"], "hardware_profiles/a10.toml")
     assert not re.search(files["profiles"], "hardware_profiles/compute_capability.toml")
     assert re.search(files["kernels"], "iosim/catalog/libraries/fa2.toml")

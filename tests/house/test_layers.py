@@ -27,13 +27,24 @@ def test_no_files_form_a_circle() -> None:
 
 
 def test_few_arrows_between_rooms() -> None:
-    arrows = {(room(a), room(b)) for a, others in edges().items() if a not in DOORS for b in others if b not in DOORS}
+    arrows = {
+        (room(a), room(b))
+        for a, others in edges().items()
+        if a not in DOORS
+        for b in others
+        if b not in DOORS
+    }
     assert len({(a, b) for a, b in arrows if a != b}) <= MOST_ARROWS
 
 
 def test_every_room_says_what_it_is_for() -> None:
     for name in FLOORS:
-        first = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
+        first = (
+            ast.get_docstring(
+                ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))
+            )
+            or ""
+        )
         assert len(first.split()) > 10, name
 
 

@@ -47,7 +47,9 @@ def test_it_is_a_notebook_that_has_run() -> None:
 
 
 def test_a_figure_is_there_as_a_picture_too() -> None:
-    figures = [o["data"] for o in outputs(kept()) if "application/vnd.plotly.v1+json" in o.get("data", {})]
+    figures = [
+        o["data"] for o in outputs(kept()) if "application/vnd.plotly.v1+json" in o.get("data", {})
+    ]
     assert figures
     for data in figures:
         assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")

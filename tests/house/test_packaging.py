@@ -68,16 +68,24 @@ def test_it_carries_the_data(names: set[str]) -> None:
 def test_of_what_was_recorded_it_carries_what_commands_read(names: set[str]) -> None:
     """A table that the package names in its code lies in kernels/, every other one in experiments/; so do those of
     `validate --times`, which needs a checkout and says so, and of fitted numbers."""
-    recorded = {p.name for folder in ("kernels", "experiments") for p in (ROOT / folder).rglob("*.csv")}
+    recorded = {
+        p.name for folder in ("kernels", "experiments") for p in (ROOT / folder).rglob("*.csv")
+    }
     recorded |= {p.name for p in (ROOT / "experiments").rglob("*.npz")}
     read = set()
     for module in (ROOT / "iosim").rglob("*.py"):
         if module.parent == ROOT / "iosim" / "evidence" / "times" or module.stem == "fitted":
             continue
-        texts = [n.value for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Constant)]
+        texts = [
+            n.value for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Constant)
+        ]
         read |= {t.removeprefix("measurements/") for t in texts if isinstance(t, str)} & recorded
     read |= {path.name for path in shipped()}
-    carried = {n.split("/")[-1] for n in names if n.startswith("iosim/_data") and n.endswith((".csv", ".npz"))}
+    carried = {
+        n.split("/")[-1]
+        for n in names
+        if n.startswith("iosim/_data") and n.endswith((".csv", ".npz"))
+    }
     assert carried == read
     assert len(recorded) > 2 * len(carried)
 
@@ -96,10 +104,14 @@ def test_it_carries_every_module_and_no_build_product(names: set[str]) -> None:
     assert {n for n in names if n.endswith(".so")} <= {"iosim/readers/replay/_engine.so"}
 
 
-@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
+@pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler"
+)
 def test_it_carries_the_compiled_replay_engine(wheel: Path, names: set[str]) -> None:
     assert "iosim/readers/replay/_engine.so" in names
-    assert not wheel.name.endswith("-none-any.whl"), "a compiled engine makes the wheel a platform's"
+    assert not wheel.name.endswith("-none-any.whl"), (
+        "a compiled engine makes the wheel a platform's"
+    )
 
 
 def test_metadata(wheel: Path, names: set[str]) -> None:
@@ -109,7 +121,9 @@ def test_metadata(wheel: Path, names: set[str]) -> None:
         entry = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
     assert f"Version: {iosim.__version__}" in text
     assert "License-Expression: Apache-2.0" in text
-    assert not re.search(r"^Requires-Dist: torch(?!.*extra)", text, re.M), "torch comes in extras only"
+    assert not re.search(r"^Requires-Dist: torch(?!.*extra)", text, re.M), (
+        "torch comes in extras only"
+    )
     assert "iosim = iosim.__main__:script" in entry
     assert any(n.endswith("/LICENSE") for n in names)
 
@@ -131,9 +145,14 @@ def test_it_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_constraints_pin_every_dependency() -> None:
-    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    pinned = dict(
+        re.findall(r"^([a-z0-9-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(r for rows in project["optional-dependencies"].values() for r in rows)]
+    wanted = [
+        *project["dependencies"],
+        *(r for rows in project["optional-dependencies"].values() for r in rows),
+    ]
     for requirement in wanted:
         assert re.split(r"[<>=!~ \[]", requirement)[0].lower() in pinned, requirement
     assert project["version"] == iosim.__version__

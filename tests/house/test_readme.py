@@ -18,8 +18,17 @@ if not (ROOT / "README.md").is_file():
     pytest.skip("iosim runs from an install without its README", allow_module_level=True)
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [line.strip() for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S) for line in block.strip().splitlines()]
-IOSIM = [part.strip() for line in COMMANDS for part in line.split("&&") if part.strip().startswith("iosim ")]
+COMMANDS = [
+    line.strip()
+    for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S)
+    for line in block.strip().splitlines()
+]
+IOSIM = [
+    part.strip()
+    for line in COMMANDS
+    for part in line.split("&&")
+    if part.strip().startswith("iosim ")
+]
 
 
 def test_there_are_examples() -> None:
@@ -31,10 +40,18 @@ def test_there_are_examples() -> None:
 @pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(c, marks=pytest.mark.slow) if c.startswith(("iosim validate", "iosim report")) else c for c in IOSIM],
+    [
+        pytest.param(c, marks=pytest.mark.slow)
+        if c.startswith(("iosim validate", "iosim report"))
+        else c
+        for c in IOSIM
+    ],
 )
 def test_every_command_runs(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if SHARE > 1:  # lengths beyond take minutes and run the same code
@@ -47,7 +64,9 @@ def test_every_command_runs(
 def printed(block: int) -> str:
     """What a block of Python prints."""
     code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[block]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     return done.stdout
 
 

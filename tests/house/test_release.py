@@ -33,10 +33,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def test_a_tag_names_the_machine_that_is_compiled_for() -> None:
     """And the oldest system, where the compiler is told of one."""
-    systems = {"manylinux": "linux-gnu", "musllinux": "linux-musl", "macosx": "macos", "win": "windows-gnu"}
+    systems = {
+        "manylinux": "linux-gnu",
+        "musllinux": "linux-musl",
+        "macosx": "macos",
+        "win": "windows-gnu",
+    }
     machines = {"amd64": "x86_64", "arm64": "aarch64"}
     for tag, target in wheels.TARGETS.items():
-        system, first, second, machine = re.fullmatch(r"([a-z]+)_(?:(\d+)_(\d+)_)?(\w+)", tag).groups()
+        system, first, second, machine = re.fullmatch(
+            r"([a-z]+)_(?:(\d+)_(\d+)_)?(\w+)", tag
+        ).groups()
         oldest = f".{first}.{second}" if system in ("manylinux", "macosx") else ""
         assert target == f"{machines.get(machine, machine)}-{systems[system]}{oldest}"
 
@@ -50,7 +57,9 @@ def test_installers_know_the_tags() -> None:
 
 
 @pytest.mark.parametrize("named", ["", "linux_x86_64", "win32"])
-def test_a_platform_that_is_not_there_is_refused(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_platform_that_is_not_there_is_refused(
+    named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as refused:
         wheels.main([named])
     assert refused.value.code == 2
@@ -86,7 +95,9 @@ EXPORTED = tuple(sorted(wheels.FUNCTIONS))
 def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = EXPORTED,
         versions: Iterable[str] = ("GLIBC_2.2.5", "GLIBC_2.14")) -> bytes:  # fmt: skip
     strings = Strings(b"\0")
-    symbols = b"".join(struct.pack("<IBBHQQ", strings.put(name), 0x12, 0, 1, 0, 0) for name in exports)
+    symbols = b"".join(
+        struct.pack("<IBBHQQ", strings.put(name), 0x12, 0, 1, 0, 0) for name in exports
+    )
     symbols += struct.pack("<IBBHQQ", strings.put("malloc"), 0x12, 0, 0, 0, 0)
     dynamic = b"".join(struct.pack("<qQ", 1, strings.put(name)) for name in needs)
     for version in versions:
@@ -105,16 +116,28 @@ def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True
            needs: Iterable[str] = ("/usr/lib/libSystem.B.dylib",),
            exports: Iterable[str] = EXPORTED) -> bytes:  # fmt: skip
     strings = Strings()
-    symbols = b"".join(struct.pack("<IBBHQ", strings.put(f"_{name}"), 0x0F, 1, 0, 0) for name in exports)
+    symbols = b"".join(
+        struct.pack("<IBBHQ", strings.put(f"_{name}"), 0x0F, 1, 0, 0) for name in exports
+    )
     symbols += struct.pack("<IBBHQ", strings.put("_malloc"), 0x01, 0, 0, 0)
-    commands = [struct.pack("<6I", 0x32, 24, 1, oldest, 0, 0), *[struct.pack("<4I", 0x1D, 16, 0, 0)] * signed]
+    commands = [
+        struct.pack("<6I", 0x32, 24, 1, oldest, 0, 0),
+        *[struct.pack("<4I", 0x1D, 16, 0, 0)] * signed,
+    ]
     for name in needs:
         text = name.encode() + b"\0" * (8 - len(name) % 8)
         commands.append(struct.pack("<6I", 0xC, 24 + len(text), 24, 0, 0, 0) + text)
     at = 32 + sum(map(len, commands)) + 24
-    commands.append(struct.pack("<6I", 2, 24, at, len(symbols) // 16, at + len(symbols), len(strings)))
+    commands.append(
+        struct.pack("<6I", 2, 24, at, len(symbols) // 16, at + len(symbols), len(strings))
+    )
     load = b"".join(commands)
-    return struct.pack("<8I", 0xFEEDFACF, machine, 0, 6, len(commands), len(load), 0, 0) + load + symbols + strings
+    return (
+        struct.pack("<8I", 0xFEEDFACF, machine, 0, 6, len(commands), len(load), 0, 0)
+        + load
+        + symbols
+        + strings
+    )
 
 
 def pe(machine: int = 0x8664, needs: Iterable[str] = ("KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"),
@@ -127,7 +150,11 @@ def pe(machine: int = 0x8664, needs: Iterable[str] = ("KERNEL32.dll", "api-ms-wi
     libraries = [base + data.put(name) for name in needs]
     imports = base + len(data)
     data += b"".join(struct.pack("<5I", 0, 0, 0, place, 0) for place in libraries) + bytes(20)
-    head = struct.pack("<2s58xI", b"MZ", 64) + b"PE\0\0" + struct.pack("<HHIIIHH", machine, 1, 0, 0, 0, 240, 0)
+    head = (
+        struct.pack("<2s58xI", b"MZ", 64)
+        + b"PE\0\0"
+        + struct.pack("<HHIIIHH", machine, 1, 0, 0, 0, 240, 0)
+    )
     head += struct.pack("<112x4I112x", base, 40, imports, 20)
     head += struct.pack("<8s4I16x", b".rdata", len(data), base, len(data), at)
     return head.ljust(at, b"\0") + data
@@ -147,14 +174,24 @@ FITTING = {
 
 @pytest.mark.parametrize("platform", wheels.TARGETS)
 def test_an_engine_fits_its_own_platform_alone(platform: str) -> None:
-    assert {other for other, data in FITTING.items() if not wheels.misfits(platform, wheels.read(data))} == {platform}
+    assert {
+        other for other, data in FITTING.items() if not wheels.misfits(platform, wheels.read(data))
+    } == {platform}
 
 
 @pytest.mark.parametrize(
     ("platform", "data", "reason"),
     [
-        ("manylinux_2_17_x86_64", elf(versions=["GLIBC_2.9", "GLIBC_2.34"]), "it needs version 2.34 of the system"),
-        ("manylinux_2_17_x86_64", elf(needs=["libc.so.6", "libgcc_s.so.1"]), "it needs libgcc_s.so.1"),
+        (
+            "manylinux_2_17_x86_64",
+            elf(versions=["GLIBC_2.9", "GLIBC_2.34"]),
+            "it needs version 2.34 of the system",
+        ),
+        (
+            "manylinux_2_17_x86_64",
+            elf(needs=["libc.so.6", "libgcc_s.so.1"]),
+            "it needs libgcc_s.so.1",
+        ),
         ("musllinux_1_2_x86_64", elf(needs=[], versions=[]), "a C library of its own"),
         ("musllinux_1_2_x86_64", elf(needs=["libc.so"]), "it needs version 2.14"),
         ("macosx_11_0_arm64", mach_o(oldest=13 << 16 | 5 << 8), "it needs version 13.5"),
@@ -189,7 +226,9 @@ def test_what_is_no_whole_library_is_refused(data: bytes) -> None:
     ([elf() + b"another mark"], "of other sources"),
     ([mach_o() + wheels.load_build(str(ROOT)).mark()], "does not fit: it is Mach-O, not ELF; it is for arm64"),
 ])  # fmt: skip
-def test_a_wheel_with_another_engine_is_refused(entries: list[bytes], reason: str, tmp_path: Path) -> None:
+def test_a_wheel_with_another_engine_is_refused(
+    entries: list[bytes], reason: str, tmp_path: Path
+) -> None:
     made = tmp_path / "iosim-1-py3-none-manylinux_2_17_x86_64.whl"
     with zipfile.ZipFile(made, "w") as archive:
         for data in entries:
@@ -213,7 +252,9 @@ def test_condas_recipe_says_what_the_project_says() -> None:
     assert recipe["context"]["version"] == project["version"]
     assert recipe["package"] == {"name": project["name"], "version": "${{ version }}"}
     assert set(recipe["requirements"]["run"]) == spaced(project["dependencies"]) | python
-    assert set(recipe["requirements"]["host"]) == spaced(PROJECT["build-system"]["requires"]) | python | {"pip"}
+    assert set(recipe["requirements"]["host"]) == spaced(
+        PROJECT["build-system"]["requires"]
+    ) | python | {"pip"}
     commands = [f"{name} = {function}" for name, function in project["scripts"].items()]
     assert recipe["build"]["python"]["entry_points"] == commands
     assert recipe["about"]["license"] == project["license"]
@@ -237,7 +278,9 @@ def test_nothing_that_one_system_alone_has_is_loaded_with_a_module() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all wheels."""
     if find_spec("ziglang") is None:
-        pytest.skip("ziglang, which compiles for other machines, is not installed: pip install 'iosim[release]'")
+        pytest.skip(
+            "ziglang, which compiles for other machines, is not installed: pip install 'iosim[release]'"
+        )
     out = tmp_path_factory.mktemp("wheels")
     command = [sys.executable, ROOT / "release" / "wheels.py", "--out", out]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
@@ -249,7 +292,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_wheel_is_made_and_holds_no_path_of_this_machine(made: Path) -> None:
     version = PROJECT["project"]["version"]
     found = {path.name for path in made.iterdir()}
-    assert found == {f"iosim-{version}.tar.gz", *(f"iosim-{version}-py3-none-{tag}.whl" for tag in wheels.TARGETS)}
+    assert found == {
+        f"iosim-{version}.tar.gz",
+        *(f"iosim-{version}-py3-none-{tag}.whl" for tag in wheels.TARGETS),
+    }
     for wheel in made.glob("*.whl"):
         assert wheel.stat().st_size < 4e6
         with zipfile.ZipFile(wheel) as archive:
@@ -261,9 +307,13 @@ def test_every_wheel_is_made_and_holds_no_path_of_this_machine(made: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(made: Path, tmp_path: Path) -> None:
+def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(
+    made: Path, tmp_path: Path
+) -> None:
     tags = pytest.importorskip("packaging.tags")
-    mine = [wheel for wheel in made.glob("*.whl") if wheel.stem.split("-")[-1] in tags.platform_tags()]
+    mine = [
+        wheel for wheel in made.glob("*.whl") if wheel.stem.split("-")[-1] in tags.platform_tags()
+    ]
     if len(mine) != 1:
         pytest.skip("none of the wheels is for this machine")
     home = tmp_path / "environment"
@@ -274,7 +324,18 @@ def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(made: Path, 
                     mine[0]], check=True, timeout=120)  # fmt: skip
     (site,) = home.rglob("site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    call = ["predict", "--gpu", "h200", "--kernel", "fa2,cudnn", "--heads", "8", "--seq-len", "16k", "--causal"]
+    call = [
+        "predict",
+        "--gpu",
+        "h200",
+        "--kernel",
+        "fa2,cudnn",
+        "--heads",
+        "8",
+        "--seq-len",
+        "16k",
+        "--causal",
+    ]
     bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "IOSIM_CACHE": "off"}
 
     def printed(*command: str | Path, **more: str) -> str:
@@ -284,6 +345,10 @@ def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(made: Path, 
         return done.stdout
 
     installed = printed(scripts / "iosim", PYTHONPATH="", **bare)
-    assert installed == printed(sys.executable, "-m", "iosim", PYTHONPATH=str(ROOT), IOSIM_CACHE="off")
+    assert installed == printed(
+        sys.executable, "-m", "iosim", PYTHONPATH=str(ROOT), IOSIM_CACHE="off"
+    )
     with zipfile.ZipFile(mine[0]) as archive:
-        assert (site / wheels.ENGINE).read_bytes() == archive.read(wheels.ENGINE), "it was compiled anew"
+        assert (site / wheels.ENGINE).read_bytes() == archive.read(wheels.ENGINE), (
+            "it was compiled anew"
+        )

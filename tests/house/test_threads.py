@@ -16,14 +16,18 @@ PAGE = ROOT / "docs" / "threads.md"
 if not PAGE.is_file():
     pytest.skip("iosim runs from an install without its docs", allow_module_level=True)
 
-ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.M)[2:]
+ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.M)[
+    2:
+]
 COMMANDS = {thread: answer.strip("`") for thread, _, answer in ROWS if answer.startswith("`iosim ")}
 
 
 def test_most_threads_have_a_command_and_the_others_a_reason() -> None:
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread, _, _ in ROWS)
     assert len({thread for thread, _, _ in ROWS}) == len(ROWS) >= 28
-    assert {answer.split(":")[0] for thread, _, answer in ROWS if thread not in COMMANDS} <= {"not answered"}
+    assert {answer.split(":")[0] for thread, _, answer in ROWS if thread not in COMMANDS} <= {
+        "not answered"
+    }
     assert len(COMMANDS) >= 0.8 * len(ROWS)
 
 

@@ -19,7 +19,16 @@ from scripts import ROOT
 if not (ROOT / "pyproject.toml").is_file():
     pytest.skip("iosim runs from an install without its sources", allow_module_level=True)
 
-COPIED = ("iosim", "hardware_profiles", "kernels", "tests", "docs", "benchmarks", "examples", "experiments")
+COPIED = (
+    "iosim",
+    "hardware_profiles",
+    "kernels",
+    "tests",
+    "docs",
+    "benchmarks",
+    "examples",
+    "experiments",
+)
 SCHEMAS, KEYWORDS = "iosim/commands/schemas.json", "iosim/api/typed.pyi"
 """Files that scripts make of others: `make_schemas.py` and `make_keywords.py`."""
 
@@ -107,8 +116,16 @@ TRIALS = {
         most=3,
         new={"hardware_profiles/trial-gpu.toml": profile_of_another_name()},
         edits=(
-            ("tests/hardware/test_hardware.py", "BUS = {\n", 'BUS = {\n    "trial-gpu": (384, 12.5),\n'),
-            ("tests/hardware/test_hardware.py", "CORES = {\n", 'CORES = {\n    "trial-gpu": (128, 1024),\n'),
+            (
+                "tests/hardware/test_hardware.py",
+                "BUS = {\n",
+                'BUS = {\n    "trial-gpu": (384, 12.5),\n',
+            ),
+            (
+                "tests/hardware/test_hardware.py",
+                "CORES = {\n",
+                'CORES = {\n    "trial-gpu": (128, 1024),\n',
+            ),
         ),
     ),
     "kernel": Trial(
@@ -120,7 +137,11 @@ TRIALS = {
         most=6,
         new={"tests/problem/test_every_second.py": MASK_TEST},
         edits=(
-            ("iosim/problem/fields.py", 'LIST_MASKS = ("butterfly", ', 'LIST_MASKS = ("every-second", "butterfly", '),
+            (
+                "iosim/problem/fields.py",
+                'LIST_MASKS = ("butterfly", ',
+                'LIST_MASKS = ("every-second", "butterfly", ',
+            ),
             (
                 "iosim/problem/masks/words.py",
                 '    if p.mask in ("butterfly", "strided"):\n',
@@ -138,7 +159,11 @@ TRIALS = {
                 '            "flops": self.flops,\n',
                 '            "flops": self.flops,\n            "flops_per_hbm_byte": None,\n',
             ),
-            ("tests/golden/meanings.toml", "[keys]\n", '[keys]\nflops_per_hbm_byte = "a trial; null"\n'),
+            (
+                "tests/golden/meanings.toml",
+                "[keys]\n",
+                '[keys]\nflops_per_hbm_byte = "a trial; null"\n',
+            ),
         ),
         made=(SCHEMAS,),
     ),
@@ -152,7 +177,11 @@ TRIALS = {
                 '    "cache show": ("",),\n',
                 '    "cache show": ("",),\n    "trial": ("fa2",),\n',
             ),
-            ("tests/golden/meanings.toml", "[keys]\n", '[keys]\n"tile.block_q" = "query rows of a tile"\n'),
+            (
+                "tests/golden/meanings.toml",
+                "[keys]\n",
+                '[keys]\n"tile.block_q" = "query rows of a tile"\n',
+            ),
         ),
         made=(SCHEMAS,),
     ),
@@ -193,19 +222,33 @@ class Copy:
         self.run("tests/golden/make_schemas.py")
         self.run("tests/golden/make_studies.py", "trial-kernel")
         after = digests(tree)
-        self.changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        self.changed = {
+            name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+        }
 
     def run(self, *words: str) -> str:
         """What Python prints of a script, or of `-m` a module, in the copy."""
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "IOSIM_CACHE": "off", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.tree),
+            "IOSIM_CACHE": "off",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         done = subprocess.run(
-            [sys.executable, *words], cwd=self.tree, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, *words],
+            cwd=self.tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
     def json(self, line: str) -> dict[str, object]:
-        printed: dict[str, object] = json.loads(self.run("-m", "iosim", *line.split(), "--format", "json"))
+        printed: dict[str, object] = json.loads(
+            self.run("-m", "iosim", *line.split(), "--format", "json")
+        )
         return printed
 
 
@@ -226,13 +269,17 @@ def test_no_other_file_was_touched(copy: Copy) -> None:
 
 @pytest.mark.slow
 def test_iosim_takes_them(copy: Copy) -> None:
-    kernel = copy.json("predict --gpu trial-gpu --kernel trial-attention,fa2 --seq-len 512")["predictions"]
+    kernel = copy.json("predict --gpu trial-gpu --kernel trial-attention,fa2 --seq-len 512")[
+        "predictions"
+    ]
     assert isinstance(kernel, list)
     assert kernel[0]["profile"] == "trial-gpu"
     assert kernel[0]["kernel"]["name"] == "trial-kernel"
     assert kernel[0]["totals"] == kernel[1]["totals"]  # it is FlashAttention-2 by another name
     assert kernel[0]["flops_per_hbm_byte"] is None
-    masked = copy.json("predict --kernel flash --mask every-second --mask-block 64 --seq-len 512 --head-dim 64")
+    masked = copy.json(
+        "predict --kernel flash --mask every-second --mask-block 64 --seq-len 512 --head-dim 64"
+    )
     assert isinstance(masked["predictions"], list)
     assert copy.json("trial fa2")["tile"] == {"block_q": 128, "block_k": 128}
 
@@ -243,7 +290,9 @@ def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
     files = ("tests/hardware/test_hardware.py", "tests/kernel/test_catalog.py", "tests/problem/test_every_second.py",
              "tests/commands/test_schemas.py", "tests/commands/test_completion.py")  # fmt: skip
     named = "trial or every_second or has_a_schema or listed_ones or completed"
-    copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "-k", named, *files)
+    copy.run(
+        "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "-k", named, *files
+    )
     kernel = "import make_studies as m; m.STUDIES; print(dict(m.made_of_kernel('catalog', 'trial-kernel')) == "
     kernel += "m.recorded_of_kernel('trial-kernel')['catalog'])"
     assert copy.run("-c", f"import sys; sys.path.append('tests/golden'); {kernel}") == "True\n"

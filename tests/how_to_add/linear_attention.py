@@ -14,7 +14,18 @@ from iosim.base.errors import InputError
 from iosim.catalog.algorithms.common import load, matrix, store
 from iosim.catalog.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import (
+    Chain,
+    Domain,
+    Launch,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+    tensors,
+)
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
@@ -33,8 +44,15 @@ def plan_linear(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ("kv_heads", problem.kv_heads, problem.heads),
     ):
         if value != accepted:
-            raise InputError(f"{name} {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}")
-    batch, heads, features, columns = problem.batch, problem.heads, problem.head_dim, problem.head_dim_v
+            raise InputError(
+                f"{name} {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}"
+            )
+    batch, heads, features, columns = (
+        problem.batch,
+        problem.heads,
+        problem.head_dim,
+        problem.head_dim_v,
+    )
     products = {
         "resources": Resources(kernel.cta_threads, kernel.registers, kernel.shared_memory_bytes),
         "schedule": kernel.schedule,
@@ -42,7 +60,14 @@ def plan_linear(problem: AttentionProblem, kernel: Kernel) -> Chain:
     }
     state = Launch(
         "state",
-        Domain(batch, heads, rows=features, seq_k=problem.seq_k, block_q=features, block_k=kernel.tile.block_k),
+        Domain(
+            batch,
+            heads,
+            rows=features,
+            seq_k=problem.seq_k,
+            block_q=features,
+            block_k=kernel.tile.block_k,
+        ),
         Outer.QUERY,
         (
             load("K", Rows.KEY, Per.PAIR),
@@ -54,7 +79,14 @@ def plan_linear(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     output = Launch(
         "output",
-        Domain(batch, heads, rows=problem.seq_q, seq_k=features, block_q=kernel.tile.block_q, block_k=features),
+        Domain(
+            batch,
+            heads,
+            rows=problem.seq_q,
+            seq_k=features,
+            block_q=kernel.tile.block_q,
+            block_k=features,
+        ),
         Outer.QUERY,
         (
             load("Q", Rows.QUERY, Per.QUERY),

@@ -19,10 +19,27 @@ from iosim.studies.models.layers import Model
 
 SIZES: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4}
 SSD = {"mamba_n_heads": 32, "mamba_n_groups": 1, "mamba_d_state": 64, "mamba_d_head": 64}
-NEMOTRON = {"mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "head_dim": 128}
-LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+NEMOTRON = {
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "head_dim": 128,
+}
+LATENT = {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
 INDEX = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128}
-SWA = {"swa_num_attention_heads": 16, "swa_num_key_value_heads": 8, "swa_head_dim": 192, "swa_v_head_dim": 128}
+SWA = {
+    "swa_num_attention_heads": 16,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 192,
+    "swa_v_head_dim": 128,
+}
 
 
 def config(kind: str, layers: int | None, **keys: Any) -> dict[str, Any]:
@@ -77,7 +94,9 @@ def kinds(model: Model) -> list[tuple[str, int]]:
     (config("hunyuan", 4, use_cla=True, cla_share_factor=2), [("full", 2), ("full (another's cache)", 2)]),
     (config("laguna", 3, num_attention_heads_per_layer=[16, 16, 32]), [("full", 2), ("full (32 heads)", 1)]),
 ])  # fmt: skip
-def test_layers_that_differ_are_told_apart(keys: dict[str, Any], wanted: list[tuple[str, int]]) -> None:
+def test_layers_that_differ_are_told_apart(
+    keys: dict[str, Any], wanted: list[tuple[str, int]]
+) -> None:
     assert sorted(kinds(load_model(keys))) == sorted(wanted)
 
 
@@ -87,10 +106,16 @@ def test_sizes_of_each_kind_are_its_own() -> None:
     mimo = load_model(config("mimo_v2_flash", 6, hybrid_layer_pattern=layers, sliding_window=128, head_dim=192,
                              v_head_dim=128, **SWA))  # fmt: skip
     by_name = {one.name: one for one in mimo.kinds}
-    assert (by_name["full"].kv_heads, by_name["sliding"].kv_heads, by_name["sliding"].window) == (4, 8, 128)
+    assert (by_name["full"].kv_heads, by_name["sliding"].kv_heads, by_name["sliding"].window) == (
+        4,
+        8,
+        128,
+    )
     token = (192 + 128) * 2
     assert mimo.cache_bytes(1, 65_536, "bf16") == 2 * 65_536 * 4 * token + 4 * 128 * 8 * token
-    gemma = load_model(config("gemma4_text", 6, head_dim=256, global_head_dim=512, sliding_window=64))
+    gemma = load_model(
+        config("gemma4_text", 6, head_dim=256, global_head_dim=512, sliding_window=64)
+    )
     assert [one.head_dim for one in gemma.kinds] == [256, 512]
 
 
@@ -123,7 +148,10 @@ def test_what_is_not_read_stands_in_the_first_sentence(
     place = tmp_path / "config.json"
     place.write_text(json.dumps(keys))
     assert said in load_model(keys).title
-    for line in ("predict --method capacity --seq-len 1k", "sweep --method capacity --seq-len 1k --kernel fa3"):
+    for line in (
+        "predict --method capacity --seq-len 1k",
+        "sweep --method capacity --seq-len 1k --kernel fa3",
+    ):
         assert main([*line.split(), "--model", str(place), "--gpu", "h100"]) == 0
         assert said in capsys.readouterr().out.split(". ")[0]
 
@@ -133,21 +161,36 @@ def test_what_is_not_read_stands_in_the_first_sentence(
     "models show", "decode --context 1k", "latency --seq-len 1k", "compare --kernel fa2 --seq-len 1k", "model",
     "tiles --seq-len 1k", "orders --seq-len 1k", "ring --seq-len 8k", "compare --per token --seq-len 1k",
 ])  # fmt: skip
-def test_every_command_says_so_first(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_says_so_first(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "config.json"
-    place.write_text(json.dumps(config("llama9", 2, vocab_size=1000, intermediate_size=2048, hidden_act="silu")))
+    place.write_text(
+        json.dumps(config("llama9", 2, vocab_size=1000, intermediate_size=2048, hidden_act="silu"))
+    )
     words = line.split()
-    named = [*words, str(place)] if words[0] in ("models", "model") else [*words, "--model", str(place)]
+    named = (
+        [*words, str(place)] if words[0] in ("models", "model") else [*words, "--model", str(place)]
+    )
     assert main(named if words[0] == "models" else [*named, "--gpu", "h100"]) == 0
     assert "model_type llama9 is not known here" in capsys.readouterr().out.split(". ")[0]
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "gemma3_text", "gpt_oss", "qwen3_5_text"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen3_moe", "deepseek_v3", "gemma3_text", "gpt_oss", "qwen3_5_text"]
+)
 def test_a_known_config_says_nothing_more(kind: str) -> None:
-    assert "(" not in load_model(config(kind, 4, rms_norm_eps=1e-6, attention_bias=False, layer_norm_eps=1e-5)).title
+    assert (
+        "("
+        not in load_model(
+            config(kind, 4, rms_norm_eps=1e-6, attention_bias=False, layer_norm_eps=1e-5)
+        ).title
+    )
 
 
-@pytest.mark.parametrize("kind", ["mamba", "rwkv7", "xlstm", "gla", "delta_net", "fnet", "reformer", "swin"])
+@pytest.mark.parametrize(
+    "kind", ["mamba", "rwkv7", "xlstm", "gla", "delta_net", "fnet", "reformer", "swin"]
+)
 def test_models_without_softmax_attention_are_refused_in_a_line(kind: str) -> None:
     with pytest.raises(InputError, match=f"model_type {kind}") as error:
         load_model(config(kind, 4, depths=[2, 2]))
@@ -155,11 +198,18 @@ def test_models_without_softmax_attention_are_refused_in_a_line(kind: str) -> No
 
 
 def test_states_of_models_without_attention() -> None:
-    (state,) = load_model(config("mamba2", 4, num_heads=32, head_dim=64, state_size=128, n_groups=8)).states
+    (state,) = load_model(
+        config("mamba2", 4, num_heads=32, head_dim=64, state_size=128, n_groups=8)
+    ).states
     assert (state.state_kernel, state.state_bytes) == ("ssd", 32 * 64 * 128 * 4)
     (delta,) = load_model({"model_type": "gated_deltanet", "num_hidden_layers": 3, "hidden_size": 2048, "num_heads": 6,
                            "head_dim": 256, "expand_v": 2}).states  # fmt: skip
-    assert (delta.state_kernel, delta.heads, delta.head_dim, delta.head_dim_v) == ("gdn", 6, 256, 512)
+    assert (delta.state_kernel, delta.heads, delta.head_dim, delta.head_dim_v) == (
+        "gdn",
+        6,
+        256,
+        512,
+    )
 
 
 # --- encoders ---------------------------------------------------------------------------------------------------------
@@ -178,7 +228,9 @@ def test_encoders_have_no_mask_and_no_cache(kind: str, built: str) -> None:
 
 
 def test_longformers_window_is_on_both_sides() -> None:
-    model = load_model(config("longformer", 3, attention_window=[256, 256, 512], num_key_value_heads=16))
+    model = load_model(
+        config("longformer", 3, attention_window=[256, 256, 512], num_key_value_heads=16)
+    )
     assert sorted((one.window, one.count) for one in model.kinds) == [(256, 2), (512, 1)]
 
 
@@ -248,14 +300,23 @@ def test_attention_is_not_refused_for_an_mlp() -> None:
         assert any("weights are not known" in note for note in broken.notes)
 
 
-def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(
+    tmp_path: Path,
+) -> None:
     text = config("llama", 2, vocab_size=1000, intermediate_size=4096)
     plain = load_model({"text_config": text}).weight_bytes or 0
-    packed = load_model({"text_config": text, "quantization_config": {"quant_method": "fp8"}}).weight_bytes or 0
+    packed = (
+        load_model(
+            {"text_config": text, "quantization_config": {"quant_method": "fp8"}}
+        ).weight_bytes
+        or 0
+    )
     tables = 2 * 2 * 1024 * 1000
     assert packed - tables == (plain - tables) // 2
     (tmp_path / "config.json").write_text(json.dumps(text))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "NVFP4"}})
+    )
     fp4 = load_model(tmp_path).weight_bytes or 0
     assert fp4 - tables == pytest.approx((plain - tables) * 9 / 32)
 
@@ -267,7 +328,9 @@ def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(tm
     ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, 8),
 ])  # fmt: skip
 def test_bits_of_packed_weights(packing: dict[str, Any], bits: float) -> None:
-    model = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config=packing))
+    model = load_model(
+        config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config=packing)
+    )
     assert model.weights is not None
     assert model.weights.attention_number == pytest.approx(bits / 8)
     unknown = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096,
@@ -280,7 +343,9 @@ def test_a_vocabulary_that_makes_no_sense_is_refused_by_train_memory(
     value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "config.json"
-    place.write_text(json.dumps(config("llama", 2, head_dim=64, intermediate_size=2048, vocab_size=value)))
+    place.write_text(
+        json.dumps(config("llama", 2, head_dim=64, intermediate_size=2048, vocab_size=value))
+    )
     assert main(["train-memory", "--model", str(place), "--gpu", "h100"]) == 2
     error = capsys.readouterr().err
     assert "vocab_size" in error
@@ -325,7 +390,10 @@ def test_keys_that_hold_anything_are_read_or_refused_in_a_line(seed: int) -> Non
 
 def test_names_of_tuned_models_are_their_models() -> None:
     for name in ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b-instruct", "gemma-3-4b-it"):
-        assert load_model(name).kinds == load_model(name.lower().removesuffix("-it").removesuffix("-instruct")).kinds
+        assert (
+            load_model(name).kinds
+            == load_model(name.lower().removesuffix("-it").removesuffix("-instruct")).kinds
+        )
 
 
 def test_an_unknown_name_is_one_short_line() -> None:

@@ -56,7 +56,9 @@ class Built:
 
 def _attends(module: Any) -> bool:
     name = type(module).__name__
-    return "Attention" in name and not any(word in name for word in ("Delta", "Lightning", "Residual", "Layer", "Pool"))
+    return "Attention" in name and not any(
+        word in name for word in ("Delta", "Lightning", "Residual", "Layer", "Pool")
+    )
 
 
 @cache
@@ -74,7 +76,9 @@ def built(auto: str, kind: str, small: bool = False) -> Built | None:
     except Exception:  # a default of transformers that its own class refuses
         return None
     modules = [(name, module) for name, module in model.named_modules() if _attends(module)]
-    outer = [m for name, m in modules if not any(name.startswith(f"{other}.") for other, _ in modules)]
+    outer = [
+        m for name, m in modules if not any(name.startswith(f"{other}.") for other, _ in modules)
+    ]
     heads = set()
     for module in outer:
         keys, columns = getattr(module, "k_proj", None), getattr(module, "head_dim", None)
@@ -172,7 +176,9 @@ def test_encoders_are_no_decoders(group: str, auto: str) -> None:
         if made is None or "text_config" in made.config:
             continue
         try:
-            model = load_model({**made.config, "architectures": [f"X{auto.removeprefix('AutoModel')}"]})
+            model = load_model(
+                {**made.config, "architectures": [f"X{auto.removeprefix('AutoModel')}"]}
+            )
         except InputError:
             continue
         seen += 1

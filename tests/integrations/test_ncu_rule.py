@@ -55,7 +55,9 @@ def page_of(module: Any, facts: dict[str, Any]) -> nv_rules.Page:
 @pytest.mark.slow
 def test_a_launch_on_the_profilers_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way: the rule reads the launch, asks iosim in another process, and shows what it says."""
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # of the profiler's own Python, which must not reach another
+    monkeypatch.setenv(
+        "PYTHONHOME", "/nowhere"
+    )  # of the profiler's own Python, which must not reach another
     page = page_of(installed(tmp_path / "rules", monkeypatch), LONG)
     (kind, text, title), (advised, advice, _) = page.messages
     assert kind == nv_rules.IFrontend.MsgType_MSG_OK
@@ -65,7 +67,13 @@ def test_a_launch_on_the_profilers_page(tmp_path: Path, monkeypatch: pytest.Monk
     assert "HBM" in advice
     counted, tensors = page.tables
     assert counted[1] == ["", "predicted", "counted", "difference", "of counted"]
-    assert [row[0] for row in counted[2]] == ["read from HBM", "written to HBM", "L2 to SMs", "SMs to L2", "time"]
+    assert [row[0] for row in counted[2]] == [
+        "read from HBM",
+        "written to HBM",
+        "L2 to SMs",
+        "SMs to L2",
+        "time",
+    ]
     assert {"Q", "K", "V", "O", "spill"} <= {row[0] for row in tensors[2]}
     assert [(name, value) for _, name, value, _, _ in page.focus] == [
         (name, value) for name, (value, unit) in LONG["metrics"].items() if unit == "byte"
@@ -76,7 +84,9 @@ def test_a_launch_on_the_profilers_page(tmp_path: Path, monkeypatch: pytest.Monk
     assert abs(page.handed_on["dram__bytes_read.sum"] / 133.2e6 - 1) < 0.05
 
 
-def test_where_nobody_answers_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_answers_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = installed(tmp_path, monkeypatch)
     here = dict(module.INSTALLED)
     for settings, said in (
@@ -94,7 +104,9 @@ def test_where_nobody_answers_the_page_says_so(tmp_path: Path, monkeypatch: pyte
         assert "ncu-rule --install" in text
 
 
-def test_kernels_that_are_not_known_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_are_not_known_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody is asked: a program has thousands of them."""
     module = installed(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "_run", None)
@@ -103,7 +115,9 @@ def test_kernels_that_are_not_known_are_passed_over(tmp_path: Path, monkeypatch:
     assert not page.tables
 
 
-def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_too_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = installed(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
     with pytest.raises(TimeoutError, match=r"no answer in 0\.1 s"):
@@ -114,7 +128,10 @@ def test_the_same_without_posix_spawn(tmp_path: Path, monkeypatch: pytest.Monkey
     """As on Windows, where the profiler's pages are read, too."""
     monkeypatch.delattr(os, "posix_spawn")
     out, errors = tmp_path / "out", tmp_path / "errors"
-    assert rule._run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, str(out), str(errors)) == 3
+    assert (
+        rule._run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, str(out), str(errors))
+        == 3
+    )
     assert (out.read_text(), errors.read_text()) == ("out\n", "err\n")
 
 
@@ -136,17 +153,23 @@ def test_what_is_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"--section {rule.get_section_identifier()} " in capsys.readouterr().out
     text = (tmp_path / "new" / "iosim_attention.py").read_text()
     assert "\nimport NvRules\n" in text
-    assert json.dumps(words)[1:-1].split(", ") == sorted(json.dumps(words)[1:-1].split(", "), key=text.index)
+    assert json.dumps(words)[1:-1].split(", ") == sorted(
+        json.dumps(words)[1:-1].split(", "), key=text.index
+    )
     assert "from __future__" not in text
     assert text.isascii()
     assert contents([], []).keys() == set(FILES.values())
 
 
-def test_places_and_words_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_places_and_words_that_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "bad.json").write_text("{")
-    (tmp_path / "unit.json").write_text(json.dumps({**LONG, "metrics": {"dram__bytes_read.sum": [1, "Mbit"]}}))
+    (tmp_path / "unit.json").write_text(
+        json.dumps({**LONG, "metrics": {"dram__bytes_read.sum": [1, "Mbit"]}})
+    )
     (tmp_path / "other.json").write_text(json.dumps({**LONG, "device": "Intel Arc"}))
     (tmp_path / "nameless.json").write_text(json.dumps({**LONG, "device": ""}))
     (tmp_path / "grid.json").write_text(json.dumps({**LONG, "grid": None}))
@@ -182,7 +205,9 @@ def test_what_ranges_say_goes_before_what_is_given(untried: None) -> None:
     found = answer_launch(launch, Given(seqs=(4096,), heads=99), load_profile("h200"), trust.told)
     assert found.prediction is not None  # 16k and 8 heads stand in the range
     assert found.prediction.problem.seq_q == 16384
-    odd = Profiled(launch.kernel, launch.grid, launch.block, launch.metrics, ("x", "iosim --seq-lenn 4k"))
+    odd = Profiled(
+        launch.kernel, launch.grid, launch.block, launch.metrics, ("x", "iosim --seq-lenn 4k")
+    )
     assert "NVTX range" in answer_launch(odd, Given(), load_profile("h200"), trust.told).reason
 
 
@@ -267,7 +292,9 @@ def test_a_report_read_by_the_profilers_own_module(report_there: Path, tmp_path:
         name: unit for name, (_, unit) in OWN["metrics"].items()
     }
     rows = read_profile(report_there, Given(), trust.told, report.launches).rows
-    assert [(r.implementation, r.measured["hbm_read"]) for r in rows] == [("flash_fwd_sm90", 102184960)]
+    assert [(r.implementation, r.measured["hbm_read"]) for r in rows] == [
+        ("flash_fwd_sm90", 102184960)
+    ]
     cut = tmp_path / "cut.ncu-rep"
     cut.write_bytes(report_there.read_bytes()[:40_000])
     with pytest.raises(InputError, match="cannot read"):
@@ -285,7 +312,9 @@ def test_what_the_rule_left_in_the_profilers_own_report(report_there: Path) -> N
     assert "HBM" in advice["rule_message"]["message"]
     (facts,) = report.launches(report_there) or ()
     found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
-    assert [table["headers"] for table in told["result_tables"]] == [table["header"] for table in found.tables()]
+    assert [table["headers"] for table in told["result_tables"]] == [
+        table["header"] for table in found.tables()
+    ]
     shown = told["result_tables"][0]["data"]
     assert shown[0] == [row[0] for row in found.tables()[0]["rows"]]
     assert shown[2] == [row[2] for row in found.tables()[0]["rows"]]  # what was counted
@@ -303,14 +332,18 @@ def test_the_page_that_the_profiler_printed() -> None:
     assert "OPT Est. Speedup: 10.43%" in page
 
 
-def test_without_the_module_the_profiler_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_module_the_profiler_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "MODULE", "no_such_module")
     monkeypatch.setattr(report, "BESIDE", tmp_path)
     assert report.launches(tmp_path / "any.ncu-rep") is None
     assert report.module() is None
     path = tmp_path / "user.ncu-rep"
     path.write_bytes(b"NVR")
-    monkeypatch.setattr("iosim.evidence.validate.profile_rows.import_report", lambda given: CSV.read_text())
+    monkeypatch.setattr(
+        "iosim.evidence.validate.profile_rows.import_report", lambda given: CSV.read_text()
+    )
     assert len(read_profile(path, Given(), trust.told, report.launches).rows) == 3
 
     def broken(given: Path) -> None:
@@ -341,10 +374,16 @@ def test_the_schedule_of_flash_fwd_sm90(grid: int, settings: dict[str, str], wan
     told = trust.told(" ".join(OWN["ranges"][1].split()[1:]).replace("--scheduler dynamic", ""))
     told = told.under(Given(settings=settings))
     found = recognise("flash_fwd_sm90", (grid, 1, 1), told)
-    assert (found.facts["schedule"], found.facts["consumers"], found.facts["blocks"]) == (wanted, "2", "heavy_first")
+    assert (found.facts["schedule"], found.facts["consumers"], found.facts["blocks"]) == (
+        wanted,
+        "2",
+        "heavy_first",
+    )
 
 
-def test_a_launch_of_a_file_is_shown_as_on_the_profilers_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_of_a_file_is_shown_as_on_the_profilers_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["ncu-rule", "--launch", str(DATA / "ncu_launch.json")]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("fa2 on h200-sxm, batch 1, 8 heads, 16384 x 16384 tokens")
@@ -352,7 +391,9 @@ def test_a_launch_of_a_file_is_shown_as_on_the_profilers_page(capsys: pytest.Cap
     assert "read from HBM" in shown
 
 
-def test_standard_input_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_taken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import io
 
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(UNTOLD)))
@@ -364,7 +405,9 @@ def test_standard_input_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_launch_whose_bytes_were_not_counted_is_predicted_all_the_same(untried: None) -> None:
     """A profile without memory metrics: nothing to compare with, and no number in the JSON in place of a count."""
     kept = {name: value for name, value in LONG["metrics"].items() if value[1] != "byte"}
-    found = answer_launch(profiled_of({**LONG, "metrics": kept}), Given(), load_profile("h200"), trust.told).to_dict()
+    found = answer_launch(
+        profiled_of({**LONG, "metrics": kept}), Given(), load_profile("h200"), trust.told
+    ).to_dict()
     assert found["status"] == "as_predicted"
     assert found["problem"]["seq_q"] == 16384
     assert {q["quantity"] for q in found["quantities"]} <= {"time"}

@@ -41,7 +41,9 @@ def test_counted_bytes_are_met(capsys: pytest.CaptureFixture[str]) -> None:
         read, written, both = _errors(line)[:3]
         error = max(abs(read), abs(written)) if case[0] == "model" else abs(both)
         assert error <= KNOWN.get(case, MODEL if case[0] == "model" else ATTENTION), line
-        assert row["kernel"] == ("" if case[1] == "naive" else "fa2" if case[2] == "flash" else "cudnn")
+        assert row["kernel"] == (
+            "" if case[1] == "naive" else "fa2" if case[2] == "flash" else "cudnn"
+        )
     for line in lines[len(counted) :]:
         assert abs(_errors(line)[2]) <= IN_PLACE
 
@@ -51,7 +53,9 @@ def _errors(line: str) -> list[float]:
     return [float(word.rstrip("%")) / 100 for word in line.split() if word.endswith("%")]
 
 
-@pytest.mark.parametrize(("chain", "most"), [("fill a, scale a to b", 1.0), ("copy a to b, copy a to b", 0.8)])
+@pytest.mark.parametrize(
+    ("chain", "most"), [("fill a, scale a to b", 1.0), ("copy a to b, copy a to b", 0.8)]
+)
 def test_passes_one_after_the_other(chain: str, most: float) -> None:
     """Bytes of elementwise passes over 8 to 64 MiB, to a megabyte; loads and stores in step are twice as far off."""
     script = load_script("experiments/passes.py")
@@ -76,7 +80,9 @@ def test_the_first_predictions_are_kept_as_they_were() -> None:
     with (MEASUREMENTS / "h200_torch_traffic_blind.csv").open(encoding="utf-8", newline="") as file:
         blind = {(r["name"], r["passes"]): r for r in csv.DictReader(file) if r["what"] == "model"}
     with (MEASUREMENTS / "h200_torch_traffic.csv").open(encoding="utf-8", newline="") as file:
-        counted = {(r["name"], r["passes"]): r for r in csv.DictReader(file) if r["what"] == "model"}
+        counted = {
+            (r["name"], r["passes"]): r for r in csv.DictReader(file) if r["what"] == "model"
+        }
     off = {
         name: sum(int(blind[name, "fwd+bwd"][c]) for c in ("hbm_read", "hbm_write"))
         / sum(int(counted[name, "fwd+bwd"][c]) for c in ("hbm_read", "hbm_write"))
@@ -131,7 +137,11 @@ def test_a_storage_is_gone_with_the_last_that_holds_it() -> None:
         x.detach().neg()
     program = t._recorder.program
     names = [operator.name for operator in program.operators]
-    made_by = {names[s.made]: s for s in program.storages if s.made is not None and names[s.made] in ("exp", "neg")}
+    made_by = {
+        names[s.made]: s
+        for s in program.storages
+        if s.made is not None and names[s.made] in ("exp", "neg")
+    }
     freed = made_by["exp"].freed
     assert freed is not None
     assert names[:freed].count("neg") >= 2  # saved for the backward

@@ -33,7 +33,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (
-            t.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2) for t in self.qkv(self.norm(x)).split(WIDTH, dim=-1)
+            t.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+            for t in self.qkv(self.norm(x)).split(WIDTH, dim=-1)
         )
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return x + self.out(y.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
@@ -119,10 +120,13 @@ def heads(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> list[to
 
 
 class TestModule:
-    def test_sums_by_module_and_phase_add_up(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+    def test_sums_by_module_and_phase_add_up(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
+    ) -> None:
         traffic = trained[0]
         assert (
-            sum(r.hbm for r in traffic.phase("forward").rows) + traffic.phase("backward").hbm.total == traffic.hbm.total
+            sum(r.hbm for r in traffic.phase("forward").rows) + traffic.phase("backward").hbm.total
+            == traffic.hbm.total
         )
         table = traffic.table(depth=2)
         by_name = {str(row[0]).strip(): row for row in table.rows}
@@ -141,7 +145,9 @@ class TestModule:
             (model(torch.ones(4, 8, requires_grad=True)) * 2).sum().backward()
         for depth in range(5):
             rows = t.table(depth).rows
-            levels = [(len(name) - len(name.lstrip())) // 2 for name in (str(row[0]) for row in rows)]
+            levels = [
+                (len(name) - len(name.lstrip())) // 2 for name in (str(row[0]) for row in rows)
+            ]
             for n, (row, level) in enumerate(zip(rows, levels, strict=True)):
                 below = [m for m in range(n + 1, len(rows)) if min(levels[n + 1 : m + 1]) > level]
                 children = [rows[m] for m in below if levels[m] == level + 1]
@@ -154,19 +160,32 @@ class TestModule:
     def test_backward_stands_in_the_module_whose_forward_it_is_of(
         self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
     ) -> None:
-        where = {(r.operator, r.phase): r.module for r in trained[0].rows if r.operator.startswith("attention")}
+        where = {
+            (r.operator, r.phase): r.module
+            for r in trained[0].rows
+            if r.operator.startswith("attention")
+        }
         assert where["attention", "forward"] == ("Model", "blocks", "1")
         assert where["attention_backward", "backward"] == ("Model", "blocks", "0")
-        weights = [r for r in trained[0].rows if r.operator == "mm" and r.module == ("Model", "head")]
+        weights = [
+            r for r in trained[0].rows if r.operator == "mm" and r.module == ("Model", "head")
+        ]
         assert {r.phase for r in weights} == {"backward"}
         assert len(weights) == 2  # of the input and of the weight
 
-    def test_every_call_gets_the_kernel_of_that_gpu(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
-        assert fused(trained[0]) == [("attention", "cudnn")] * 2 + [("attention_backward", "cudnn")] * 2
+    def test_every_call_gets_the_kernel_of_that_gpu(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
+    ) -> None:
+        assert (
+            fused(trained[0])
+            == [("attention", "cudnn")] * 2 + [("attention_backward", "cudnn")] * 2
+        )
         assert trained[0].unknown == ()
 
     @pytest.mark.slow
-    def test_values_stay_what_they_are(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+    def test_values_stay_what_they_are(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
+    ) -> None:
         _, model, tokens = trained
         mine = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()
@@ -175,7 +194,9 @@ class TestModule:
             assert torch.allclose(mine[name], p.grad, atol=1e-2), name
 
     @pytest.mark.slow
-    def test_fake_tensors_move_what_real_ones_do(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+    def test_fake_tensors_move_what_real_ones_do(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
+    ) -> None:
         with FakeTensorMode():
             model, tokens = made(), torch.zeros(BATCH, TOKENS, dtype=torch.long)
             fake = one(lambda: step(model, tokens))
@@ -194,7 +215,9 @@ class TestModule:
         assert traffic.to_dict()["totals"]["hbm"]["read"] == traffic.hbm.read
         traffic.export_chrome_trace(tmp_path / "trace.json")
         events = checked((tmp_path / "trace.json").read_text())["traceEvents"]
-        operators = [e for e in events if e["ph"] == "X" and e.get("cat") in ("forward", "backward")]
+        operators = [
+            e for e in events if e["ph"] == "X" and e.get("cat") in ("forward", "backward")
+        ]
         assert sum(e["args"]["hbm_read"] for e in operators) == traffic.hbm.read
         end = operators[-1]["ts"] + operators[-1]["dur"]
         assert end == pytest.approx(traffic.time_s * 1e6, abs=1e-3)  # whole nanoseconds
@@ -215,7 +238,9 @@ class TestAttention:
             ("h200", "9.19.0", torch.float32, "cutlass"),
         ],
     )
-    def test_pytorchs_own_order(self, gpu: str, cudnn: str, dtype: torch.dtype, kernel: str) -> None:
+    def test_pytorchs_own_order(
+        self, gpu: str, cudnn: str, dtype: torch.dtype, kernel: str
+    ) -> None:
         q, k, v = heads(1, 2, 128, 64, dtype=dtype)
         assert fused(one(lambda: functional.scaled_dot_product_attention(q, k, v), gpu, cudnn)) == [
             ("attention", kernel)
@@ -224,7 +249,9 @@ class TestAttention:
     def test_sdpa_kernel_is_obeyed(self) -> None:
         q, k, v = heads(1, 2, 128, 64)
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-            assert fused(one(lambda: functional.scaled_dot_product_attention(q, k, v))) == [("attention", "cutlass")]
+            assert fused(one(lambda: functional.scaled_dot_product_attention(q, k, v))) == [
+                ("attention", "cutlass")
+            ]
         with sdpa_kernel(SDPBackend.MATH):
             math = one(lambda: functional.scaled_dot_product_attention(q, k, v))
         assert math.attention.rows == math.rows
@@ -235,9 +262,13 @@ class TestAttention:
 
     def test_fused_kernels_take_no_strided_mask(self) -> None:
         q, k, v = heads(1, 2, 128, 64)
-        bias = torch.empty(128, 128, 2, dtype=BF16).permute(2, 0, 1)[None]  # as T5 makes its own of an embedding
+        bias = torch.empty(128, 128, 2, dtype=BF16).permute(2, 0, 1)[
+            None
+        ]  # as T5 makes its own of an embedding
         seen = {
-            name: one(lambda mask=mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+            name: one(
+                lambda mask=mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            )
             for name, mask in (("strided", bias), ("contiguous", bias.contiguous()))
         }
         assert fused(seen["contiguous"]) == [("attention", "cudnn")]
@@ -245,24 +276,35 @@ class TestAttention:
 
     def test_alone_it_moves_what_predict_says(self) -> None:
         q, k, v = heads(2, 8, 1024, 64)
-        traffic = one(lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True), cudnn="none")
-        problem = AttentionProblem(batch=2, heads=8, seq_q=1024, head_dim=64, dtype="bf16", mask="causal")
+        traffic = one(
+            lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True), cudnn="none"
+        )
+        problem = AttentionProblem(
+            batch=2, heads=8, seq_q=1024, head_dim=64, dtype="bf16", mask="causal"
+        )
         p = predict(problem, "fa2", "h200")
         assert traffic.rows[0].l2_read == p.l2.read
         assert traffic.rows[0].hbm_read == pytest.approx(p.hbm.read, rel=0.01)
 
     def test_grouped_heads_and_masks(self) -> None:
-        q, k, v = torch.empty(1, 8, 256, 64, dtype=BF16), *(torch.empty(1, 2, 256, 64, dtype=BF16) for _ in range(2))
+        q, k, v = (
+            torch.empty(1, 8, 256, 64, dtype=BF16),
+            *(torch.empty(1, 2, 256, 64, dtype=BF16) for _ in range(2)),
+        )
         grouped = one(lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
         assert grouped.rows[0].compulsory == 2 * (2 * q.numel() + 2 * k.numel())
         k, v = heads(1, 8, 256, 64)[:2]
         mask = torch.ones(256, 256, dtype=torch.bool)
-        masked = one(lambda: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), "a100")
+        masked = one(
+            lambda: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), "a100"
+        )
         assert fused(masked) == [("attention", "cutlass")]
         assert sum(r.operator == "convert_mask" for r in masked.rows) == 1
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("backend", "kernel"), [("flash", "fa2"), ("efficient", "cutlass"), ("cudnn", "cudnn")])
+    @pytest.mark.parametrize(
+        ("backend", "kernel"), [("flash", "fa2"), ("efficient", "cutlass"), ("cudnn", "cudnn")]
+    )
     def test_an_operator_that_names_its_backend(self, backend: str, kernel: str) -> None:
         q = torch.empty(1, 2, 256, 64, dtype=BF16, device="meta", requires_grad=True)
         more = {} if backend == "flash" else {"attn_bias": None, "compute_log_sumexp": True}
@@ -283,10 +325,14 @@ class TestAttention:
         mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 512, 512, device="cpu")
         with TrafficMode("h200") as t:
             out = flex_attention(q, q, q, block_mask=mask)
-        assert torch.allclose(out, functional.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-5)
+        assert torch.allclose(
+            out, functional.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-5
+        )
         assert fused(t.result) == [("attention", "flex")]
         every = one(lambda: flex_attention(q, q, q))
-        assert [r.launches for r in every.rows if r.is_attention] == [1]  # a list's fills are operators of their own
+        assert [r.launches for r in every.rows if r.is_attention] == [
+            1
+        ]  # a list's fills are operators of their own
         whole = every.attention
         assert t.result.l2.read < whole.l2.read  # ten of sixteen blocks
 
@@ -319,10 +365,14 @@ class TestAttention:
 
         q = torch.empty(1, 2, 512, 64, device="meta")
         documents = torch.empty(512, dtype=torch.long, device="meta")
-        mask = create_block_mask(lambda b, h, i, j: documents[i] == documents[j], 1, 1, 512, 512, device="meta")
+        mask = create_block_mask(
+            lambda b, h, i, j: documents[i] == documents[j], 1, 1, 512, 512, device="meta"
+        )
         with pytest.raises(InputError, match="mask_mod that needs none of those"):
             one(lambda: flex_attention(q, q, q, block_mask=mask))
-        counts, places = (torch.empty(1, 1, 4, *more, dtype=torch.int32, device="meta") for more in ((), (4,)))
+        counts, places = (
+            torch.empty(1, 1, 4, *more, dtype=torch.int32, device="meta") for more in ((), (4,))
+        )
         given = BlockMask.from_kv_blocks(counts, places)  # no function made it
         with pytest.raises(InputError, match="a BlockMask of CPU tensors"):
             one(lambda: flex_attention(q, q, q, block_mask=given))
@@ -332,11 +382,16 @@ class TestOperators:
     def test_views_cost_nothing_and_passes_their_tensors(self) -> None:
         x = torch.empty(64, 1024)
         traffic = one(lambda: x.view(1024, 64).t()[:32].expand(2, 32, 1024).add(1.0))
-        assert [(r.operator, r.compulsory) for r in traffic.rows] == [("add", 4 * (32 * 1024 + 2 * 32 * 1024))]
+        assert [(r.operator, r.compulsory) for r in traffic.rows] == [
+            ("add", 4 * (32 * 1024 + 2 * 32 * 1024))
+        ]
 
     def test_what_is_in_the_l2_is_not_read_again(self) -> None:
         with FakeTensorMode():
-            x, y = torch.empty(1 << 20), torch.empty(1 << 26)  # 4 MB, which fit with the result, and 256 MB
+            x, y = (
+                torch.empty(1 << 20),
+                torch.empty(1 << 26),
+            )  # 4 MB, which fit with the result, and 256 MB
             first, second = one(lambda: x.add(1.0).mul(2.0)).rows
             long = one(lambda: y.add(1.0).mul(2.0)).rows
         assert first.hbm_read >= x.nbytes
@@ -371,7 +426,10 @@ class TestOperators:
 
     def test_long_rows_of_a_softmax_are_read_again(self) -> None:
         with FakeTensorMode():
-            long, result = torch.empty(4096, 50_000, dtype=BF16), torch.empty(4096, 50_000, dtype=BF16)
+            long, result = (
+                torch.empty(4096, 50_000, dtype=BF16),
+                torch.empty(4096, 50_000, dtype=BF16),
+            )
             again = one(lambda: torch._softmax_backward_data(long, result, -1, BF16))
             short = torch.empty(200_000, 1024, dtype=BF16)
             once = one(lambda: functional.softmax(short, dim=-1))
@@ -401,14 +459,29 @@ class TestOperators:
         assert second.hbm_read > 0.6 * x.nbytes
 
     def test_convolutions_put_channels_last(self) -> None:
-        x, conv = torch.randn(8, 16, 64, 64, dtype=BF16), nn.Conv2d(16, 32, 3, bias=False, dtype=BF16)
+        x, conv = (
+            torch.randn(8, 16, 64, 64, dtype=BF16),
+            nn.Conv2d(16, 32, 3, bias=False, dtype=BF16),
+        )
         names = [r.operator for r in one(lambda: conv(x)).rows]
-        assert names == ["convolution.channels_last"] * 2 + ["convolution", "convolution.channels_first"]
+        assert names == ["convolution.channels_last"] * 2 + [
+            "convolution",
+            "convolution.channels_first",
+        ]
         last = conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
         assert [r.operator for r in one(lambda: last[0](last[1])).rows] == ["convolution"]
-        bare = nn.Conv2d(16, 32, 3, bias=False, dtype=BF16, device="meta")  # of tokens, as a vision model lays them out
-        tokens = torch.empty(8, 64 * 64, 16, dtype=BF16, device="meta").transpose(1, 2).unflatten(2, (64, 64))
-        assert [r.operator for r in one(lambda: bare(tokens)).rows] == ["convolution.channels_last", "convolution"]
+        bare = nn.Conv2d(
+            16, 32, 3, bias=False, dtype=BF16, device="meta"
+        )  # of tokens, as a vision model lays them out
+        tokens = (
+            torch.empty(8, 64 * 64, 16, dtype=BF16, device="meta")
+            .transpose(1, 2)
+            .unflatten(2, (64, 64))
+        )
+        assert [r.operator for r in one(lambda: bare(tokens)).rows] == [
+            "convolution.channels_last",
+            "convolution",
+        ]
         with TrafficMode("h200"):
             assert bare(tokens).is_contiguous(memory_format=torch.channels_last)
         single = nn.Conv2d(3, 8, 3)
@@ -455,14 +528,20 @@ class TestOperators:
     def test_compiled_modules_run_as_they_were_written(self) -> None:
         layer, x = nn.Sequential(nn.Linear(64, 64), nn.GELU()), torch.randn(32, 64)
         compiled = torch.compile(layer, backend="eager")
-        assert [r.operator for r in one(lambda: compiled(x)).rows] == [r.operator for r in one(lambda: layer(x)).rows]
+        assert [r.operator for r in one(lambda: compiled(x)).rows] == [
+            r.operator for r in one(lambda: layer(x)).rows
+        ]
 
     def test_a_training_step_with_its_optimizer(self) -> None:
-        layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        layer = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)
+        )
         optimizer = torch.optim.AdamW(layer.parameters(), foreach=True)
 
         def train() -> None:
-            functional.cross_entropy(layer(torch.ones(4, 3, 8, 8)), torch.zeros(4, dtype=torch.long)).backward()
+            functional.cross_entropy(
+                layer(torch.ones(4, 3, 8, 8)), torch.zeros(4, dtype=torch.long)
+            ).backward()
             optimizer.step()
 
         traffic = one(train)
@@ -478,7 +557,9 @@ class TestRefusals:
             with pytest.raises(InputError, match="hangs on values"):
                 one(lambda: torch.nonzero(x))
 
-    @pytest.mark.parametrize(("asked", "said"), [({"gpu": "h201"}, "h201"), ({"cudnn": "new"}, "cudnn 'new'")])
+    @pytest.mark.parametrize(
+        ("asked", "said"), [({"gpu": "h201"}, "h201"), ({"cudnn": "new"}, "cudnn 'new'")]
+    )
     def test_bad_input(self, asked: dict[str, str], said: str) -> None:
         with pytest.raises(InputError, match=said):
             TrafficMode(**asked)  # type: ignore[arg-type]

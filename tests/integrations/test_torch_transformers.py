@@ -38,7 +38,12 @@ TEXT = VOCABULARY | LAYERS | {"max_position_embeddings": 64}
 GROUPED = TEXT | {"num_key_value_heads": 2}
 HEADS = GROUPED | {"head_dim": 16}
 IMAGES = LAYERS | {"image_size": SIDE, "patch_size": 8}
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+}
 BOTH = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
         "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}  # fmt: skip
 LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
@@ -209,7 +214,10 @@ def test_meta_tensors_make_the_operators_of_real_ones(name: str) -> None:
     with TrafficMode("h200", cudnn="9.19.0") as t:
         step(model, given_of(name))
     meta, _ = on_meta(name)
-    views = ("_to_copy", "copy_")  # what a GPU's tensors need no more than real ones: from one device to the other
+    views = (
+        "_to_copy",
+        "copy_",
+    )  # what a GPU's tensors need no more than real ones: from one device to the other
     assert [r.operator for r in meta.rows if r.operator not in views] == [
         r.operator for r in t.result.rows if r.operator not in views
     ]
@@ -235,7 +243,9 @@ def test_experts_in_a_loop_get_an_even_share() -> None:
     for how in ("eager", "grouped_mm"):
         with torch.device("meta"):
             config = transformers.MixtralConfig(**CASES["mixtral"].keys)
-            config._experts_implementation = how  # of transformers 5; before, there is the loop alone
+            config._experts_implementation = (
+                how  # of transformers 5; before, there is the loop alone
+            )
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
             with TrafficMode("h200") as t, torch.no_grad():
                 model(input_ids=given_of("mixtral")["input_ids"])

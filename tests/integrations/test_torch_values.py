@@ -90,7 +90,9 @@ def test_assumptions_are_made_where_they_must_be_and_said() -> None:
         assert all(len(set(row.tolist())) == 2 for row in picked)
         one = torch.randn(64, 8, device="meta").argmax(-1)
         assert torch.bincount(one).tolist() == [8] * 8
-    assert [note.split(":")[1] for note in t.notes] == [" rows are taken to spread evenly, as over experts"]
+    assert [note.split(":")[1] for note in t.notes] == [
+        " rows are taken to spread evenly, as over experts"
+    ]
     x = torch.empty(8, device="meta")
     with TrafficMode("h200") as t:
         assert not torch.isinf(x).any()
@@ -112,7 +114,9 @@ def test_tokens_are_none_that_the_program_looks_for() -> None:
             assert not (ids == padding).any()
             assert bool(ids.clone()[:, 1:].to(torch.int32).ne(padding).all())
             assert not torch.isin(ids, torch.tensor([0, 1, 2], device="meta")).any()
-            places = torch.cumsum(ids.ne(padding).int(), dim=1) + 1  # as ESM and RoBERTa number their tokens
+            places = (
+                torch.cumsum(ids.ne(padding).int(), dim=1) + 1
+            )  # as ESM and RoBERTa number their tokens
             assert places[0].tolist() == list(range(2, 18))
         assert sum("taken to be tokens" in note for note in t.notes) == 1
     with TrafficMode("h200"):
@@ -132,7 +136,10 @@ def test_tokens_are_none_that_the_program_looks_for() -> None:
 def test_a_routed_loop_moves_an_even_share() -> None:
     """Each expert's product has tokens x picks / experts rows."""
     tokens, picks, experts, width = 96, 2, 4, 64
-    x, router = torch.empty(tokens, width, device="meta"), torch.empty(width, experts, device="meta")
+    x, router = (
+        torch.empty(tokens, width, device="meta"),
+        torch.empty(width, experts, device="meta"),
+    )
     weights = torch.empty(experts, width, width, device="meta")
     with TrafficMode("h200") as t:
         picked = (x @ router).topk(picks).indices
@@ -162,7 +169,9 @@ def test_groups_of_products() -> None:
 def test_a_fake_mode_inside_is_answered_as_well() -> None:
     with TrafficMode("h200"), FakeTensorMode():
         assert torch.ones(3).sum().item() == 3
-        assert nn.init.trunc_normal_(torch.empty(8)).shape == (8,)  # which asks whether a number fell outside
+        assert nn.init.trunc_normal_(torch.empty(8)).shape == (
+            8,
+        )  # which asks whether a number fell outside
 
 
 def test_values_go_with_their_tensors() -> None:

@@ -62,7 +62,11 @@ class StandIn:
         return id(self)
 
     def all_kwargs(self) -> dict[str, Any]:
-        own = {"num_warps": self.num_warps, "num_ctas": self.num_ctas, "num_stages": self.num_stages}
+        own = {
+            "num_warps": self.num_warps,
+            "num_ctas": self.num_ctas,
+            "num_stages": self.num_stages,
+        }
         return self.kwargs | own
 
 
@@ -94,18 +98,24 @@ CONSTANTS = {"HEAD_DIM": 64, "STAGE": 1}
 class TestRecordedTiles:
     def test_shared_memory_is_what_triton_allocated(self) -> None:
         for config, r in recorded():
-            assert shared_bytes(config.tile, RECORDED, unit_of(config.tile, RECORDED, H200)) == int(float(r["smem"])), (
-                config
-            )
+            assert shared_bytes(config.tile, RECORDED, unit_of(config.tile, RECORDED, H200)) == int(
+                float(r["smem"])
+            ), config
 
     def test_arithmetic_of_shared_memory(self) -> None:
         # wgmma: Q 128 x 64 x 2 bytes, K and V 64 x 64 x 2 each, three times
-        assert shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.WGMMA) == 16384 + 3 * 2 * 8192
+        assert (
+            shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.WGMMA)
+            == 16384 + 3 * 2 * 8192
+        )
         assert (
             shared_bytes(Config(128, 64, 8, 1).tile, RECORDED, MatrixUnit.WGMMA) == 16384 + 8192
         )  # K and V take turns
         # mma.sync: P 128 x 64 x 2 beside Q, and K and V twice
-        assert shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.MMA_SYNC) == 16384 + 16384 + 2 * 2 * 8192
+        assert (
+            shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.MMA_SYNC)
+            == 16384 + 16384 + 2 * 2 * 8192
+        )
 
     def test_ranking(self) -> None:
         """No recorded value is an input: registers and shared memory are iosim's own."""
@@ -117,7 +127,9 @@ class TestRecordedTiles:
         assert np.corrcoef(*ranks)[0, 1] > 0.92
         assert measured[int(predicted.argmin())] <= 1.03 * measured.min()
         four = measured[np.argsort(predicted, kind="stable")[:4]]
-        assert four.min() == measured.min()  # among four that would be measured stands the best of all
+        assert (
+            four.min() == measured.min()
+        )  # among four that would be measured stands the best of all
 
     def test_with_the_compilers_word_what_spills_is_timed_and_not_first(self) -> None:
         """Words of a thread's frame and registers as the driver said them; no time is an input."""
@@ -165,7 +177,11 @@ class TestConfigurations:
         assert "twice the problem's 64 rows" in misfit(Config(128, 64), short, H200)
         assert misfit(Config(64, 64), short, H200) == ""
 
-    @given(st.sampled_from(list(space())), st.sampled_from([64, 128, 256]), st.sampled_from(["a100", "h100", "t4"]))
+    @given(
+        st.sampled_from(list(space())),
+        st.sampled_from([64, 128, 256]),
+        st.sampled_from(["a100", "h100", "t4"]),
+    )
     @settings(max_examples=examples(40), deadline=None)
     def test_what_fits_has_a_time_and_a_cta(self, config: Config, head_dim: int, gpu: str) -> None:
         asked, profile = AttentionProblem(heads=8, seq_q=2048, head_dim=head_dim), load_profile(gpu)
@@ -214,7 +230,9 @@ class TestModel:
         q = SimpleNamespace(dtype="torch.bfloat16")
         by = TritonModel("h200").prune_configs_by(top_k=4)
         kept = autotuner_prunes(CONFIGS, {"Q": q, **ARGUMENTS}, CONSTANTS, by)
-        ranked = rank(RECORDED, H200, [Config(*c.kwargs.values(), c.num_warps, c.num_stages) for c in CONFIGS])
+        ranked = rank(
+            RECORDED, H200, [Config(*c.kwargs.values(), c.num_warps, c.num_stages) for c in CONFIGS]
+        )
         times = {t.config: t.time_s for t in ranked}
         got = [times[Config(*c.kwargs.values(), c.num_warps, c.num_stages)] for c in kept]
         assert got == [t.time_s for t in ranked[:4]]
@@ -246,8 +264,12 @@ class TestModel:
         asked = RECORDED.with_(mask="blocks", mask_blocks=streaming_mask(4096, 128, 3))
         model = TritonModel("h100", problem=lambda args: asked, names=("TILE_Q_SIZE", "TILE_K_SIZE"),
                             kernel="triton-streaming")  # fmt: skip
-        sparse = model.perf_model(TILE_Q_SIZE=128, TILE_K_SIZE=128, PIPELINING=3, num_warps=4, num_stages=3)
-        full = TritonModel("h100", problem=RECORDED).perf_model(BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=3)
+        sparse = model.perf_model(
+            TILE_Q_SIZE=128, TILE_K_SIZE=128, PIPELINING=3, num_warps=4, num_stages=3
+        )
+        full = TritonModel("h100", problem=RECORDED).perf_model(
+            BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=3
+        )
         assert sparse < full / 4  # 4 of 32 chunks
 
     @pytest.mark.parametrize(("arguments", "words"), [
@@ -271,9 +293,17 @@ class TestModel:
         assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, "STAGE": 3}).mask == "causal"
         assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, "CAUSAL": False}).mask == "none"
 
-    @pytest.mark.parametrize("name", ["CAUSAL", "IS_CAUSAL", "is_causal", "causal", "USE_CAUSAL", "CAUSAL_MASK"])
+    @pytest.mark.parametrize(
+        "name", ["CAUSAL", "IS_CAUSAL", "is_causal", "causal", "USE_CAUSAL", "CAUSAL_MASK"]
+    )
     def test_flags_of_a_causal_mask(self, name: str) -> None:
-        for value, mask in ((True, "causal"), (1, "causal"), (False, "none"), (0, "none"), (None, "none")):
+        for value, mask in (
+            (True, "causal"),
+            (1, "causal"),
+            (False, "none"),
+            (0, "none"),
+            (None, "none"),
+        ):
             assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, name: value}).mask == mask
         both = {"HEAD_DIM": 64, "STAGE": 1, name: True}
         assert TritonModel("h100").problem(ARGUMENTS | both).mask == "causal"
@@ -283,7 +313,9 @@ class TestModel:
         {"BLOCK_MASK": 1, "CAUSAL": True}, {"IS_LOCAL": True}, {"causal_offset": 8}, {"mask_type": "prefix"},
     ])  # fmt: skip
     def test_a_mask_that_is_not_known_is_named(self, flag: dict[str, Any]) -> None:
-        with pytest.raises(InputError, match=rf"argument {next(iter(flag))} is about a mask, .*problem of your own"):
+        with pytest.raises(
+            InputError, match=rf"argument {next(iter(flag))} is about a mask, .*problem of your own"
+        ):
             TritonModel("h100").problem(ARGUMENTS | {"HEAD_DIM": 64} | flag)
 
     @pytest.mark.parametrize("flag", [
@@ -296,7 +328,18 @@ class TestModel:
 
 
 class TestCommand:
-    ASKED = ("tiles", "--triton", "--heads", "32", "--seq-len", "4k", "--head-dim", "64", "--dtype", "bf16")
+    ASKED = (
+        "tiles",
+        "--triton",
+        "--heads",
+        "32",
+        "--seq-len",
+        "4k",
+        "--head-dim",
+        "64",
+        "--dtype",
+        "bf16",
+    )
 
     def run(self, capsys: pytest.CaptureFixture[str], *more: str) -> str:
         assert main([*self.ASKED, *more]) == 0
@@ -310,14 +353,20 @@ class TestCommand:
             made.append((kwargs, num_warps, num_stages))
 
         names: dict[str, Any] = {"triton": SimpleNamespace(Config=record)}
-        exec(compile(text.replace("import triton\n", ""), "configs", "exec"), names)  # what a user would paste
+        exec(
+            compile(text.replace("import triton\n", ""), "configs", "exec"), names
+        )  # what a user would paste
         best = rank(RECORDED, H200)[:3]
         assert made == [({"BLOCK_M": t.config.block_m, "BLOCK_N": t.config.block_n}, t.config.num_warps,
                          t.config.num_stages) for t in best]  # fmt: skip
         assert len(names["configs"]) == 3
 
     def test_the_tutorials_list_is_ranked_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = [part for word in self.ASKED for part in ((word, "tutorial") if word == "--triton" else (word,))]
+        asked = [
+            part
+            for word in self.ASKED
+            for part in ((word, "tutorial") if word == "--triton" else (word,))
+        ]
         assert main([*asked, "--gpu", "h200", "--format", "json"]) == 0
         rows = json.loads(capsys.readouterr().out)["triton"]
         assert {r["num_stages"] for r in rows} <= {3, 4, 7}
@@ -325,7 +374,9 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_several_problems_have_several_lists(self, capsys: pytest.CaptureFixture[str]) -> None:
-        tree = ast.parse(self.run(capsys, "--gpu", "h100", "--gpu", "a100", "--seq-len", "1k"))  # beside the 4k asked
+        tree = ast.parse(
+            self.run(capsys, "--gpu", "h100", "--gpu", "a100", "--seq-len", "1k")
+        )  # beside the 4k asked
         assigned = [n.targets[0].id for n in tree.body if isinstance(n, ast.Assign)]  # type: ignore[attr-defined]
         assert assigned == ["configs_1", "configs_2", "configs_3", "configs_4"]
 
@@ -354,13 +405,17 @@ class TestStreaming:
         chunk = i // 128 - j // 128
         assert np.array_equal(mask.keeps(i, j), (chunk >= 0) & (chunk <= 2))
 
-    @pytest.mark.parametrize("values", [(0, 1, 0), (8, 0, 0), (8, 4, -1), (8, True, 0), (8, 4, 1.5)])
+    @pytest.mark.parametrize(
+        "values", [(0, 1, 0), (8, 0, 0), (8, 4, -1), (8, True, 0), (8, 4, 1.5)]
+    )
     def test_bad_values(self, values: tuple[Any, Any, Any]) -> None:
         with pytest.raises(InputError, match=r"out of range|not a whole number"):
             streaming_mask(*values)
 
     def test_bytes_follow_the_kept_chunks(self) -> None:
-        asked = RECORDED.with_(heads=2, kv_heads=2, mask="blocks", mask_blocks=streaming_mask(4096, 128, 3))
+        asked = RECORDED.with_(
+            heads=2, kv_heads=2, mask="blocks", mask_blocks=streaming_mask(4096, 128, 3)
+        )
         kernel = resolve("triton-streaming", asked, load_profile("h100"))
         assert str(kernel.tile) == "128x128"
         found = count(plan(asked, kernel))
@@ -375,8 +430,12 @@ class TestStreaming:
         ("a100", "fp32", 256, "64x16", 4),
         ("t4", "fp16", 128, "64x32", 4),
     ])  # fmt: skip
-    def test_tiles_and_order(self, gpu: str, dtype: str, head_dim: int, tile: str, warps: int) -> None:
-        kernel = resolve("triton-article", RECORDED.with_(dtype=dtype, head_dim=head_dim), load_profile(gpu))
+    def test_tiles_and_order(
+        self, gpu: str, dtype: str, head_dim: int, tile: str, warps: int
+    ) -> None:
+        kernel = resolve(
+            "triton-article", RECORDED.with_(dtype=dtype, head_dim=head_dim), load_profile(gpu)
+        )
         assert (str(kernel.tile), kernel.tile.warps) == (tile, warps)
         assert kernel.schedule.order is Order.HEAD  # the query block is slowest
 
@@ -408,12 +467,16 @@ class TestWaits:
         self, block_m: int, block_n: int, warps: int, measured: float
     ) -> None:
         """Two stages over three: h200_triton_autotune.csv, grouped. Without it 128x128 is 1.08 times as long."""
-        ratio = self.time(Config(block_m, block_n, warps, 2)) / self.time(Config(block_m, block_n, warps, 3))
+        ratio = self.time(Config(block_m, block_n, warps, 2)) / self.time(
+            Config(block_m, block_n, warps, 3)
+        )
         assert ratio == pytest.approx(measured, rel=0.2)
         assert ratio > (1.2 if warps == 8 else 1.1)
 
     def test_an_older_compiler_waits_at_every_number_of_stages(self) -> None:
-        few, many = (self.time(Config(128, 64, 8, stages), "h100", "ibm-triton") for stages in (2, 4))
+        few, many = (
+            self.time(Config(128, 64, 8, stages), "h100", "ibm-triton") for stages in (2, 4)
+        )
         assert few / many < 1.15
         assert many > 1.2 * self.time(Config(128, 64, 8, 4), "h100")
 
@@ -427,7 +490,10 @@ class TestWaits:
     ) -> None:
         """warpsPerCTA of the products, as Triton 3.6 compiled them."""
         problem = RECORDED.with_(head_dim=head_dim, head_dim_v=head_dim)
-        assert configured(Config(*tile, warps, 2), problem, load_profile(gpu)).loop.key_warps == divided
+        assert (
+            configured(Config(*tile, warps, 2), problem, load_profile(gpu)).loop.key_warps
+            == divided
+        )
 
     def test_others_best_tiles(self) -> None:
         """IBM's on an A100 and an H100: two problems of three have theirs among the first five; times from 256 tokens

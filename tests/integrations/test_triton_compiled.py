@@ -76,16 +76,26 @@ class TestDescribe:
         found = describe(compiled("spilling"), GRID, ARGS)
         assert found.matrix_unit is MatrixUnit.MMA_SYNC
         assert found.spill is not None
-        if found.machine is None:  # no tool reads the code here: the whole frame is taken to be stored once a step
+        if (
+            found.machine is None
+        ):  # no tool reads the code here: the whole frame is taken to be stored once a step
             assert found.spill == spill_of_frame(216)
         else:  # of 54 words of frame the loop stores 34; the others before it, once
-            assert (found.spill.write_per_pair, found.spill.source) == (34 * 4, "counted in machine code")
-        with_, without = (predict(PROBLEM, k, "a100", method="capacity") for k in (found, found.with_(spill=None)))
+            assert (found.spill.write_per_pair, found.spill.source) == (
+                34 * 4,
+                "counted in machine code",
+            )
+        with_, without = (
+            predict(PROBLEM, k, "a100", method="capacity") for k in (found, found.with_(spill=None))
+        )
         # 34 words of 128 threads at each of 16 steps of 8 x 16 tiles, and what is stored before the loop
         stored = 16 * found.spill.write_per_pair + found.spill.write_per_tile
         assert with_.total("l2", "write") - without.total("l2", "write") == stored * 128 * 8 * 16
         slow = found.with_(machine=None)
-        assert predict(PROBLEM, slow, "a100").time_s > predict(PROBLEM, slow.with_(spill=None), "a100").time_s
+        assert (
+            predict(PROBLEM, slow, "a100").time_s
+            > predict(PROBLEM, slow.with_(spill=None), "a100").time_s
+        )
 
     def test_the_drivers_word_where_there_is_no_machine_code(self) -> None:
         loaded = compiled("small", asm={}, n_regs=255, n_spills=190)
@@ -103,7 +113,11 @@ class TestDescribe:
         self, grid: tuple[int, ...], order: Order, scheduler: Scheduler, ctas: int | None
     ) -> None:
         found = describe(compiled("small"), grid, ARGS)
-        assert (found.schedule.order, found.schedule.scheduler, found.persistent_ctas) == (order, scheduler, ctas)
+        assert (found.schedule.order, found.schedule.scheduler, found.persistent_ctas) == (
+            order,
+            scheduler,
+            ctas,
+        )
 
     @pytest.mark.parametrize("batch", [2, 16])
     @pytest.mark.parametrize("axes", list(permutations(("blocks", "heads", "batch"))))
@@ -148,7 +162,9 @@ class TestDescribe:
         ("small", GRID, {"args": {"Z": 1}}, "lack H, N_CTX"),
         (print, GRID, {}, "neither a compiled Triton kernel"),
     ])  # fmt: skip
-    def test_bad_input(self, fn: Any, grid: tuple[int, ...], more: dict[str, Any], words: str) -> None:
+    def test_bad_input(
+        self, fn: Any, grid: tuple[int, ...], more: dict[str, Any], words: str
+    ) -> None:
         given = compiled(fn) if isinstance(fn, str) else fn
         with pytest.raises(InputError, match=words):
             describe(given, grid, **({"args": ARGS} | more))
@@ -157,7 +173,9 @@ class TestDescribe:
         with pytest.raises(InputError, match="gpu None"):
             describe(SimpleNamespace(arg_names=[], params=[]), GRID, ARGS)
 
-    def test_triton_compiles_for_a_gpu_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_triton_compiles_for_a_gpu_that_is_not_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         pytest.importorskip("triton")
         from iosim.integrations.triton.forward import flash_forward
 

@@ -44,7 +44,9 @@ def test_an_operator_of_a_users_kernel_is_counted_by_its_code(device: str) -> No
     assert (row.operator, row.known) == ("scale_rows", True)
     assert row.time_s > 0
     assert row.l2_write == BYTES
-    assert BYTES < row.l2_read < 1.6 * BYTES  # rows, and the weight that CTAs of an SM read for one another
+    assert (
+        BYTES < row.l2_read < 1.6 * BYTES
+    )  # rows, and the weight that CTAs of an SM read for one another
     assert row.hbm_read == pytest.approx(BYTES + COLUMNS * 2, rel=0.1)
     assert traffic.notes == ()
 
@@ -66,7 +68,9 @@ def gather_rows(x, index, y, columns, BLOCK: tl.constexpr):  # type: ignore[no-u
 def test_a_kernel_that_looks_rows_up_says_that_their_places_are_not_known() -> None:
     x, y = (torch.empty(ROWS, 1024, device="meta", dtype=torch.bfloat16) for _ in range(2))
     with TrafficMode(gpu="h100") as traffic:
-        gather_rows[(ROWS,)](x, torch.empty(ROWS, device="meta", dtype=torch.int32), y, 1024, BLOCK=1024)
+        gather_rows[(ROWS,)](
+            x, torch.empty(ROWS, device="meta", dtype=torch.int32), y, 1024, BLOCK=1024
+        )
     (row,) = traffic.result
     assert row.known
     assert row.l2_write == ROWS * 1024 * 2

@@ -47,7 +47,9 @@ def recorded(layers: int, tokens: int, trained: bool) -> TrafficMode:
     """A Llama in plain PyTorch on the meta device."""
     torch.set_default_device("meta")
     try:
-        model = Llama(VOCABULARY, WIDTH, HEADS, KV_HEADS, INNER, layers, tokens, "meta").to(torch.bfloat16)
+        model = Llama(VOCABULARY, WIDTH, HEADS, KV_HEADS, INNER, layers, tokens, "meta").to(
+            torch.bfloat16
+        )
         x = torch.zeros(BATCH, tokens, dtype=torch.long)
         with TrafficMode("h100") as t:
             if trained:
@@ -84,8 +86,12 @@ def test_parts_are_what_traffic_mode_counts(layers: int, tokens: int, trained: b
     whole = theirs.hbm.total
     for name, rows in mine.items():
 
-        def sums(field: str, rows: list[OperatorTraffic] = rows, name: str = name) -> tuple[int, int]:
-            return sum(getattr(r, field) for r in rows), sum(getattr(r, field) for r in by_part[name])
+        def sums(
+            field: str, rows: list[OperatorTraffic] = rows, name: str = name
+        ) -> tuple[int, int]:
+            return sum(getattr(r, field) for r in rows), sum(
+                getattr(r, field) for r in by_part[name]
+            )
 
         for field in ("flops", "l2_read", "l2_write", "compulsory", "launches"):
             assert len({*sums(field)}) == 1, (name, field, sums(field))
@@ -100,7 +106,10 @@ def test_parts_are_what_traffic_mode_counts(layers: int, tokens: int, trained: b
 def test_the_optimizers_step_is_fused_adamws() -> None:
     """A launch for each group of parameters that are alike, as many bytes as PyTorch's one."""
     whole = predicted(3, 64, True, "fa2")
-    numbers = 3 * (WIDTH * (2 * WIDTH + 2 * KV_HEADS * 64 + 3 * INNER) + 2 * WIDTH) + (2 * VOCABULARY + 1) * WIDTH
+    numbers = (
+        3 * (WIDTH * (2 * WIDTH + 2 * KV_HEADS * 64 + 3 * INNER) + 2 * WIDTH)
+        + (2 * VOCABULARY + 1) * WIDTH
+    )
     assert (
         sum(row.compulsory for row in whole.parts["optimizer"]) == 4 * 2 * numbers
     )  # each is an input, three are outputs
@@ -110,12 +119,24 @@ def test_turned_halves_are_the_experiments() -> None:
     """Positions are written out as the measured Llama's, whose half of the columns is turned."""
     assert turned(torch.arange(4.0)).tolist() == [-2.0, -3.0, 0.0, 1.0]
     run = predicted(1, 128, False, "fa2")
-    assert [row.operator for row in run.parts["positions"]] == 2 * ["mul", "neg", "cat", "mul", "add"]
+    assert [row.operator for row in run.parts["positions"]] == 2 * [
+        "mul",
+        "neg",
+        "cat",
+        "mul",
+        "add",
+    ]
 
 
 SMALL = {"hidden_size": 512, "num_hidden_layers": 3, "vocab_size": 4096, "num_attention_heads": 8}
 GROUPED = SMALL | {"intermediate_size": 1024, "num_key_value_heads": 2, "head_dim": 64}
-LATENT = {"q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+LATENT = {
+    "q_lora_rank": 256,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+}
 ROUTED = {"num_experts_per_tok": 4, "moe_intermediate_size": 256}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,

@@ -51,9 +51,12 @@ def test_the_default_is_the_librarys_fastest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tile", "threads", "a_unit"), [("hipkittens", (256, 64), 512, 1), ("ck", (128, 128), 256, 2)]
+    ("name", "tile", "threads", "a_unit"),
+    [("hipkittens", (256, 64), 512, 1), ("ck", (128, 128), 256, 2)],
 )
-def test_tiles_and_what_a_compute_unit_holds(name: str, tile: tuple[int, int], threads: int, a_unit: int) -> None:
+def test_tiles_and_what_a_compute_unit_holds(
+    name: str, tile: tuple[int, int], threads: int, a_unit: int
+) -> None:
     gpu = load_profile("mi355x")
     kernel = resolve(name, problem(), gpu)
     (launch,) = plan(problem(), kernel).launches
@@ -68,7 +71,9 @@ def test_a_head_runs_on_one_l2() -> None:
     """Of HipKittens' grid, workgroup w of which runs on L2 w % 8, every L2 has its own heads, two of 16."""
     gpu = load_profile("mi355x")
     for batch in (1, 2):
-        (launch,) = plan(problem(batch=batch), resolve("hipkittens", problem(batch=batch), gpu)).launches
+        (launch,) = plan(
+            problem(batch=batch), resolve("hipkittens", problem(batch=batch), gpu)
+        ).launches
         head, _ = start_order(launch)
         on = np.arange(launch.work_tiles) % XCDS
         assert all(len(set(on[head == one])) == 1 for one in set(head.tolist()))
@@ -82,7 +87,9 @@ def test_sharing_heads_out_saves_bytes_behind_the_l2s() -> None:
     gpu, asked = load_profile("mi355x"), problem(seq_q=4096)
 
     def found(**settings: object) -> tuple[int, float]:
-        p = predict(asked, resolve("hipkittens", asked, gpu, Overrides(order="query", **settings)), gpu)  # type: ignore[arg-type]
+        p = predict(
+            asked, resolve("hipkittens", asked, gpu, Overrides(order="query", **settings)), gpu
+        )  # type: ignore[arg-type]
         assert p.side is not None
         assert p.l2_hit_rate is not None
         return p.side.read, p.l2_hit_rate
@@ -96,13 +103,26 @@ def test_orders_names_a_head_an_l2_first(capsys: pytest.CaptureFixture[str]) -> 
     said = "--gpu mi355x --heads 16 --seq-len 2k --head-dim 128 --dtype bf16 --kernel ck --order query --format json"
     assert main(["orders", *said.split()]) == 0
     orders = json.loads(capsys.readouterr().out)["orders"]
-    least = {n: min(order["side_bytes"] for order in orders if order["chiplets"] == n) for n in (1, XCDS)}
+    least = {
+        n: min(order["side_bytes"] for order in orders if order["chiplets"] == n) for n in (1, XCDS)
+    }
     assert orders[0]["chiplets"] == XCDS
     assert least[XCDS] < 0.3 * least[1]
 
 
 def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str]) -> None:
-    said = ["--gpu", "mi355x", "--heads", "16", "--seq-len", "1k", "--head-dim", "128", "--kernel", "ck"]
+    said = [
+        "--gpu",
+        "mi355x",
+        "--heads",
+        "16",
+        "--seq-len",
+        "1k",
+        "--head-dim",
+        "128",
+        "--kernel",
+        "ck",
+    ]
     assert main(["predict", *said]) == 0
     text = capsys.readouterr().out
     assert "L2s <-> memory-side cache (replay)" in text
@@ -112,12 +132,17 @@ def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str
     (out,) = json.loads(capsys.readouterr().out)["predictions"]
     totals = out["totals"]
     assert totals["hbm"]["read"] <= totals["side"]["read"] <= totals["l2"]["read"]
-    assert out["l2_hit_rate"] == pytest.approx(1 - totals["side"]["read"] / totals["l2"]["read"], abs=0.02)
+    assert out["l2_hit_rate"] == pytest.approx(
+        1 - totals["side"]["read"] / totals["l2"]["read"], abs=0.02
+    )
 
 
 def test_of_orders_alike_at_hbm_the_one_with_less_behind_the_l2s_is_first() -> None:
     own, shared = OrderChoice(), OrderChoice(chiplets=XCDS)
-    entries = [OrderEntry(own, (), 1000, 0, 1000, 1e-3, 8000), OrderEntry(shared, (), 1000, 0, 1000, 1e-3, 1000)]
+    entries = [
+        OrderEntry(own, (), 1000, 0, 1000, 1e-3, 8000),
+        OrderEntry(shared, (), 1000, 0, 1000, 1e-3, 1000),
+    ]
     assert [e.choice for e in ranked(entries, own)] == [shared, own]
     assert ranked([replace(e, side_bytes=None) for e in entries], own)[0].choice == own
 
@@ -129,5 +154,7 @@ def test_a_slow_cache_behind_the_l2s_holds_the_computing_up() -> None:
     assert fast.side is not None
     rate = fast.side.total / fast.time.total_s
     slow = predict(asked, kernel, replace(gpu, memory_side_bandwidth_bytes_per_s=rate))
-    assert slow.time.launches[0].seconds["side"] > 0.8 * fast.time.total_s  # CTAs that wait gather, and ask for less
+    assert (
+        slow.time.launches[0].seconds["side"] > 0.8 * fast.time.total_s
+    )  # CTAs that wait gather, and ask for less
     assert slow.time.total_s > 1.1 * max(slow.time.launches[0].seconds.values())

@@ -44,7 +44,9 @@ def attended(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
     for queries, keys in p.sequences:
         own = keys - shared
         k, v = (
-            np.concatenate([arrays[f"{n}_shared"][0], arrays[n][0, :, begin : begin + own]], axis=1).repeat(p.group, 0)
+            np.concatenate(
+                [arrays[f"{n}_shared"][0], arrays[n][0, :, begin : begin + own]], axis=1
+            ).repeat(p.group, 0)
             for n in "KV"
         )
         scores = arrays["Q"][0, :, first : first + queries] @ k.transpose(0, 2, 1) / p.head_dim**0.5
@@ -78,9 +80,19 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
 @given(st.data())
 def test_readers_agree_and_compute_attention(data: st.DataObject) -> None:
     draw = data.draw
-    dtype, kv_heads, group = draw(st.sampled_from(("fp16", "bf16"))), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    dtype, kv_heads, group = (
+        draw(st.sampled_from(("fp16", "bf16"))),
+        draw(st.integers(1, 2)),
+        draw(st.integers(1, 3)),
+    )
     shared, mask = draw(st.integers(1, 12)), draw(st.sampled_from(("none", "causal")))
-    sizes = {"heads": kv_heads * group, "kv_heads": kv_heads, "head_dim": 8, "dtype": dtype, "mask": mask}
+    sizes = {
+        "heads": kv_heads * group,
+        "kv_heads": kv_heads,
+        "head_dim": 8,
+        "dtype": dtype,
+        "mask": mask,
+    }
     if draw(st.booleans()):
         queries = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
         own = [q + draw(st.integers(0, 7)) for q in queries]
@@ -101,13 +113,24 @@ def test_readers_agree_and_compute_attention(data: st.DataObject) -> None:
 def test_a_launch_without_one_of_its_loads_computes_nothing() -> None:
     made = cascade(splits=2, shared_splits=2)
     chain = plan(SMALL, made)
-    assert [x.name for x in chain.launches] == ["main", "combine", "shared.main", "shared.combine", "merge"]
+    assert [x.name for x in chain.launches] == [
+        "main",
+        "combine",
+        "shared.main",
+        "shared.combine",
+        "merge",
+    ]
     for launch in chain.launches:
         for access in launch.accesses:
             if access.mode is Mode.LOAD:
                 fewer = tuple(a for a in launch.accesses if a is not access)
                 with pytest.raises(ExecutionError, match=access.tensor):
-                    execute(SMALL, made, arrays_of(chain, "bf16"), chain=altered(chain, launch.name, accesses=fewer))
+                    execute(
+                        SMALL,
+                        made,
+                        arrays_of(chain, "bf16"),
+                        chain=altered(chain, launch.name, accesses=fewer),
+                    )
 
 
 LONG = AttentionProblem(batch=64, heads=32, kv_heads=8, seq_q=1, seq_k=9216, head_dim=128, dtype="bf16",
@@ -119,20 +142,29 @@ def test_bytes_of_a_cascade() -> None:
     traffic, row, tokens, heads = count(chain), 128 * 2, 64, 32
     assert traffic.total("l2", "read", launch="main", tensor="K") == tokens * 8 * 1024 * row
     merged = tokens * heads
-    assert traffic.total("l2", "read", launch="merge") == 2 * merged * (row + 4)  # two outputs and log-sum-exps
+    assert traffic.total("l2", "read", launch="merge") == 2 * merged * (
+        row + 4
+    )  # two outputs and log-sum-exps
     assert traffic.total("l2", "write", launch="merge") == merged * (row + 4)
     # two tiles of 128 rows hold the queries of all sequences, 256 rows a key/value head
-    assert traffic.total("l2", "read", launch="shared.main", tensor="K_shared") == 2 * 8 * 8192 * row
+    assert (
+        traffic.total("l2", "read", launch="shared.main", tensor="K_shared") == 2 * 8 * 8192 * row
+    )
 
 
 def test_both_levels_are_flashinfers_calls() -> None:
     made = resolve("flashinfer-cascade", LONG, load_profile("h100"))
     own = resolve("flashinfer", LONG.with_(shared_prefix=None, seq_k=1024), load_profile("h100"))
-    prompt = AttentionProblem(heads=32, kv_heads=8, seq_q=64, seq_k=8192, head_dim=128, dtype="bf16")
+    prompt = AttentionProblem(
+        heads=32, kv_heads=8, seq_q=64, seq_k=8192, head_dim=128, dtype="bf16"
+    )
     shared = resolve("flashinfer", prompt, load_profile("h100"))
     assert (made.tile, made.splits, made.loop) == (own.tile, own.splits, own.loop)
     options: Any = made.options
-    assert (options.shared_tile, options.shared_splits) == ((shared.tile.block_q, shared.tile.block_k), shared.splits)
+    assert (options.shared_tile, options.shared_splits) == (
+        (shared.tile.block_q, shared.tile.block_k),
+        shared.splits,
+    )
     assert plan(LONG.with_(shared_prefix=None), resolve("flashinfer-cascade", LONG.with_(shared_prefix=None),
                 load_profile("h100"))).launches[0].name == "main"  # fmt: skip
 
@@ -142,7 +174,9 @@ def test_hbm_reads_are_those_of_the_keys_once(method: Any) -> None:
     made = predict(LONG, "flashinfer-cascade", "h100", method=method)
     assert made.hbm_bounds.compulsory_read == 64 * 32 * 256 + 2 * 8 * 256 * (8192 + 64 * 1024)
     assert (
-        made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") <= 1.02 * made.hbm_bounds.compulsory_read
+        made.hbm_bounds.compulsory_read
+        <= made.traffic.total("hbm", "read")
+        <= 1.02 * made.hbm_bounds.compulsory_read
     )
 
 
@@ -155,7 +189,9 @@ def test_it_is_the_default_where_keys_are_shared(capsys: pytest.CaptureFixture[s
     assert point["cache_bytes"] == keys * 8 * 2 * 256
     assert point["packed"] == 4
     assert point["sequences"][0]["context"] == 1024
-    with_model = iosim.decode(model="llama-3-8b", gpu="h100", batch=64, context="9k", shared_prefix=8192, layers=1)
+    with_model = iosim.decode(
+        model="llama-3-8b", gpu="h100", batch=64, context="9k", shared_prefix=8192, layers=1
+    )
     assert with_model.points[0].cache_bytes == point["cache_bytes"]
 
 

@@ -63,8 +63,14 @@ FA2_ROWS = [
 
 
 @pytest.mark.parametrize(("d", "gpu", "causal", "dropout", "tile", "warps", "kb"), FA2_ROWS)
-def test_fa2_forward(d: int, gpu: str, causal: bool, dropout: bool, tile: str, warps: int, kb: int) -> None:
-    shape = {"head_dim": d, "mask": "causal" if causal else "none", "dropout": 0.1 if dropout else 0.0}
+def test_fa2_forward(
+    d: int, gpu: str, causal: bool, dropout: bool, tile: str, warps: int, kb: int
+) -> None:
+    shape = {
+        "head_dim": d,
+        "mask": "causal" if causal else "none",
+        "dropout": 0.1 if dropout else 0.0,
+    }
     kernel = chosen("fa2", gpu, **shape)
     assert str(kernel.tile) == tile
     assert kernel.tile.warps == warps
@@ -85,7 +91,9 @@ def test_fa2_grid() -> None:
     assert kernel.writes_lse
 
 
-@pytest.mark.parametrize(("asked", "compiled"), [(40, 64), (72, 96), (80, 96), (112, 128), (160, 192), (200, 256)])
+@pytest.mark.parametrize(
+    ("asked", "compiled"), [(40, 64), (72, 96), (80, 96), (112, 128), (160, 192), (200, 256)]
+)
 def test_fa2_rounds_head_dim_up_and_reads_true_columns(asked: int, compiled: int) -> None:
     p = AttentionProblem(batch=4, heads=32, seq_q=4096, head_dim=asked, dtype="bf16")
     kernel = resolve("fa2", p, load_profile("a100"))
@@ -141,7 +149,9 @@ def test_fa3_is_dynamic_and_sectioned_under_a_mask(mask: dict[str, object]) -> N
     assert schedule.scheduler is Scheduler.DYNAMIC
     assert schedule.order is Order.HEAD
     assert schedule.start is Start.HEAVY_FIRST
-    assert schedule.section_heads == 16  # 4,096 x (128 + 128) x 2 bytes = 2 MiB a head: 16 in 32 MiB
+    assert (
+        schedule.section_heads == 16
+    )  # 4,096 x (128 + 128) x 2 bytes = 2 MiB a head: 16 in 32 MiB
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,9 @@ def test_fa3_is_dynamic_and_sectioned_under_a_mask(mask: dict[str, object]) -> N
     ],
 )
 def test_fa3_section_rule(seq_k: int, d: int, dtype: str, group: int, heads: int) -> None:
-    p = AttentionProblem(heads=8 * group, kv_heads=8, seq_q=128, seq_k=seq_k, head_dim=d, dtype=dtype)
+    p = AttentionProblem(
+        heads=8 * group, kv_heads=8, seq_q=128, seq_k=seq_k, head_dim=d, dtype=dtype
+    )
     assert fa3_section_heads(p) == heads
 
 
@@ -237,7 +249,10 @@ def test_split_rule(tiles: int, key_blocks: int, width: int, splits: int) -> Non
 
 def test_split_tiles_by_head_dim() -> None:
     for d, tile in ((64, "64x256"), (128, "64x128"), (256, "64x64")):
-        assert str(chosen("fa2", "a100", batch=1, heads=1, seq_q=1, seq_k=65536, head_dim=d).tile) == tile
+        assert (
+            str(chosen("fa2", "a100", batch=1, heads=1, seq_q=1, seq_k=65536, head_dim=d).tile)
+            == tile
+        )
 
 
 def test_one_query_token_packs_a_group_into_a_tile() -> None:
@@ -285,7 +300,9 @@ SDPA = (
 
 
 @pytest.mark.parametrize(("gpu", "dtype", "name", "why"), SDPA)
-def test_sdpa_says_what_pytorch_would_take_and_why(gpu: str, dtype: str, name: str, why: str) -> None:
+def test_sdpa_says_what_pytorch_would_take_and_why(
+    gpu: str, dtype: str, name: str, why: str
+) -> None:
     kernel = chosen("sdpa", gpu, dtype=dtype)
     assert kernel.name == name
     assert why in kernel.notes[0]
@@ -313,7 +330,9 @@ def test_sdpa_leaves_flash_for_wide_or_unequal_heads() -> None:
         ("t4", 64, "fwd", 0.0, "cutlass"),
     ],
 )
-def test_sdpa_by_width_of_heads(gpu: str, head_dim: int, passes: str, dropout: float, name: str) -> None:
+def test_sdpa_by_width_of_heads(
+    gpu: str, head_dim: int, passes: str, dropout: float, name: str
+) -> None:
     asked = AttentionProblem(head_dim=head_dim, dtype="fp16", passes=passes, dropout=dropout)
     kernel, why = sdpa.sdpa(asked, load_profile(gpu))
     assert kernel == name, why
@@ -358,7 +377,11 @@ def test_settings_by_hand_replace_the_librarys() -> None:
     ))  # fmt: skip
     assert (str(kernel.tile), kernel.tile.warps, kernel.tile.stages) == ("128x32", 8, 2)
     s = kernel.schedule
-    assert (s.order, s.direction, s.scheduler) == (Order.HEAD, Direction.ALTERNATING, Scheduler.PERSISTENT)
+    assert (s.order, s.direction, s.scheduler) == (
+        Order.HEAD,
+        Direction.ALTERNATING,
+        Scheduler.PERSISTENT,
+    )
     assert (s.start, s.section_heads, kernel.registers, kernel.shared_memory_bytes) == (
         Start.HEAVY_FIRST,
         4,
@@ -366,7 +389,9 @@ def test_settings_by_hand_replace_the_librarys() -> None:
         40000,
     )
     assert kernel.persistent_ctas == 108
-    assert resolve("fa2", p, load_profile("a100"), Overrides(warps=8)).tile.block_q == 128  # the rest stays
+    assert (
+        resolve("fa2", p, load_profile("a100"), Overrides(warps=8)).tile.block_q == 128
+    )  # the rest stays
 
 
 @pytest.mark.parametrize(
@@ -375,10 +400,17 @@ def test_settings_by_hand_replace_the_librarys() -> None:
         ("a100", "fp16", 128, (128, 64)),  # (128 + 2 x 64) x 128 x 2 = 65,536 of 166,912 bytes
         ("t4", "fp16", 64, (128, 128)),  # (128 + 2 x 128) x 64 x 2 = 49,152 of 65,536
         ("t4", "fp32", 128, (64, 32)),  # 128x64: 131,072; 64x64: 98,304; 64x32: 65,536 fit
-        ("l4", "fp32", 256, (32, 32)),  # 64x64: 196,608; 64x32: 131,072; 32x32: 98,304 of 101,376 fit
+        (
+            "l4",
+            "fp32",
+            256,
+            (32, 32),
+        ),  # 64x64: 196,608; 64x32: 131,072; 32x32: 98,304 of 101,376 fit
     ],
 )
-def test_the_free_kernel_takes_a_tile_that_fits(gpu: str, dtype: str, head_dim: int, tile: tuple[int, int]) -> None:
+def test_the_free_kernel_takes_a_tile_that_fits(
+    gpu: str, dtype: str, head_dim: int, tile: tuple[int, int]
+) -> None:
     problem = AttentionProblem(heads=8, seq_q=512, head_dim=head_dim, dtype=dtype)
     kernel = resolve("flash", problem, load_profile(gpu))
     assert (kernel.tile.block_q, kernel.tile.block_k) == tile
@@ -406,11 +438,23 @@ def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> N
         ),
         ("flash1", {"to_the_letter": 1}, "to_the_letter: must be true or false, not 1"),
         ("flash", {"combine_rows": 0}, "combine_rows: 0 is out of range; accepted: 1 or more"),
-        ("flash", {"statistics_per_row": 3}, "statistics_per_row: 3 is out of range; accepted: 1 to 2"),
+        (
+            "flash",
+            {"statistics_per_row": 3},
+            "statistics_per_row: 3 is out of range; accepted: 1 to 2",
+        ),
         ("flash", {"combine_threads": 128.0}, "combine_threads: 128.0 is not a whole number"),
-        ("naive", {"passes": ["scale", "mask", "twist"]}, "'twist' is not known; accepted: scale_q, scale"),
+        (
+            "naive",
+            {"passes": ["scale", "mask", "twist"]},
+            "'twist' is not known; accepted: scale_q, scale",
+        ),
         ("naive", {"gemm_tile": [64]}, r"gemm_tile: must be a list of 2, not of 1"),
-        ("minimal", {"splits": 1}, "algorithm minimal: option 'splits' is not known; accepted: none"),
+        (
+            "minimal",
+            {"splits": 1},
+            "algorithm minimal: option 'splits' is not known; accepted: none",
+        ),
     ],
 )
 def test_options_are_checked(algorithm: str, values: dict[str, object], message: str) -> None:
@@ -420,7 +464,9 @@ def test_options_are_checked(algorithm: str, values: dict[str, object], message:
 
 def test_options_of_another_algorithm_are_refused() -> None:
     kernel = Kernel("k", "flash", Tile(64, 64), options=options_for("naive", {}))
-    with pytest.raises(InputError, match="kernel 'k' has NaiveOptions; accepted by algorithm flash: FlashOptions"):
+    with pytest.raises(
+        InputError, match="kernel 'k' has NaiveOptions; accepted by algorithm flash: FlashOptions"
+    ):
         plan(AttentionProblem(seq_q=64), kernel)
 
 
@@ -432,19 +478,26 @@ def test_a_rule_book_is_registered_once_and_its_name_is_checked() -> None:
         rule_book("fa3")(Rules)
     with pytest.raises(InputError, match="rules 'fa9' is not known; did you mean fa"):
         rules_of("fa9")
-    assert {entry(name)["rules"] for name in entry_names() if "rules" in entry(name)} <= set(rule_books())
+    assert {entry(name)["rules"] for name in entry_names() if "rules" in entry(name)} <= set(
+        rule_books()
+    )
 
 
 def test_a_library_of_ones_own_decides_at_launch() -> None:
     class Halves(Rules):
-        def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        def splits_of_tile(
+            self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+        ) -> int | None:
             return 2
 
     problem, without = AttentionProblem(seq_q=256, head_dim=64), Rules()
     assert Halves().splits_of_tile(problem, 108, 64, 64) == 2
     assert without.splits_of_tile(problem, 108, 64, 64) is None
     assert without.as_launched(problem) is problem
-    assert [without.packs_group(problem.with_(seq_q=q), True, 1, 64, 64) for q in (1, 2)] == [True, False]
+    assert [without.packs_group(problem.with_(seq_q=q), True, 1, 64, 64) for q in (1, 2)] == [
+        True,
+        False,
+    ]
 
 
 def test_fold_and_clusters_by_hand() -> None:
@@ -466,12 +519,25 @@ def test_passes_around_a_backward_are_rows_of_the_file() -> None:
 
     assert launched(kernel) == ["copy0", "copy1", "dot", "main", "convert", "sum_dK", "sum_dV"]
     assert launched(kernel.copying("dO")) == ["copy0", "dot", "main", "convert", "sum_dK", "sum_dV"]
-    assert launched(Kernel("mine", "flash", Tile(64, 64))) == ["dot", "main", "convert", "sum_groups"]
-    for alike in ({"heads": 1, "kv_heads": 1, "seq_q": 256}, {"heads": 4, "seq_q": 1}):  # O and dO lie in order
+    assert launched(Kernel("mine", "flash", Tile(64, 64))) == [
+        "dot",
+        "main",
+        "convert",
+        "sum_groups",
+    ]
+    for alike in (
+        {"heads": 1, "kv_heads": 1, "seq_q": 256},
+        {"heads": 4, "seq_q": 1},
+    ):  # O and dO lie in order
         problem = AttentionProblem(**alike, seq_k=256, head_dim=64, passes="bwd")
         assert launched(kernel) == ["dot", "main", "convert"]
     no_queue = resolve("flash-sm90", problem, load_profile("h100"))
-    assert not [o for launch in plan(problem, no_queue).launches for o in launch.overheads if o.name == "tile_counter"]
+    assert not [
+        o
+        for launch in plan(problem, no_queue).launches
+        for o in launch.overheads
+        if o.name == "tile_counter"
+    ]
 
 
 # --- What each was checked against -----------------------------------------------------------------------------------
@@ -479,7 +545,9 @@ def test_passes_around_a_backward_are_rows_of_the_file() -> None:
 
 def test_what_kernels_were_checked_against_is_what_recorded_tables_hold() -> None:
     script = load_script("benchmarks/checked.py")
-    assert CHECKED.read_text(encoding="utf-8") == script.text(), "python benchmarks/checked.py --write"
+    assert CHECKED.read_text(encoding="utf-8") == script.text(), (
+        "python benchmarks/checked.py --write"
+    )
 
 
 def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> None:
@@ -493,7 +561,9 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
             continue
         names = {_catalog_name(row) for row in rows if {"hbm_read", "l2_read"} & {*row.measured}}
         known = {entry_name(name) for name in names if fold(name) in (*entry_names(), *_aliases())}
-        assert all(any(kind.startswith("bytes counted") for kind in checked(name)) for name in known), path
+        assert all(
+            any(kind.startswith("bytes counted") for kind in checked(name)) for name in known
+        ), path
         seen |= known | {script.STAND_FOR.get(name, name) for name in known}
     assert {name for name in entry_names() if "bytes counted" in checked(name)[0]} == seen
 
@@ -506,7 +576,11 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
         ("fa2", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm, h200-sxm"),
         ("flex", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm"),
         ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
-        ("trtllm-gdn", False, "published times on b200, b300, gb200, gb300, h100-sxm, h200-sxm, l40s"),
+        (
+            "trtllm-gdn",
+            False,
+            "published times on b200, b300, gb200, gb300, h100-sxm, h200-sxm, l40s",
+        ),
         ("fa4", False, "execution only"),
         ("examples/kernels/jax-pallas-triton.toml", False, None),
     ],

@@ -24,8 +24,12 @@ H200 = load_profile("h200")
 MIB = 1 << 20
 
 
-def problem(heads: int, seq: int, head_dim: int = 64, batch: int = 1, **more: object) -> AttentionProblem:
-    return AttentionProblem(batch=batch, heads=heads, seq_q=seq, head_dim=head_dim, dtype="fp16", **more)
+def problem(
+    heads: int, seq: int, head_dim: int = 64, batch: int = 1, **more: object
+) -> AttentionProblem:
+    return AttentionProblem(
+        batch=batch, heads=heads, seq_q=seq, head_dim=head_dim, dtype="fp16", **more
+    )
 
 
 def chain(kernel: str, p: AttentionProblem) -> Chain:
@@ -62,7 +66,9 @@ def test_math_path_launch_by_launch() -> None:
     assert list(found) == list(MATH_512)  # the order of the list
     for name, (read, write) in MATH_512.items():
         slack = {"all_masked": 0.013, "select": 0.031}.get(name, 0.0005)
-        assert found[name] == (pytest.approx(read, abs=slack), pytest.approx(write, abs=slack)), name
+        assert found[name] == (pytest.approx(read, abs=slack), pytest.approx(write, abs=slack)), (
+            name
+        )
 
 
 @pytest.mark.parametrize(
@@ -70,9 +76,30 @@ def test_math_path_launch_by_launch() -> None:
     [  # CTAs x rows of operands x row bytes; what the profiler measured, of which L1 finds the rest
         (8, 512, 1, 8 * 4 * 8 * (64 + 128) * 256, 16 * 2 * 8 * (32 + 32) * 2048, (12.583, 33.554)),
         (8, 1024, 1, 16 * 16 * 8 * (64 + 64) * 256, 16 * 8 * (64 + 64) * 4096, (66.162, 67.109)),
-        (8, 2048, 1, 16 * 16 * 8 * (128 + 128) * 256, 32 * 8 * (64 + 64) * 8192, (117.601, 268.435)),
-        (8, 4096, 1, 32 * 32 * 8 * (128 + 128) * 256, 32 * 8 * (128 + 64) * 16384, (423.743, 805.306)),
-        (16, 1024, 64, 8 * 8 * 1024 * (128 + 128) * 256, 8 * 1024 * (128 + 64) * 4096, (3834.179, 5736.949)),
+        (
+            8,
+            2048,
+            1,
+            16 * 16 * 8 * (128 + 128) * 256,
+            32 * 8 * (64 + 64) * 8192,
+            (117.601, 268.435),
+        ),
+        (
+            8,
+            4096,
+            1,
+            32 * 32 * 8 * (128 + 128) * 256,
+            32 * 8 * (128 + 64) * 16384,
+            (423.743, 805.306),
+        ),
+        (
+            16,
+            1024,
+            64,
+            8 * 8 * 1024 * (128 + 128) * 256,
+            8 * 1024 * (128 + 64) * 4096,
+            (3834.179, 5736.949),
+        ),
     ],
 )
 def test_products_in_fp32(
@@ -85,7 +112,9 @@ def test_products_in_fp32(
         assert 0.78 <= seen / read < 1.00002
 
 
-@pytest.mark.parametrize(("seq", "measured"), [(512, 8.621), (1024, 34.286), (2048, 136.153), (4096, 541.170)])
+@pytest.mark.parametrize(
+    ("seq", "measured"), [(512, 8.621), (1024, 34.286), (2048, 136.153), (4096, 541.170)]
+)
 def test_flags_are_read_once_an_sm(seq: int, measured: float) -> None:
     read, _ = megabytes(chain("math", problem(8, seq)))["select"]
     tensor = 8 * seq * seq * 4 / 1e6
@@ -112,7 +141,9 @@ def eager_reads(u: int, n: int, scores: int, values: int) -> int:
         (64, 16, 1024, 64, 4 * 8 * 1024 * 384 * 128, 2 * 1024 * (512 + 64) * 2048, 6_309_339_000),
     ],
 )
-def test_eager_reads(batch: int, heads: int, seq: int, head_dim: int, scores: int, values: int, measured: int) -> None:
+def test_eager_reads(
+    batch: int, heads: int, seq: int, head_dim: int, scores: int, values: int, measured: int
+) -> None:
     p = problem(heads, seq, head_dim, batch)
     made = chain("eager", p)
     u, n = batch * heads * seq * head_dim * 2, batch * heads * seq * seq * 2
@@ -120,7 +151,12 @@ def test_eager_reads(batch: int, heads: int, seq: int, head_dim: int, scores: in
     assert count(made).total("l2", "read") == pytest.approx(measured, rel=2e-4)
     # a planted bug: the next tile of the table is off by more than ten times that
     rows = made.launches[-1].domain.block_q
-    wrong = plan(p, resolve("eager", p, H200).with_(options=NaiveOptions((rows // 2, 64), passes=(Pass.SCALE_Q,))))
+    wrong = plan(
+        p,
+        resolve("eager", p, H200).with_(
+            options=NaiveOptions((rows // 2, 64), passes=(Pass.SCALE_Q,))
+        ),
+    )
     assert count(wrong).total("l2", "read") != pytest.approx(measured, rel=2e-3)
 
 
@@ -131,7 +167,9 @@ def test_eager_both_passes() -> None:
     assert [launch.name for launch in made.launches] == names
     found = megabytes(made)
     for name in ("scores", "values", "bwd.dv", "bwd.dp", "bwd.dk", "bwd.dq"):
-        assert found[name][0] == pytest.approx(402.653, abs=0.001)  # 8 x 16 x 32 x 384 x 256, or 8 x 32 x 384 x 4096
+        assert found[name][0] == pytest.approx(
+            402.653, abs=0.001
+        )  # 8 x 16 x 32 x 384 x 256, or 8 x 32 x 384 x 4096
     assert found["bwd.product"] == found["bwd.softmax"] == (pytest.approx(536.871, abs=0.001),
                                                             pytest.approx(268.435, abs=0.001))  # fmt: skip
     assert count(made).total("l2", "read") == pytest.approx(3_791_912_000, rel=2e-4)
@@ -162,7 +200,13 @@ LAYERS = [  # rows, cols, tile of rows x cols: kernels of a GPT-2's and a Llama'
 def test_tiles_that_fill_whole_waves() -> None:
     for rows, cols, tile in LAYERS:
         assert wave_tile(rows, cols, 1, 132)[:2] == tile
-    for rows, cols, products, _, tile in LISTED_HALF:  # of a square result either way is the same work
+    for (
+        rows,
+        cols,
+        products,
+        _,
+        tile,
+    ) in LISTED_HALF:  # of a square result either way is the same work
         assert sorted(wave_tile(rows, cols, products, 132)[:2]) == sorted(tile[:2])
 
 
@@ -171,7 +215,11 @@ def test_listed_tiles() -> None:
         assert tuple(half_tile(rows, cols, products, 132, narrow=narrow)) == tile
     for rows, cols, products, narrow, pair in LISTED_FP32:
         assert tuple(fp32_tile(rows, cols, products, narrow=narrow)) == (*pair, 1)
-    assert tuple(fp32_tile(1536, 1536, 8, narrow=False)) == (64, 64, 1)  # 1152 tiles of 128x128: between 512 and 2048
+    assert tuple(fp32_tile(1536, 1536, 8, narrow=False)) == (
+        64,
+        64,
+        1,
+    )  # 1152 tiles of 128x128: between 512 and 2048
     assert half_tile(512, 32, 8, 132, narrow=True).cols == 32
 
 
@@ -183,7 +231,9 @@ def test_listed_tiles() -> None:
     [(1, 32, 2048, 128, 576.836), (64, 16, 1024, 64, 2467.845), (1, 16, 4096, 64, 566.350),
      (4, 32, 2048, 128, 2307.282), (1, 16, 4096, 128, 1119.999)],
 )  # fmt: skip
-def test_cudnn_backward_writes(batch: int, heads: int, seq: int, head_dim: int, measured: float) -> None:
+def test_cudnn_backward_writes(
+    batch: int, heads: int, seq: int, head_dim: int, measured: float
+) -> None:
     made = chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd"))
     found = megabytes(made)["bwd.main"][1]
     bh, tiles = batch * heads, batch * heads * seq // 128
@@ -199,7 +249,9 @@ def test_cudnn_backward_writes(batch: int, heads: int, seq: int, head_dim: int, 
         fewer = replace(main, overheads=main.overheads[:n] + main.overheads[n + 1 :])
         without = megabytes(replace(made, launches=(fewer,)))["bwd.main"]
         assert (without[1] if overhead.mode.direction == "write" else without[0]) < (
-            measured - 0.01 if overhead.mode.direction == "write" else megabytes(made)["bwd.main"][0]
+            measured - 0.01
+            if overhead.mode.direction == "write"
+            else megabytes(made)["bwd.main"][0]
         )
 
 
@@ -207,12 +259,16 @@ def test_cudnn_backward_writes(batch: int, heads: int, seq: int, head_dim: int, 
     ("batch", "heads", "seq", "head_dim", "dot", "convert"),
     [(1, 16, 4096, 64, 20.366, 11.680), (64, 16, 1024, 64, 294.094, 214.198)],
 )
-def test_cudnn_launches_around_it(batch: int, heads: int, seq: int, head_dim: int, dot: float, convert: float) -> None:
+def test_cudnn_launches_around_it(
+    batch: int, heads: int, seq: int, head_dim: int, dot: float, convert: float
+) -> None:
     """bf16 calls of h200_library_kernels.csv; the shares of split sectors are medians of other calls."""
     found = megabytes(chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd")))
     rows = batch * heads * seq
     # D and a zeroed dQ; of each 128 rows of it 13 % of the sectors twice
-    assert found["bwd.dot"][1] * 1e6 == rows * (4 + 4 * head_dim) + rows // 128 * (128 * 4 * head_dim * 13 // 100)
+    assert found["bwd.dot"][1] * 1e6 == rows * (4 + 4 * head_dim) + rows // 128 * (
+        128 * 4 * head_dim * 13 // 100
+    )
     assert found["bwd.dot"][1] == pytest.approx(dot, rel=0.06)
     assert found["bwd.convert"][1] == pytest.approx(convert, rel=0.08)
 
@@ -223,7 +279,11 @@ def test_cudnn_launches_around_it(batch: int, heads: int, seq: int, head_dim: in
 def places(made: Chain) -> dict[str, tuple[int, int]]:
     """Objects of each temporary tensor, as the launches come to own them."""
     lowered = lower(made, spill_slots=1)
-    return {lowered.tensors[n]: (r.start, r.stop) for launch in lowered.launches for r, n in launch.owned}
+    return {
+        lowered.tensors[n]: (r.start, r.stop)
+        for launch in lowered.launches
+        for r, n in launch.owned
+    }
 
 
 def test_probabilities_to_return_lie_where_the_scores_did() -> None:
@@ -249,7 +309,10 @@ def test_choice_in_place_and_lives() -> None:
     made = chain("math", problem(8, 1024))
     assert made.life("S") == (5, 10)  # read last by launch 7, held until the safe softmax returns
     select = next(launch for launch in made.launches if launch.name == "select")
-    assert [(a.tensor, a.mode.direction) for a in select.accesses][-2:] == [("P", "read"), ("P", "write")]
+    assert [(a.tensor, a.mode.direction) for a in select.accesses][-2:] == [
+        ("P", "read"),
+        ("P", "write"),
+    ]
 
 
 def test_gradients_of_scores_have_memory_of_their_own() -> None:

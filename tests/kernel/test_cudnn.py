@@ -22,7 +22,9 @@ HOPPERS = ("h100", "h100-pcie", "h200", "h20", "h800")
 
 
 def problem(**fields: object) -> AttentionProblem:
-    return AttentionProblem(**{"seq_q": 2048, "heads": 32, "head_dim": 128, "dtype": "bf16", **fields})  # type: ignore[arg-type]
+    return AttentionProblem(
+        **{"seq_q": 2048, "heads": 32, "head_dim": 128, "dtype": "bf16", **fields}
+    )  # type: ignore[arg-type]
 
 
 def rows(table: str) -> list[dict[str, str]]:
@@ -51,8 +53,13 @@ def test_registers_of_recorded_backwards() -> None:
 
 def test_the_forward_is_the_public_kernel() -> None:
     """cudnn-frontend @df73764a, sm90_sdpa_prefill_engine.h and d128_fprop_kernel.h."""
-    kernel = resolve("cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile)
-    tile_m, tile_n = 64, 128  # TILE_M_1, TILE_N_1; two warpgroups share a CTA's rows (q_row_coord *= TILE_M_1 * 2)
+    kernel = resolve(
+        "cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile
+    )
+    tile_m, tile_n = (
+        64,
+        128,
+    )  # TILE_M_1, TILE_N_1; two warpgroups share a CTA's rows (q_row_coord *= TILE_M_1 * 2)
     assert (kernel.tile.block_q, kernel.tile.block_k) == (2 * tile_m, tile_n)
     assert kernel.tile.stages == 2  # BUFFERS_K_1, BUFFERS_V_1
     assert kernel.cta_threads == 384  # __launch_bounds__(384, 1)
@@ -68,7 +75,10 @@ def test_the_forward_is_the_public_kernel() -> None:
 
 @pytest.mark.parametrize("seq", [128, 512, 2048])
 def test_one_word_is_asked_for_every_tile_and_once_more_by_every_cta(seq: int) -> None:
-    chain = plan(problem(seq_q=seq), resolve("cudnn", problem(seq_q=seq), predict(problem(), "cudnn", "h200").profile))
+    chain = plan(
+        problem(seq_q=seq),
+        resolve("cudnn", problem(seq_q=seq), predict(problem(), "cudnn", "h200").profile),
+    )
     main = chain.launches[0]
     tiles = 32 * -(-seq // 128)
     written = next(o for o in main.overheads if o.name == "tile_counter" and o.mode == "reduce")
@@ -81,11 +91,15 @@ def test_boxes_past_the_end_cost_the_sm_whole_rows() -> None:
     """The source's tensor maps end with the sequence, and still the counters see whole tiles: rows that TMA fills with
     zeros cross from the L2 as others do, and come from no memory."""
     recorded = rows("h200_boxes.csv")
-    assert {int(r["l2_read"]) for r in recorded} == {100 * 128 * 64 * 2}  # CTAs x rows x columns x bytes
+    assert {int(r["l2_read"]) for r in recorded} == {
+        100 * 128 * 64 * 2
+    }  # CTAs x rows x columns x bytes
     for r in recorded:
         inside = 4 * int(r["rows_inside"]) * 64 * 2  # bytes of 4 heads that are there
         assert abs(int(r["hbm_read"]) - inside) < 6000
-    kernel = resolve("cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile)
+    kernel = resolve(
+        "cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile
+    )
     assert kernel.edge_q is kernel.edge_k is Edge.WHOLE
     # Recorded: 2 x 16 heads, 1,000 tokens, head_dim 64. 8 query tiles of 128 rows; each reads 8 key tiles of K and V.
     read = 2 * 16 * (8 * 128 + 8 * 2 * 8 * 128) * 64 * 2 + 32 * (2 * 16 * 8 + 132)
@@ -108,10 +122,19 @@ def test_the_closed_engine_runs_the_public_member() -> None:
 def test_pytorch_gives_wide_heads_to_cudnn_on_hopper(gpu: str, version: int, backend: str) -> None:
     profile = load_profile(gpu)
     assert choose(problem(head_dim=256), profile, order(profile, version), version)[0] == backend
-    assert why_not_cudnn(problem(head_dim=256), profile, version=90900) == "cuDNN takes head_dim up to 128"
-    assert why_not_cudnn(problem(head_dim=264), load_profile("h100"), version=92000) == "cuDNN takes head_dim up to 256"
+    assert (
+        why_not_cudnn(problem(head_dim=256), profile, version=90900)
+        == "cuDNN takes head_dim up to 128"
+    )
+    assert (
+        why_not_cudnn(problem(head_dim=264), load_profile("h100"), version=92000)
+        == "cuDNN takes head_dim up to 256"
+    )
     masked = problem(head_dim=256, bias="full", bias_shared="both")
-    assert choose(masked, profile, order(profile, version), version)[0] == ("efficient", "cudnn")[backend == "cudnn"]
+    assert (
+        choose(masked, profile, order(profile, version), version)[0]
+        == ("efficient", "cudnn")[backend == "cudnn"]
+    )
 
 
 def test_what_a_bias_costs_the_widest_build() -> None:
@@ -121,10 +144,13 @@ def test_what_a_bias_costs_the_widest_build() -> None:
     h100 = load_profile("h100")
     main = plan(wide, resolve("cudnn", wide, h100)).launches[-1]
     pairs = 8 * 32 * 32
-    bare = predict(problem(batch=2, heads=4, seq_q=4096, head_dim=256), "cudnn", h100, method="bounds").total(
-        "l2", "write"
+    bare = predict(
+        problem(batch=2, heads=4, seq_q=4096, head_dim=256), "cudnn", h100, method="bounds"
+    ).total("l2", "write")
+    assert (
+        predict(wide, "cudnn", h100, method="bounds").total("l2", "write") - bare
+        == 266 * 384 * pairs
     )
-    assert predict(wide, "cudnn", h100, method="bounds").total("l2", "write") - bare == 266 * 384 * pairs
     assert main.work.spill is not None
     for other in (wide.with_(head_dim=128, head_dim_v=128), wide.with_(head_dim=64, head_dim_v=64)):
         assert resolve("cudnn", other, h100).spill is None
@@ -133,5 +159,7 @@ def test_what_a_bias_costs_the_widest_build() -> None:
 def test_the_widest_backward_has_fewer_keys() -> None:
     """The sums of dK and dV, 128 x 256 fp32 each, would be all of an SM's registers: 64 keys."""
     for head_dim, keys in ((64, 128), (128, 128), (136, 64), (256, 64)):
-        tile = resolve("cudnn", problem(head_dim=head_dim, passes="bwd"), load_profile("h200")).tile_backward
+        tile = resolve(
+            "cudnn", problem(head_dim=head_dim, passes="bwd"), load_profile("h200")
+        ).tile_backward
         assert (tile.block_q, tile.block_k) == (64, keys)

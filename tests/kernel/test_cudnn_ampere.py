@@ -27,7 +27,13 @@ ROWS = (
 
 def problem_of(batch: int, queries: int, keys: int, heads: int) -> AttentionProblem:
     mask = "causal" if queries > 1 else "none"
-    sizes = {"batch": batch, "heads": heads, "kv_heads": heads // 8, "seq_q": queries, "seq_k": keys}
+    sizes = {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": heads // 8,
+        "seq_q": queries,
+        "seq_k": keys,
+    }
     return AttentionProblem(head_dim=128, dtype="bf16", mask=mask, **sizes)
 
 
@@ -36,7 +42,9 @@ def test_nvidias_times_are_met(clocks: str) -> None:
     off = []
     for kernel, *sizes, ms in ROWS:
         problem = problem_of(*sizes)
-        p = predict(problem, kernel, "a100-pcie-80gb", l2_start="warm", clocks=clocks, method="capacity")
+        p = predict(
+            problem, kernel, "a100-pcie-80gb", l2_start="warm", clocks=clocks, method="capacity"
+        )
         off.append(1e3 * p.time_s / ms - 1)
         span = p.time_range
         assert span is not None
@@ -55,8 +63,16 @@ def test_few_tokens_take_whole_tiles_and_pack_no_group() -> None:
 
 def test_the_name_stands_for_the_kernels_of_the_gpu() -> None:
     problem = problem_of(1, 1024, 1024, 16)
-    names = {gpu: resolve("cudnn", problem, load_profile(gpu)).name for gpu in ("a100", "rtx-a6000", "l4", "h100")}
-    assert names == {"a100": "cudnn-sm80", "rtx-a6000": "cudnn-sm80", "l4": "cudnn-sm80", "h100": "cudnn"}
+    names = {
+        gpu: resolve("cudnn", problem, load_profile(gpu)).name
+        for gpu in ("a100", "rtx-a6000", "l4", "h100")
+    }
+    assert names == {
+        "a100": "cudnn-sm80",
+        "rtx-a6000": "cudnn-sm80",
+        "l4": "cudnn-sm80",
+        "h100": "cudnn",
+    }
     for gpu, words in (("b200", "cc 10.0 is not known"), ("rtx-5090", "cc 12.0 is not known")):
         with pytest.raises(InputError, match=words):
             resolve("cudnn", problem, load_profile(gpu))
@@ -65,6 +81,10 @@ def test_the_name_stands_for_the_kernels_of_the_gpu() -> None:
 def test_open_kernels_start_heads_that_fit_16_mib_together() -> None:
     causal = problem_of(1, 8192, 8192, 64)  # K and V of a head: 4 MiB
     schedule = resolve("cudnn_oss", causal, load_profile("a100")).schedule
-    assert (schedule.order, schedule.start, schedule.section_heads) == (Order.HEAD, Start.HEAVY_FIRST, 4 * 8)
+    assert (schedule.order, schedule.start, schedule.section_heads) == (
+        Order.HEAD,
+        Start.HEAVY_FIRST,
+        4 * 8,
+    )
     dense = resolve("cudnn_oss", causal.with_(mask="none"), load_profile("a100")).schedule
     assert dense.order is Order.QUERY

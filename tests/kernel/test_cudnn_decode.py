@@ -17,7 +17,11 @@ from iosim.problem.attention import AttentionProblem
 
 TABLES = (
     *((ROOT / "kernels/measurements" / f"{gpu}_random.csv") for gpu in ("h100", "h200")),
-    *((ROOT / "experiments/measurements" / f"{gpu}_random_{n}.csv") for gpu in ("h100", "h200") for n in (2, 3)),
+    *(
+        (ROOT / "experiments/measurements" / f"{gpu}_random_{n}.csv")
+        for gpu in ("h100", "h200")
+        for n in (2, 3)
+    ),
 )
 NAMED = re.compile(r"sm80_flash_fprop_wmma_f16_knob_\d+_(\d+)x(\d+)x")
 UNLIKE = (66, 104, 173)
@@ -31,11 +35,19 @@ def calls() -> list[tuple[dict[str, str], Call]]:
     for table in TABLES:
         gpu = load_profile(table.name[:4])
         with table.open(encoding="utf-8") as lines:
-            rows = [row for row in csv.DictReader(lines) if NAMED.search(row["kernel"]) and not row["seq_lens"]]
+            rows = [
+                row
+                for row in csv.DictReader(lines)
+                if NAMED.search(row["kernel"]) and not row["seq_lens"]
+            ]
         for row in rows:
-            sizes = {n: int(row[n]) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
+            sizes = {
+                n: int(row[n]) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
+            }
             causal = "causal" if row["causal"] == "1" else "none"
-            asked = AttentionProblem(**sizes, mask=causal, dtype="bf16" if row["dtype"] == "bfloat16" else "fp16")
+            asked = AttentionProblem(
+                **sizes, mask=causal, dtype="bf16" if row["dtype"] == "bfloat16" else "fp16"
+            )
             if (asked.batch, asked.heads, asked.seq_k) != UNLIKE:
                 found.append((row, Call.of(asked, resolve("cudnn", asked, gpu), gpu)))
     return found
@@ -49,7 +61,10 @@ def test_tiles_are_those_of_the_kernels_names() -> None:
     for row, call in calls():
         named = NAMED.search(row["kernel"])
         assert named is not None
-        assert (call.kernel.tile.block_q, call.kernel.tile.block_k) == (int(named[1]), int(named[2])), row
+        assert (call.kernel.tile.block_q, call.kernel.tile.block_k) == (
+            int(named[1]),
+            int(named[2]),
+        ), row
 
 
 def test_splits_are_those_of_the_grids() -> None:
@@ -62,11 +77,16 @@ def test_registers_and_shared_memory_are_the_recorded_ones() -> None:
         stated = call.kernel.shared_memory_bytes
         assert stated is not None
         assert stated + 1024 == int(row["smem_bytes"])  # with the driver's kilobyte
-        assert abs((call.kernel.registers or 0) - int(row["registers"])) <= 40  # of a mask, or of whole tiles: fewer
+        assert (
+            abs((call.kernel.registers or 0) - int(row["registers"])) <= 40
+        )  # of a mask, or of whole tiles: fewer
 
 
 def test_sm_reads_are_the_counted_ones() -> None:
-    errors = [call.counted.total("l2", "read", launch="main") / float(row["l2_read"]) - 1 for row, call in calls()]
+    errors = [
+        call.counted.total("l2", "read", launch="main") / float(row["l2_read"]) - 1
+        for row, call in calls()
+    ]
     assert max(map(abs, errors)) < 0.03
     assert sum(abs(error) <= 0.001 for error in errors) >= 0.9 * len(errors)
 

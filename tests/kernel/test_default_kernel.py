@@ -22,12 +22,23 @@ from iosim.problem.attention import AttentionProblem
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
-OWN = {"h100": "fa3", "a100": "fa2", "t4": "cutlass", "b200": "fa4", "l4": "fa2", "rtx-5090": "fa2", "v100": "cutlass"}
+OWN = {
+    "h100": "fa3",
+    "a100": "fa2",
+    "t4": "cutlass",
+    "b200": "fa4",
+    "l4": "fa2",
+    "rtx-5090": "fa2",
+    "v100": "cutlass",
+}
 
 
 @pytest.mark.parametrize(("gpu", "kernel"), OWN.items())
 def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
-    assert default_kernel(AttentionProblem(heads=8, seq_q=1024, head_dim=128), load_profile(gpu)) == kernel
+    assert (
+        default_kernel(AttentionProblem(heads=8, seq_q=1024, head_dim=128), load_profile(gpu))
+        == kernel
+    )
 
 
 @pytest.mark.parametrize(("gpu", "values", "kernel"), [
@@ -40,7 +51,9 @@ def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
     ("b200", {"head_dim": 256, "seq_q": 1}, "fa2"), ("b200", {"head_dim": 256, "passes": "fwd+bwd"}, "fa2"),
 ])  # fmt: skip
 def test_it_takes_the_problem(gpu: str, values: dict[str, Any], kernel: str) -> None:
-    problem = AttentionProblem(**{"heads": 8, "seq_q": 4096, "seq_k": 4096, "head_dim": 128, "dtype": "bf16"} | values)
+    problem = AttentionProblem(
+        **{"heads": 8, "seq_q": 4096, "seq_k": 4096, "head_dim": 128, "dtype": "bf16"} | values
+    )
     assert default_kernel(problem, load_profile(gpu)) == kernel
     p = iosim.predict(problem, gpu=gpu, method="bounds")
     assert p.kernel.name == kernel
@@ -82,14 +95,23 @@ def test_it_is_the_first_of_the_order_that_runs(gpu: str, seq_q: int, **values: 
 
 def test_amds_libraries_pass_a_call_on_to_each_other() -> None:
     problem = AttentionProblem(
-        batch=3, heads=8, seq_q=512, head_dim=80, mask="causal", dtype="bf16", passes="fwd+bwd", layout="bhsd"
+        batch=3,
+        heads=8,
+        seq_q=512,
+        head_dim=80,
+        mask="causal",
+        dtype="bf16",
+        passes="fwd+bwd",
+        layout="bhsd",
     )
     both = iosim.predict(problem, gpu="mi355x")
     assert both.kernel.name == "ck+aiter"
     forward = iosim.predict(problem.with_(passes="fwd"), "ck", "mi355x", overrides=None)
     backward = iosim.predict(problem.with_(passes="bwd"), "aiter", "mi355x")
     statistics = forward.problem.batch * forward.problem.heads * forward.problem.seq_q * 4
-    written = forward.l2.write + backward.l2.write + statistics  # alone the forward writes no log-sum-exp
+    written = (
+        forward.l2.write + backward.l2.write + statistics
+    )  # alone the forward writes no log-sum-exp
     assert both.l2.write == written
     assert both.l2.read == forward.l2.read + backward.l2.read
     assert iosim.predict(problem, "ck+aiter", "mi355x").l2 == both.l2
@@ -109,23 +131,44 @@ USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep"
 
 @pytest.mark.parametrize("gpu", ["h100", pytest.param("a100", marks=pytest.mark.slow), "t4"])
 @pytest.mark.parametrize("line", quick_first(USED, 4))
-def test_every_command_takes_it_and_says_so(line: str, gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_it_and_says_so(
+    line: str, gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command, *rest = line.split()
-    asked = ["--gpu", gpu, *([] if command == "decode" else ["--seq-len", "512"]), "--dtype", "fp16"]
+    asked = [
+        "--gpu",
+        gpu,
+        *([] if command == "decode" else ["--seq-len", "512"]),
+        "--dtype",
+        "fp16",
+    ]
     asked += [] if "--model" in rest else ["--heads", "4"]
     told = shown(capsys, command, *rest, *asked)
     if command == "sweep":
         assert "kernel default: each GPU's own, as runs_as says" in told
     else:
         on = load_profile(gpu).name
-        assert f"Kernel by default: {OWN[gpu]} on {on}" in told or f"default kernel: {OWN[gpu]}, " in told
+        assert (
+            f"Kernel by default: {OWN[gpu]} on {on}" in told
+            or f"default kernel: {OWN[gpu]}, " in told
+        )
     named = shown(capsys, command, *rest, *asked, "--kernel", OWN[gpu])
     assert "ernel by default" not in named
     assert "default kernel" not in named
 
 
 def test_gpus_are_compared_with_their_own_kernels(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("compare", "--gpu", "h200,a100", "--seq-len", "512", "--kernel", "naive,default", "--format", "json")
+    words = (
+        "compare",
+        "--gpu",
+        "h200,a100",
+        "--seq-len",
+        "512",
+        "--kernel",
+        "naive,default",
+        "--format",
+        "json",
+    )
     assert main(list(words)) == 0
     made = json.loads(capsys.readouterr().out)
     assert [(row["gpu"], row["kernel"]) for row in made["rows"]] == [

@@ -21,7 +21,9 @@ H200 = load_profile("h200")
 
 
 def problem(**fields: Any) -> AttentionProblem:
-    return AttentionProblem(**{"batch": 2, "heads": 4, "seq_q": 512, "head_dim": 64, "dtype": "fp16", **fields})
+    return AttentionProblem(
+        **{"batch": 2, "heads": 4, "seq_q": 512, "head_dim": 64, "dtype": "fp16", **fields}
+    )
 
 
 def launches(kernel: str, p: AttentionProblem) -> list[str]:
@@ -73,7 +75,14 @@ def test_what_the_passes_move() -> None:
 def test_it_is_attention(kernel: str, passes: str, dtype: str) -> None:
     """Executed launch by launch it gives what attention gives, and moves what is counted."""
     p = AttentionProblem(
-        batch=1, heads=2, seq_q=17, head_dim=8, mask="causal", dtype=dtype, passes=passes, dropout=0.25
+        batch=1,
+        heads=2,
+        seq_q=17,
+        head_dim=8,
+        mask="causal",
+        dtype=dtype,
+        passes=passes,
+        dropout=0.25,
     )
     assert disagreements(p, resolve(kernel, p, H200), seed=1) == []
 
@@ -92,7 +101,12 @@ def test_a_model_runs_its_librarys_chain() -> None:
 def error(row: dict[str, str]) -> float:
     p = AttentionProblem(batch=int(row["batch"]), heads=int(row["heads"]), seq_q=int(row["seq"]),
                          head_dim=int(row["head_dim"]), dtype=row["dtype"], passes=row["pass"])  # fmt: skip
-    return iosim.predict(p, row["chain"], row["gpu"], l2="warm").time.total_s * 1e3 / float(row["time_ms"]) - 1
+    return (
+        iosim.predict(p, row["chain"], row["gpu"], l2="warm").time.total_s
+        * 1e3
+        / float(row["time_ms"])
+        - 1
+    )
 
 
 def test_times_that_others_measured() -> None:
@@ -107,5 +121,9 @@ def test_times_that_others_measured() -> None:
     long = [error(row) for row in rows if row["gpu"] == "rtx-3090" and float(row["time_ms"]) > 1]
     assert all(-0.19 < one < 0 for one in long)
     # without the passes that this chain has, a third and more is missing
-    plain = [error({**row, "chain": "eager"}) for row in rows if row["gpu"] == "t4" and row["pass"] == "fwd"]
+    plain = [
+        error({**row, "chain": "eager"})
+        for row in rows
+        if row["gpu"] == "t4" and row["pass"] == "fwd"
+    ]
     assert all(one < -0.3 for one in plain)

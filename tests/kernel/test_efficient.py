@@ -28,7 +28,11 @@ NAME = "pytorch_mem_efficient_backward"
 H100 = load_profile("h100-sxm")
 ROWS = [row for row in read(BUILDS) if row.implementation == NAME]
 with BUILDS.open(newline="") as table:
-    SPILLED = {int(r["call"]): int(r["local_write"]) for r in csv.DictReader(table) if r["implementation"] == NAME}
+    SPILLED = {
+        int(r["call"]): int(r["local_write"])
+        for r in csv.DictReader(table)
+        if r["implementation"] == NAME
+    }
 
 
 def chain_of(problem: AttentionProblem, gpu: str = "h100-sxm") -> Chain:
@@ -40,7 +44,9 @@ def main_of(chain: Chain) -> Launch:
 
 
 def backward(**values: object) -> AttentionProblem:
-    return AttentionProblem(**({"seq_q": 2048, "head_dim": 64, "dtype": "bf16", "passes": "bwd"} | values))  # type: ignore[arg-type]
+    return AttentionProblem(
+        **({"seq_q": 2048, "head_dim": 64, "dtype": "bf16", "passes": "bwd"} | values)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,9 @@ def backward(**values: object) -> AttentionProblem:
         (40, (64, 64), 2 * 64 + 2 * 64 + 64),
     ],
 )
-def test_products_take_whole_tiles_of_columns(head_dim: int, block: tuple[int, int], columns: int) -> None:
+def test_products_take_whole_tiles_of_columns(
+    head_dim: int, block: tuple[int, int], columns: int
+) -> None:
     main = main_of(chain_of(backward(head_dim=head_dim)))
     assert (main.domain.block_q, main.domain.block_k) == block
     assert main.work.flops_per_pair == 2 * columns
@@ -100,9 +108,13 @@ def test_bytes_of_a_call_by_hand() -> None:
     tensor, buffer = 2048 * 64 * 2, 2048 * 64 * 4
     moved = {(r.launch, r.tensor, r.direction): r.bytes for r in count(chain_of(backward()))}
     assert moved["bwd.main", "Q", "read"] == 2 * 32 * tensor  # for the scores and for dK
-    assert moved["bwd.main", "dO", "read"] == (2 + 1) * 32 * tensor  # for dP and dV; once by every CTA for D
+    assert (
+        moved["bwd.main", "dO", "read"] == (2 + 1) * 32 * tensor
+    )  # for dP and dV; once by every CTA for D
     assert moved["bwd.main", "O", "read"] == moved["bwd.main", "V", "read"] == 32 * tensor
-    assert moved["bwd.main", "K", "read"] == (32 + 1) * tensor  # for dQ at every pair, for the scores once
+    assert (
+        moved["bwd.main", "K", "read"] == (32 + 1) * tensor
+    )  # for dQ at every pair, for the scores once
     assert moved["bwd.main", "dQ_acc", "read"] == 32 * buffer
     assert moved["bwd.main", "dQ_acc", "write"] == 31 * buffer  # the last time it is dQ
     assert moved["bwd.main", "D", "write"] == 32 * 2048 * 4
@@ -114,10 +126,18 @@ def test_bytes_of_a_call_by_hand() -> None:
     ("values", "kilobytes", "grid", "read", "written"),
     [  # drawn at random and counted whole on an H100: what the fill writes; the main launch's bytes in MB
         ({"batch": 19, "heads": 9, "seq_q": 128}, 5_609, 2, 59.186, 14.285),
-        ({"batch": 15, "heads": 2, "seq_q": 909, "seq_k": 945, "head_dim": 128}, 15_732, 8, 706.379, 286.092),
+        (
+            {"batch": 15, "heads": 2, "seq_q": 909, "seq_k": 945, "head_dim": 128},
+            15_732,
+            8,
+            706.379,
+            286.092,
+        ),
     ],
 )
-def test_whole_calls(values: dict[str, int], kilobytes: int, grid: int, read: float, written: float) -> None:
+def test_whole_calls(
+    values: dict[str, int], kilobytes: int, grid: int, read: float, written: float
+) -> None:
     chain = chain_of(backward(dtype="fp16", **values))
     fill, main = chain.launches
     assert (fill.name, main.name, main.domain.splits) == ("bwd.fill", "bwd.main", grid)
@@ -130,15 +150,32 @@ def test_whole_calls(values: dict[str, int], kilobytes: int, grid: int, read: fl
 @pytest.mark.parametrize(
     ("values", "read", "written"),
     [  # drawn at random, SM<->L2 MB of the main launch: few queries, one block of keys or several
-        ({"batch": 18, "heads": 24, "seq_q": 3, "dtype": "bf16", "causal": True, "head_dim": 128}, 3.5, None),
+        (
+            {
+                "batch": 18,
+                "heads": 24,
+                "seq_q": 3,
+                "dtype": "bf16",
+                "causal": True,
+                "head_dim": 128,
+            },
+            3.5,
+            None,
+        ),
         ({"batch": 21, "heads": 22, "seq_q": 109, "head_dim": 128}, 135.9, None),
         ({"batch": 22, "heads": 29, "seq_q": 37, "dtype": "bf16", "head_dim": 112}, 53.0, None),
-        ({"batch": 11, "heads": 4, "seq_q": 11, "seq_k": 5587, "dtype": "bf16", "head_dim": 152}, 805.0, 2072.7),
+        (
+            {"batch": 11, "heads": 4, "seq_q": 11, "seq_k": 5587, "dtype": "bf16", "head_dim": 152},
+            805.0,
+            2072.7,
+        ),
         ({"batch": 4, "heads": 28, "seq_q": 9, "dtype": "bf16", "head_dim": 168}, 4.3, 200.0),
         ({"batch": 9, "heads": 4, "seq_q": 129, "dtype": "bf16", "head_dim": 200}, 105.1, 504.5),
     ],
 )
-def test_spilled_registers_of_few_queries(values: dict[str, object], read: float, written: float | None) -> None:
+def test_spilled_registers_of_few_queries(
+    values: dict[str, object], read: float, written: float | None
+) -> None:
     """Without locks L1 keeps what a CTA of one visit spills; warps without rows spill less."""
     causal = {"mask": "causal", "offset": 0} if values.pop("causal", False) else {}
     counted = count(chain_of(backward(**({"dtype": "fp16"} | values | causal))))
@@ -149,7 +186,9 @@ def test_spilled_registers_of_few_queries(values: dict[str, object], read: float
 
 def test_rows_of_a_whole_call_and_of_its_main_launch(tmp_path: Path) -> None:
     """A call as it was recorded whole, the fill with it; and where the profiler was told to keep the main launch."""
-    columns = "call,launch,implementation,batch,heads,kv_heads,seq_q,seq_k,head_dim,causal,dtype,kernel,"
+    columns = (
+        "call,launch,implementation,batch,heads,kv_heads,seq_q,seq_k,head_dim,causal,dtype,kernel,"
+    )
     columns += "hbm_read,hbm_write,l2_read,l2_write"
     facts = f"{NAME},19,9,9,128,128,64,0,float16"
     fill = f"1,1,{facts},vectorized_elementwise_kernel<...>,0,0,0,5609000"
@@ -176,7 +215,11 @@ def test_rows_of_a_whole_call_and_of_its_main_launch(tmp_path: Path) -> None:
         ({"heads": 16, "head_dim": 192}, 12, Outer.HEAD),  # 200 // 16
         ({"heads": 4, "head_dim": 192}, 32, Outer.KEY),  # 200 // 4 are more than its blocks
         ({"batch": 8, "heads": 32, "head_dim": 192}, 1, Outer.HEAD),
-        ({"heads": 16, "head_dim": 192, "dtype": "fp32"}, 32, Outer.KEY),  # in fp32 dK and dV need no buffers
+        (
+            {"heads": 16, "head_dim": 192, "dtype": "fp32"},
+            32,
+            Outer.KEY,
+        ),  # in fp32 dK and dV need no buffers
     ],
 )
 def test_how_many_ctas_share_a_head(values: dict[str, object], splits: int, outer: Outer) -> None:
@@ -211,12 +254,19 @@ def test_fp32_sums_rows_first() -> None:
     names = [launch.name for launch in chain_of(backward(dtype="fp32", heads=2)).launches]
     assert names == ["bwd.multiply", "bwd.sum", "bwd.transpose", "bwd.fill", "bwd.main"]
     alone = [launch.name for launch in chain_of(backward(dtype="fp32")).launches]
-    assert alone == ["bwd.multiply", "bwd.sum", "bwd.fill", "bwd.main"]  # one head's rows lie in order already
+    assert alone == [
+        "bwd.multiply",
+        "bwd.sum",
+        "bwd.fill",
+        "bwd.main",
+    ]  # one head's rows lie in order already
 
 
 def test_packed_sequences_are_refused_in_one_line() -> None:
     problem = AttentionProblem(seq_lens=(100, 28), head_dim=64, passes="bwd")
-    with pytest.raises(InputError, match="seq_lens with passes bwd: the backward of kernel cutlass") as refused:
+    with pytest.raises(
+        InputError, match="seq_lens with passes bwd: the backward of kernel cutlass"
+    ) as refused:
         chain_of(problem)
     assert "\n" not in str(refused.value)
 
@@ -229,7 +279,9 @@ def test_hbm_bytes_need_the_walk_that_goes_round() -> None:
     assert abs(off(row, "hbm_read", found.total("hbm", "read"))) < 0.15
     launches = tuple(replace(x, walks_round=False) for x in found.call.chain.launches)
     together = replace(found.call.chain, launches=launches)
-    played = Request(found.problem, found.kernel, H100, chain=together, method="replay").predict(Replays())
+    played = Request(found.problem, found.kernel, H100, chain=together, method="replay").predict(
+        Replays()
+    )
     assert off(row, "hbm_read", played.total("hbm", "read")) < -0.85
 
 
@@ -241,7 +293,10 @@ def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
         found = predicted(row)
         wide = (row.number("head_dim") or 0) > 128
         group = "fp32" if found.problem.dtype == "fp32" else "buffers" if wide else "registers"
-        pair = off(row, "hbm_read", found.total("hbm", "read")), off(row, "time", found.time.total_s)
+        pair = (
+            off(row, "hbm_read", found.total("hbm", "read")),
+            off(row, "time", found.time.total_s),
+        )
         errors[group].append(pair)
     hbm, times = ({g: [pair[n] for pair in pairs] for g, pairs in errors.items()} for n in (0, 1))
     for group, reads, short, long in (

@@ -50,7 +50,9 @@ REPORTS = ROOT / "reports"
 
 
 def problem(**values: Any) -> AttentionProblem:
-    return AttentionProblem(**({"heads": 16, "seq_q": 4096, "head_dim": 128, "dtype": "fp16"} | values))
+    return AttentionProblem(
+        **({"heads": 16, "seq_q": 4096, "head_dim": 128, "dtype": "fp16"} | values)
+    )
 
 
 def fa3(**values: Any) -> Kernel:
@@ -62,11 +64,20 @@ def test_a_section_of_a_packed_grid_has_key_heads() -> None:
     query heads of groups of four where nothing is packed (hopper/tile_scheduler.hpp, swizzle and qhead_per_khead)."""
     h100 = load_profile("h100")
     for tokens, packed, heads in ((33, True, 8), (8192, False, 32)):
-        sizes = {"batch": 16, "heads": 64, "kv_heads": 16, "seq_q": tokens, "seq_k": 8192, "head_dim": 128}
+        sizes = {
+            "batch": 16,
+            "heads": 64,
+            "kv_heads": 16,
+            "seq_q": tokens,
+            "seq_k": 8192,
+            "head_dim": 128,
+        }
         kernel = resolve("fa3", AttentionProblem(**sizes, dtype="bf16", mask="causal"), h100)
         assert (kernel.packs_group, kernel.schedule.section_heads) == (packed, heads)
     for page_size, heads in ((None, 8), (1, 2)):  # the queue of packed sequences: 8 MiB hold two
-        paged = AttentionProblem(**sizes | {"seq_q": 8192, "page_size": page_size}, dtype="bf16", mask="causal")
+        paged = AttentionProblem(
+            **sizes | {"seq_q": 8192, "page_size": page_size}, dtype="bf16", mask="causal"
+        )
         kernel = resolve("vllm-fa3", paged, h100)
         assert (kernel.packs_group, kernel.schedule.section_heads) == (page_size is not None, heads)
 
@@ -84,9 +95,15 @@ class TestTiles:
         (128, "causal", "fp8", "128x224", 384, 168),
         (256, "none", "fp8", "128x128", 384, 168),
     ])  # fmt: skip
-    def test_forward(self, head_dim: int, mask: str, dtype: str, tile: str, threads: int, registers: int) -> None:
+    def test_forward(
+        self, head_dim: int, mask: str, dtype: str, tile: str, threads: int, registers: int
+    ) -> None:
         kernel = fa3(head_dim=head_dim, mask=mask, dtype=dtype)
-        assert (str(kernel.tile), kernel.cta_threads, kernel.registers) == (tile, threads, registers)
+        assert (str(kernel.tile), kernel.cta_threads, kernel.registers) == (
+            tile,
+            threads,
+            registers,
+        )
         launch = plan(problem(head_dim=head_dim, mask=mask, dtype=dtype), kernel).launches[0]
         held = residency(launch, H100)
         assert held.ctas_per_sm == 1
@@ -102,7 +119,9 @@ class TestTiles:
         (64, "none", "128x128", 12, 168), (96, "none", "64x128", 12, 168), (128, "none", "80x128", 12, 168),
         (128, "causal", "64x128", 12, 168), (192, "none", "64x96", 16, 128), (256, "causal", "64x80", 12, 168),
     ])  # fmt: skip
-    def test_backward(self, head_dim: int, mask: str, tile: str, warps: int, registers: int) -> None:
+    def test_backward(
+        self, head_dim: int, mask: str, tile: str, warps: int, registers: int
+    ) -> None:
         asked = problem(head_dim=head_dim, mask=mask, passes="bwd")
         kernel = resolve("fa3", asked, H100)
         assert kernel.backward.tile is not None
@@ -116,7 +135,10 @@ class TestTiles:
         causal = resolve("fa3", problem(mask="causal", passes="fwd+bwd"), H100)
         # K and V of a head: 4,096 x 256 x 2 bytes = 2 MiB: 16 heads fit in 32 MiB, and 16 (of 20) in 40 MiB
         assert (causal.schedule.order, causal.schedule.section_heads) == (Order.HEAD, 16)
-        assert (causal.backward.schedule.order, causal.backward.schedule.section_heads) == (Order.HEAD, 16)
+        assert (causal.backward.schedule.order, causal.backward.schedule.section_heads) == (
+            Order.HEAD,
+            16,
+        )
 
     @pytest.mark.parametrize(("changes", "made"), [
         ({}, 2),  # 32 query blocks of 128
@@ -150,8 +172,15 @@ class TestPingPong:
         asked = problem(passes="fwd+bwd")
         kernel = resolve("fa3", asked, H100)
         chain = plan(asked, kernel)
-        units = {n.name: unit_model(n, H100, "fp16", kernel) for n in chain.launches if n.work.flops_per_pair}
-        assert units == {"main": UNITS[MatrixUnit.PINGPONG], "bwd.main": UNITS[MatrixUnit.SPECIALISED]}
+        units = {
+            n.name: unit_model(n, H100, "fp16", kernel)
+            for n in chain.launches
+            if n.work.flops_per_pair
+        }
+        assert units == {
+            "main": UNITS[MatrixUnit.PINGPONG],
+            "bwd.main": UNITS[MatrixUnit.SPECIALISED],
+        }
 
     @pytest.mark.parametrize(("warps", "unit", "groups"), [
         (12, MatrixUnit.PINGPONG, 2.0), (16, MatrixUnit.PINGPONG, 3.0), (4, MatrixUnit.PINGPONG, 1.0),
@@ -161,8 +190,12 @@ class TestPingPong:
         assert computing_groups(warps, UNITS[unit]) == groups
 
     @pytest.mark.parametrize(("groups", "cycles"), [(1, 150), (2, 125), (3, 100 + 50 / 3)])
-    def test_of_n_groups_one_nth_of_the_shorter_work_shows(self, groups: int, cycles: float) -> None:
-        cost = StepCost(100, 50, 0, 0, exposed=0, streams=groups, overlap=UNITS[MatrixUnit.PINGPONG].overlap)
+    def test_of_n_groups_one_nth_of_the_shorter_work_shows(
+        self, groups: int, cycles: float
+    ) -> None:
+        cost = StepCost(
+            100, 50, 0, 0, exposed=0, streams=groups, overlap=UNITS[MatrixUnit.PINGPONG].overlap
+        )
         assert step_cycles(cost, 1) == pytest.approx(cycles)
         other = replace(cost, tensor=50, softmax=100)
         assert step_cycles(other, 1) == pytest.approx(cycles)
@@ -199,7 +232,10 @@ class TestPingPong:
         asked = problem(head_dim=256)
         kernel = resolve("fa3", asked, H100)
         alone = kernel.with_(schedule=replace(kernel.schedule, cluster=1))
-        one, two = (call.time(call.counted).total_s for call in (Call.of(asked, k, H100) for k in (alone, kernel)))
+        one, two = (
+            call.time(call.counted).total_s
+            for call in (Call.of(asked, k, H100) for k in (alone, kernel))
+        )
         assert 1.04 < one / two < 1.3
 
 
@@ -232,7 +268,9 @@ def predictions() -> tuple[tuple[Point, Prediction], ...]:
     return tuple((p, p.predicted()) for p in points())
 
 
-def errors(wanted: Callable[[Point], bool], clocks: str | None = None, **planted: float) -> list[float]:
+def errors(
+    wanted: Callable[[Point], bool], clocks: str | None = None, **planted: float
+) -> list[float]:
     """Predicted over published speed, less one, at the constants of the moment and with what is planted in the
     profile; at the paper's clock, or at others."""
     found = []
@@ -248,21 +286,33 @@ def mean(values: list[float]) -> float:
     return statistics.fmean(map(abs, values))
 
 
-def is_fa3(dtype: str = "fp16", passes: str = "fwd", fitted: bool | None = None) -> Callable[[Point], bool]:
-    return lambda p: (p.kernel, p.dtype, p.passes) == ("fa3", dtype, passes) and fitted in (None, p.fitted)
+def is_fa3(
+    dtype: str = "fp16", passes: str = "fwd", fitted: bool | None = None
+) -> Callable[[Point], bool]:
+    return lambda p: (
+        (p.kernel, p.dtype, p.passes) == ("fa3", dtype, passes) and fitted in (None, p.fitted)
+    )
 
 
 @pytest.mark.slow
 class TestPublishedSpeeds:
     def test_there_is_every_point(self) -> None:
         assert len(predictions()) == 105
-        assert sum(p.fitted for p, _ in predictions()) == 18  # three of six lengths, three head_dims, two masks
+        assert (
+            sum(p.fitted for p, _ in predictions()) == 18
+        )  # three of six lengths, three head_dims, two masks
 
     def test_problem_and_operations(self) -> None:
-        point = next(p for p, _ in predictions() if (p.kernel, p.head_dim, p.seq, p.mask) == ("fa3", 64, 512, "causal"))
+        point = next(
+            p
+            for p, _ in predictions()
+            if (p.kernel, p.head_dim, p.seq, p.mask) == ("fa3", 64, 512, "causal")
+        )
         assert (point.problem.batch, point.problem.heads) == (32, 32)
         assert point.counted_flops == 4 * 512**2 * 64 * 32 * 32 / 2
-        back = next(p for p, _ in predictions() if p.passes == "bwd" and p.seq == 512 and p.head_dim == 64)
+        back = next(
+            p for p, _ in predictions() if p.passes == "bwd" and p.seq == 512 and p.head_dim == 64
+        )
         assert back.counted_flops == 5 * point.counted_flops  # not halved, times 2.5
 
     def test_forward_of_the_fit_half_and_of_the_other(self) -> None:
@@ -295,11 +345,17 @@ class TestPublishedSpeeds:
         assert statistics.fmean(errors(is_fa3())) > as_it_is + 0.03
 
     def test_a_forgotten_multicast_is_seen(self) -> None:
-        wide = [(p, m) for p, m in predictions() if is_fa3()(p) and p.head_dim == 256 and p.mask == "none"]
+        wide = [
+            (p, m)
+            for p, m in predictions()
+            if is_fa3()(p) and p.head_dim == 256 and p.mask == "none"
+        ]
         found = []
         for point, made in wide:
             kernel = made.kernel.with_(schedule=replace(made.kernel.schedule, cluster=1))
-            time = Call.of(made.problem, kernel, made.profile).time(made.traffic, Conditions(clocks=point.clocks))
+            time = Call.of(made.problem, kernel, made.profile).time(
+                made.traffic, Conditions(clocks=point.clocks)
+            )
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         as_it_is = errors(lambda p: is_fa3()(p) and p.head_dim == 256 and p.mask == "none")
         assert statistics.fmean(found) < statistics.fmean(as_it_is) - 0.03
@@ -314,7 +370,9 @@ class TestSection:
     def test_every_point_is_a_row(self) -> None:
         claims = [r.claim for r in self.rows]
         assert len(set(claims)) == len(claims)
-        assert sum(r.unit == "TFLOP/s" and " N = " in r.claim for r in self.rows) == 105 + 12  # and SageAttention's
+        assert (
+            sum(r.unit == "TFLOP/s" and " N = " in r.claim for r in self.rows) == 105 + 12
+        )  # and SageAttention's
 
     def test_statements(self) -> None:
         row = next(r for r in self.rows if "up to 740" in r.claim)
@@ -366,7 +424,9 @@ class TestQuantisation:
 
     def test_quantising_costs_time(self) -> None:
         asked = problem(dtype="fp8", seq_q=1024, batch=16)
-        times = [predict(asked, k, H100).time.total_s for k in ("fa3", "fa3-fp8", "fa3-fp8-transposed")]
+        times = [
+            predict(asked, k, H100).time.total_s for k in ("fa3", "fa3-fp8", "fa3-fp8-transposed")
+        ]
         assert times == sorted(times)
         # 3 x 16 x 4.2 MB read as bf16 and half of it written, at 3.35 TB/s
         assert times[1] - times[0] > 3 * 16 * 1024 * 128 * 16 * 3 / 3.352e12

@@ -37,7 +37,9 @@ def test_a_dense_grid_strides() -> None:
     assert kernel.schedule.section_heads == 0
 
 
-@pytest.mark.parametrize("problem", [{"seq_lens": (512, 512)}, {"head_dim": 192, "head_dim_v": 128, "seq_q": 512}])
+@pytest.mark.parametrize(
+    "problem", [{"seq_lens": (512, 512)}, {"head_dim": 192, "head_dim_v": 128, "seq_q": 512}]
+)
 def test_a_cta_a_tile_where_it_does_not_stride(problem: dict[str, Any]) -> None:
     assert fa4(heads=16, **problem)[1].schedule.scheduler is Scheduler.STATIC
 
@@ -54,7 +56,11 @@ def test_a_cta_a_tile_where_it_does_not_stride(problem: dict[str, Any]) -> None:
 def test_sections_under_a_mask(heads: int, kv_heads: int, tokens: int, section: int) -> None:
     problem, kernel = fa4(heads=heads, kv_heads=kv_heads, seq_q=tokens, mask="causal")
     schedule = kernel.schedule
-    assert (schedule.scheduler, schedule.order, schedule.start) == (Scheduler.STATIC, Order.HEAD, Start.HEAVY_FIRST)
+    assert (schedule.scheduler, schedule.order, schedule.start) == (
+        Scheduler.STATIC,
+        Order.HEAD,
+        Start.HEAVY_FIRST,
+    )
     assert schedule.section_heads == section
     assert kernel.packs_group == (heads > kv_heads)
     grid = plan(problem, kernel).launches[0].domain
@@ -73,7 +79,12 @@ def test_sections_under_a_mask(heads: int, kv_heads: int, tokens: int, section: 
         ("fa4-sm90", {}, "128x128", 384),
         ("fa4-sm90", {"head_dim": 192}, "128x112", 384),
         ("fa4-sm90", {"head_dim": 192, "head_dim_v": 128}, "128x128", 384),
-        ("fa4-sm90", {"head_dim": 192, "head_dim_v": 128, "mask": "window", "window": 256}, "128x96", 384),
+        (
+            "fa4-sm90",
+            {"head_dim": 192, "head_dim_v": 128, "mask": "window", "window": 256},
+            "128x96",
+            384,
+        ),
         ("fa4-sm90", {"head_dim": 256}, "128x80", 384),
         ("fa4-sm80", {}, "128x64", 128),
         ("fa4-sm120", {"head_dim": 64}, "128x128", 128),
@@ -180,7 +191,11 @@ def test_a_pair_takes_no_longer_than_its_ctas() -> None:
     times = {}
     for together in (1, 2):
         problem, kernel = fa4(heads=37, seq_q=1024, over=Overrides(cluster=together))
-        times[together] = Call.of(problem, kernel, load_profile("b200")).time(count(plan(problem, kernel))).total_s
+        times[together] = (
+            Call.of(problem, kernel, load_profile("b200"))
+            .time(count(plan(problem, kernel)))
+            .total_s
+        )
     assert times[2] == pytest.approx(times[1], rel=0.05)
 
 
@@ -197,7 +212,9 @@ def test_a_pair_takes_no_longer_than_its_ctas() -> None:
         (128, False, "none", 1, 6 / 16 / 2),  # packed
     ],
 )
-def test_the_share_of_exponentials_in_software(width: int, pairs: bool, mask: str, kv_heads: int, share: float) -> None:
+def test_the_share_of_exponentials_in_software(
+    width: int, pairs: bool, mask: str, kv_heads: int, share: float
+) -> None:
     problem = AttentionProblem(heads=2, kv_heads=kv_heads, seq_q=4096, head_dim=width, mask=mask)
     assert software_exps(problem, width, pairs, kv_heads == 1) == share
 
@@ -220,7 +237,9 @@ def test_grouped_gradients_are_added_in_fp32() -> None:
     assert counted.total("l2", "read", launch="bwd.sum_dK") == 256 * 64 * 4
 
 
-@pytest.mark.parametrize(("kv_heads", "tensor", "read"), [(8, 8 * 2, 8 * 4 * 32), (2, 8 * 2, 2 * 16 * 32)])
+@pytest.mark.parametrize(
+    ("kv_heads", "tensor", "read"), [(8, 8 * 2, 8 * 4 * 32), (2, 8 * 2, 2 * 16 * 32)]
+)
 def test_sinks_are_a_number_a_head(kv_heads: int, tensor: int, read: int) -> None:
     """8 heads of bf16. 1,024 queries are 4 tiles of 256 a head, or 16 of a group of 4: a sector each."""
     problem, kernel = fa4(heads=8, kv_heads=kv_heads, seq_q=1024, mask="causal", sinks=True)
@@ -234,7 +253,11 @@ def test_sinks_are_a_number_a_head(kv_heads: int, tensor: int, read: int) -> Non
 def test_work_stealing_is_a_queue_without_sections_and_says_what_it_assumes() -> None:
     _, kernel = fa4("fa4-stealing", heads=16, seq_q=8192, mask="causal")
     schedule = kernel.schedule
-    assert (schedule.scheduler, schedule.order, schedule.start) == (Scheduler.DYNAMIC, Order.QUERY, Start.HEAVY_FIRST)
+    assert (schedule.scheduler, schedule.order, schedule.start) == (
+        Scheduler.DYNAMIC,
+        Order.QUERY,
+        Start.HEAVY_FIRST,
+    )
     assert schedule.section_heads == 0
     assert any("FA_CLC=1" in note for note in kernel.notes)
     assert fa4("fa4-stealing", heads=16, seq_q=8192)[1].schedule.scheduler is Scheduler.PERSISTENT
@@ -242,8 +265,14 @@ def test_work_stealing_is_a_queue_without_sections_and_says_what_it_assumes() ->
 
 def test_a_deterministic_backward_goes_by_sections() -> None:
     """50 MiB over 8,192 x (256 x 2 + 128 x 4) bytes of a head: 6, and the power of two below."""
-    schedule = fa4("fa4-deterministic", heads=16, seq_q=8192, mask="causal", passes="bwd")[1].backward.schedule
-    assert (schedule.order, schedule.section_heads, schedule.start) == (Order.HEAD, 4, Start.HEAVY_FIRST)
+    schedule = fa4("fa4-deterministic", heads=16, seq_q=8192, mask="causal", passes="bwd")[
+        1
+    ].backward.schedule
+    assert (schedule.order, schedule.section_heads, schedule.start) == (
+        Order.HEAD,
+        4,
+        Start.HEAVY_FIRST,
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,16 +287,25 @@ def test_a_deterministic_backward_goes_by_sections() -> None:
         ("fa4", {"sinks": True, "passes": "fwd+bwd"}, None, "gradient"),
     ],
 )
-def test_what_it_does_not_run(name: str, problem: dict[str, Any], over: Overrides | None, word: str) -> None:
+def test_what_it_does_not_run(
+    name: str, problem: dict[str, Any], over: Overrides | None, word: str
+) -> None:
     with pytest.raises(InputError, match=word):
         fa4(name, over=over, **{"seq_q": 1024, **problem})
 
 
 def test_varlen_calls_take_a_cta_a_tile_and_more_operations() -> None:
     """As encoders of images call it: no pairs, no stride over tiles; how much more was fitted by width."""
-    for gpu, head_dim, more in (("b200", 64, 4.2), ("b200", 72, 8.4), ("b200", 128, 0.0), ("b300", 72, 4.5)):
+    for gpu, head_dim, more in (
+        ("b200", 64, 4.2),
+        ("b200", 72, 8.4),
+        ("b200", 128, 0.0),
+        ("b300", 72, 4.5),
+    ):
         problem = AttentionProblem(heads=16, seq_q=4096, head_dim=head_dim, dtype="bf16")
-        plain, varlen = (resolve(name, problem, load_profile(gpu)) for name in ("fa4", "fa4-varlen"))
+        plain, varlen = (
+            resolve(name, problem, load_profile(gpu)) for name in ("fa4", "fa4-varlen")
+        )
         assert varlen.loop.score_operations - plain.loop.score_operations == more
         assert (varlen.schedule.scheduler, varlen.schedule.cluster) == (Scheduler.STATIC, 1)
 
@@ -275,5 +313,7 @@ def test_varlen_calls_take_a_cta_a_tile_and_more_operations() -> None:
 def test_a_gb10_runs_the_build_of_geforce_blackwell() -> None:
     """The source asks for compute capabilities of 12 (interface.py: arch // 10 == 12), 12.1 too."""
     problem = AttentionProblem(heads=16, seq_q=1024, head_dim=128)
-    tile, other = (resolve("fa4-sm120", problem, load_profile(gpu)).tile for gpu in ("gb10", "rtx-5090"))
+    tile, other = (
+        resolve("fa4-sm120", problem, load_profile(gpu)).tile for gpu in ("gb10", "rtx-5090")
+    )
     assert tile == other

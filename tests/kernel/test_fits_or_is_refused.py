@@ -20,7 +20,19 @@ def test_flash_attention_1_has_no_backward_of_128_columns_where_a_cta_may_have_6
     taken = 2 * 2 * 16 * 128 * 2 + 2 * 128 * 128 * 2 + 16 * 128 * 4 * 8 + 2 * 16 * 128 * 2
     assert taken == 152 * 1024
     for gpu in ("t4", "rtx-3090", "l4"):
-        line = ["predict", "--gpu", gpu, "--kernel", "fa1", "--pass", "bwd", "--head-dim", "128", "--seq-len", "256"]
+        line = [
+            "predict",
+            "--gpu",
+            gpu,
+            "--kernel",
+            "fa1",
+            "--pass",
+            "bwd",
+            "--head-dim",
+            "128",
+            "--seq-len",
+            "256",
+        ]
         assert f"needs {taken:,} bytes of shared memory" in refused(capsys, line)
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd")
     assert predict(problem, "fa1", "a100").kernel.backward.shared_memory_bytes == taken
@@ -39,7 +51,9 @@ def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
                     call = predict(problem, name, gpu, method="bounds").call
                 except InputError:
                     continue
-                taken = [launch.resources.shared_memory_bytes or 0 for launch in call.chain.launches]
+                taken = [
+                    launch.resources.shared_memory_bytes or 0 for launch in call.chain.launches
+                ]
                 assert max(taken) <= allowed, (name, head_dim, passes)
                 asked += 1
     assert asked > 20
@@ -51,4 +65,6 @@ def test_the_backward_of_any_tile_has_one_that_fits(gpu: str, head_dim: int) -> 
     profile = load_profile(gpu)
     problem = AttentionProblem(heads=2, seq_q=1024, head_dim=head_dim, passes="bwd")
     tile = resolve("flash", problem, profile).tile_backward
-    assert backward_shared_bytes(problem, tile) <= profile.need_int("shared_memory_per_block_optin_bytes")
+    assert backward_shared_bytes(problem, tile) <= profile.need_int(
+        "shared_memory_per_block_optin_bytes"
+    )

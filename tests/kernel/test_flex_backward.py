@@ -33,7 +33,13 @@ DOT = RowPass("dot", ("O", "dO"), ("D",), rows=8)
 
 
 def problem(**values: Any) -> AttentionProblem:
-    shape: dict[str, Any] = {"heads": 4, "seq_q": 1024, "head_dim": 128, "dtype": "bf16", "passes": "bwd"}
+    shape: dict[str, Any] = {
+        "heads": 4,
+        "seq_q": 1024,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "passes": "bwd",
+    }
     return AttentionProblem(**(shape | values))
 
 
@@ -41,7 +47,9 @@ def kernel(block_q: int, block_k: int, mask_block: int) -> Kernel:
     options = FlashOptions(mask_block=mask_block, heads_in_turn=True, adds=Adds.SAME_GRID)
     schedule = Schedule(order=Order.BATCH)
     backward = PassSettings(Tile(block_q, block_k), schedule, passes=(DOT,))
-    return Kernel("flex", "flash", Tile(block_q, block_k), schedule, backward=backward, options=options)
+    return Kernel(
+        "flex", "flash", Tile(block_q, block_k), schedule, backward=backward, options=options
+    )
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -52,7 +60,12 @@ def test_readers_agree_and_the_output_is_the_gradient(data: st.DataObject) -> No
     seq_q, seq_k = 8 * data.draw(st.integers(1, 3)), data.draw(st.integers(1, 20))
     words: dict[str, Any] = {"mask": data.draw(st.sampled_from(["none", "causal", "blocks"]))}
     if words["mask"] == "blocks":
-        kept = np.array([[data.draw(st.booleans()) for _ in range(-(-seq_k // 8))] for _ in range(-(-seq_q // 8))])
+        kept = np.array(
+            [
+                [data.draw(st.booleans()) for _ in range(-(-seq_k // 8))]
+                for _ in range(-(-seq_q // 8))
+            ]
+        )
         kept[:, 0] = True
         words["mask_blocks"] = BlockMask.of_pairs(seq_q, seq_k, 8, 8, *np.nonzero(kept))
     asked = AttentionProblem(
@@ -99,14 +112,19 @@ def test_bytes_of_both_kinds_of_ctas() -> None:
     asked = problem(kv_heads=2)
     found = count(plan(asked, resolve("flex", asked, load_profile("h100"))))
     head = 1024 * 128 * 2  # bytes of a head's Q, K, V, O or a gradient
-    for name, heads in (("K", 2), ("V", 2)):  # once for each block of 128 keys, and for each of 8 blocks of 128 queries
+    for name, heads in (
+        ("K", 2),
+        ("V", 2),
+    ):  # once for each block of 128 keys, and for each of 8 blocks of 128 queries
         assert found.total("l2", "read", launch="bwd.main", tensor=name) == heads * head
         assert found.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * 8 * head
     for name in ("Q", "dO"):
         assert found.total("l2", "read", launch="bwd.main", tensor=name) == 4 * 8 * head
         assert found.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * head
     assert found.total("l2", "write", tensor="dQ") == 4 * head
-    assert found.total("l2", "write", tensor="dK") == 2 * head  # summed over a group's heads on chip
+    assert (
+        found.total("l2", "write", tensor="dK") == 2 * head
+    )  # summed over a group's heads on chip
     assert found.total("l2", "write", tensor="D") == 4 * 1024 * 4
 
 
@@ -121,7 +139,9 @@ def test_one_grid_has_a_heads_keys_and_then_its_queries() -> None:
     one = [True] * 8 + [False] * 16
     assert owns_keys.tolist() == one * 4
     queries = grid.head[~owns_keys]
-    assert queries[:16].tolist() == [0] * 8 + [1] * 8  # of the first sequence's first key/value head
+    assert (
+        queries[:16].tolist() == [0] * 8 + [1] * 8
+    )  # of the first sequence's first key/value head
     assert queries[16:32].tolist() == [4] * 8 + [5] * 8  # the same of the second sequence
     assert dot.tiles
 
@@ -132,7 +152,9 @@ def test_queries_ctas_find_in_the_l2_what_those_of_keys_loaded() -> None:
     made = predict(asked, "flex", "h100")
     inputs = 16 * 8192 * 128 * 2
     for name in ("Q", "K", "V", "dO"):
-        read = made.traffic.total("hbm", "read", tensor=name) - inputs * (name == "dO")  # the row sums read it, too
+        read = made.traffic.total("hbm", "read", tensor=name) - inputs * (
+            name == "dO"
+        )  # the row sums read it, too
         assert inputs <= read < 1.4 * inputs
     assert made.traffic.total("hbm", "write", launch="bwd.dq", tensor="dQ") > 0
     assert made.traffic.total("hbm", "read", launch="bwd.dq") == 0
@@ -140,7 +162,9 @@ def test_queries_ctas_find_in_the_l2_what_those_of_keys_loaded() -> None:
     assert times["bwd.dq"].parts["start"] == 0 < times["bwd.main"].parts["start"]
 
 
-def test_the_grid_is_played_whole_where_others_are_played_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grid_is_played_whole_where_others_are_played_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     in_part: list[str] = []
     monkeypatch.setattr(replay, "sampling_plan", lambda low, slots: in_part.append(low.name))
     asked, gpu = problem(), load_profile("h100")
@@ -153,7 +177,9 @@ def test_the_grid_is_played_whole_where_others_are_played_in_part(monkeypatch: p
 def test_a_causal_mask_is_blocks_of_128_which_smaller_tiles_walk_whole() -> None:
     asked = problem(mask="causal", kv_heads=2)
     found = count(plan(asked, resolve("flex", asked, load_profile("a100"))))  # tiles of 64x64
-    rows = 4 * (8 * 9 // 2) * 2 * 128  # of Q, for each block of 64 keys; of K, for each of 64 queries
+    rows = (
+        4 * (8 * 9 // 2) * 2 * 128
+    )  # of Q, for each block of 64 keys; of K, for each of 64 queries
     for launch, tensor in (("bwd.main", "Q"), ("bwd.dq", "K")):
         assert found.total("l2", "read", launch=launch, tensor=tensor) == rows * 128 * 2
 
@@ -179,4 +205,7 @@ def test_spills_are_of_the_wide_build_alone() -> None:
         found = count(plan(asked, resolve("flex", asked, load_profile("h100"))))
         # a CTA's 256 threads store once a tile and at each of 16 steps, 8 tiles of keys and 8 of queries in 4 heads
         for launch in ("bwd.main", "bwd.dq"):
-            assert found.total("l2", "write", launch=launch, tensor="spill") == 4 * blocks * 256 * spilled
+            assert (
+                found.total("l2", "write", launch=launch, tensor="spill")
+                == 4 * blocks * 256 * spilled
+            )

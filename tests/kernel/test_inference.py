@@ -44,7 +44,9 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 @st.composite
 def packed_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     problem = draw(problems("flash", "fwd"))
-    problem = problem.with_(heads=problem.kv_heads * draw(st.integers(2, 6)), seq_q=draw(st.integers(2, 30)))
+    problem = problem.with_(
+        heads=problem.kv_heads * draw(st.integers(2, 6)), seq_q=draw(st.integers(2, 30))
+    )
     tile = draw(tiles(problem))
     splits = draw(st.integers(1, min(-(-problem.seq_k // tile.block_k), 4)))
     return problem, Kernel("flash", "flash", tile, packs_group=True, splits=splits)
@@ -60,7 +62,9 @@ def test_one_head_of_keys_is_packed_by_token_not_by_head() -> None:
     """With one grid head rows could be counted through either way; the mask tells them apart."""
     problem = AttentionProblem(heads=3, kv_heads=1, seq_q=5, seq_k=9, head_dim=4, mask="causal")
     arrays = random_arrays(problem)
-    made = execute(problem, Kernel("flash", "flash", Tile(4, 2), packs_group=True, splits=2), arrays)
+    made = execute(
+        problem, Kernel("flash", "flash", Tile(4, 2), packs_group=True, splits=2), arrays
+    )
     right = reference(problem, arrays)
     np.testing.assert_allclose(made.outputs["O"], right["O"], atol=2e-3)
     np.testing.assert_allclose(made.outputs["LSE"], right["LSE"], atol=2e-3)
@@ -68,10 +72,15 @@ def test_one_head_of_keys_is_packed_by_token_not_by_head() -> None:
 
 def test_packing_reads_keys_once_a_group() -> None:
     problem = AttentionProblem(batch=2, heads=8, kv_heads=2, seq_q=3, seq_k=64, head_dim=16)
-    apart, packed = (count(plan(problem, Kernel("flash", "flash", Tile(16, 16), packs_group=p))) for p in (False, True))
+    apart, packed = (
+        count(plan(problem, Kernel("flash", "flash", Tile(16, 16), packs_group=p)))
+        for p in (False, True)
+    )
     keys = 2 * 64 * 16 * 2  # sequences x keys x columns x bytes, for one head
     assert apart.total("l2", "read", tensor="K") == 8 * keys  # a tile a query head
-    assert packed.total("l2", "read", tensor="K") == 2 * keys  # 12 rows of a group: one tile of 16 a key/value head
+    assert (
+        packed.total("l2", "read", tensor="K") == 2 * keys
+    )  # 12 rows of a group: one tile of 16 a key/value head
     for name in ("Q", "O"):
         ways = "write" if name == "O" else "read"
         assert apart.total("l2", ways, tensor=name) == packed.total("l2", ways, tensor=name)
@@ -79,7 +88,9 @@ def test_packing_reads_keys_once_a_group() -> None:
 
 @pytest.mark.parametrize(("tokens", "splits"), [(1, 1), (2, 1), (5, 3), (16, 4)])
 def test_replay_of_packed_groups_moves_the_compulsory_bytes(tokens: int, splits: int) -> None:
-    problem = AttentionProblem(batch=2, heads=32, kv_heads=4, seq_q=tokens, seq_k=4096, head_dim=64, mask="causal")
+    problem = AttentionProblem(
+        batch=2, heads=32, kv_heads=4, seq_q=tokens, seq_k=4096, head_dim=64, mask="causal"
+    )
     kernel = Kernel("flash", "flash", Tile(64, 64), packs_group=True, splits=splits)
     h200 = load_profile("h200")
     made = Call.of(problem, kernel, h200).replay()
@@ -134,9 +145,15 @@ FA3 = [
 
 
 @pytest.mark.parametrize(("changes", "splits", "tile", "packs"), FA3)
-def test_fa3_rules(changes: dict[str, Any], splits: int, tile: tuple[int, int], packs: bool) -> None:
+def test_fa3_rules(
+    changes: dict[str, Any], splits: int, tile: tuple[int, int], packs: bool
+) -> None:
     made = chosen("fa3", "h100-sxm", **changes)
-    assert (made.splits, (made.tile.block_q, made.tile.block_k), made.packs_group) == (splits, tile, packs)
+    assert (made.splits, (made.tile.block_q, made.tile.block_k), made.packs_group) == (
+        splits,
+        tile,
+        packs,
+    )
     if splits > 1:
         assert made.schedule.scheduler is Scheduler.STATIC
 
@@ -154,9 +171,13 @@ def test_fa3_rules(changes: dict[str, Any], splits: int, tile: tuple[int, int], 
         ("vllm-fa3", {}, True), ("vllm-fa3", {"page_size": 64}, True),
     ],
 )  # fmt: skip
-def test_fa3_splits_where_its_caller_leaves_the_number_to_it(kernel: str, values: dict[str, Any], splits: bool) -> None:
+def test_fa3_splits_where_its_caller_leaves_the_number_to_it(
+    kernel: str, values: dict[str, Any], splits: bool
+) -> None:
     """One head of 8,192 tokens on 132 SMs: the heuristic would split it."""
-    problem = AttentionProblem(**{"heads": 1, "seq_q": 8192, "seq_k": 8192, "head_dim": 72, "dtype": "bf16", **values})
+    problem = AttentionProblem(
+        **{"heads": 1, "seq_q": 8192, "seq_k": 8192, "head_dim": 72, "dtype": "bf16", **values}
+    )
     profile = load_profile("h200")
     assert (resolve(kernel, problem, profile).splits > 1) == splits
     assert resolve(kernel, problem, profile, Overrides(splits=3)).splits == 3
@@ -178,7 +199,9 @@ def test_fa3_splits_what_outgrows_50_mib() -> None:
 
 
 def test_fa3_window_counts_the_keys_it_loads() -> None:
-    assert chosen("fa3", "h100-sxm", mask="window", window=200).splits == 1  # 201 + 64 keys are 3 blocks of 128
+    assert (
+        chosen("fa3", "h100-sxm", mask="window", window=200).splits == 1
+    )  # 201 + 64 keys are 3 blocks of 128
 
 
 def test_splits_follow_a_tile_by_hand() -> None:
@@ -190,7 +213,19 @@ def test_splits_follow_a_tile_by_hand() -> None:
 
 
 def test_packing_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["predict", "--kernel", "flash", "--heads", "32", "--kv-heads", "8", "--seq-len", "2", "--seq-len-k", "4k"]
+    common = [
+        "predict",
+        "--kernel",
+        "flash",
+        "--heads",
+        "32",
+        "--kv-heads",
+        "8",
+        "--seq-len",
+        "2",
+        "--seq-len-k",
+        "4k",
+    ]
     for option, reads in ((["--pack-group"], 8), (["--no-pack-group"], 32)):
         assert main([*common, *option, "--method", "bounds", "--format", "json"]) == 0
         made = json.loads(capsys.readouterr().out)["predictions"][0]
@@ -220,13 +255,17 @@ def test_packed_groups_against_counters() -> None:
     checked = 0
     for row, _ in recorded():
         splits = int(row["splits"])
-        if splits == 1:  # its kernel passes one split through memory as well; the model stores O at once
+        if (
+            splits == 1
+        ):  # its kernel passes one split through memory as well; the model stores O at once
             continue
         problem = AttentionProblem(
             batch=int(row["batch"]), heads=32, kv_heads=8, seq_q=1, seq_k=int(row["seq_k"]),
             head_dim=int(row["head_dim"]), dtype=row["dtype"],
         )  # fmt: skip
-        settings_of_row = Overrides(tile=(64, 64), warps=4, stages=2, splits=splits, pack_group=True)
+        settings_of_row = Overrides(
+            tile=(64, 64), warps=4, stages=2, splits=splits, pack_group=True
+        )
         made = predict(problem, "flash", "h200-sxm", overrides=settings_of_row)
         assert made.traffic.total("l2", "read", launch="main") == int(row["l2_read"])
         assert made.traffic.total("l2", "write", launch="main") == int(row["l2_write"])
@@ -260,7 +299,12 @@ def test_library_decode_against_counters(call: str) -> None:
     rows = library_calls()[call]
     row = rows[0]
     sizes = {n: int(row[n]) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
-    made = predict(AttentionProblem(**sizes, dtype=row["dtype"]), row["implementation"], "h200-sxm", method="replay")
+    made = predict(
+        AttentionProblem(**sizes, dtype=row["dtype"]),
+        row["implementation"],
+        "h200-sxm",
+        method="replay",
+    )
     assert len(made.chain.launches) == len(rows)
     grid = np.prod([int(n) for n in row["grid"].strip("()").split(",")])
     assert made.chain.launches[0].ctas == grid
@@ -269,7 +313,9 @@ def test_library_decode_against_counters(call: str) -> None:
         assert abs(read - int(found["l2_read"])) <= max(1000, 1e-3 * int(found["l2_read"]))
     # the combine was recorded after a flush of its own, which parts it from the launch before
     hbm, measured = made.traffic.total("hbm", "read", launch="main"), int(row["hbm_read"])
-    assert abs(hbm - measured) <= max(CODE_BYTES, (0.05 if call == UNPACKED_GROUP else 0.01) * measured)
+    assert abs(hbm - measured) <= max(
+        CODE_BYTES, (0.05 if call == UNPACKED_GROUP else 0.01) * measured
+    )
 
 
 def test_library_decode_rows_are_all_there() -> None:
@@ -283,7 +329,9 @@ def test_library_decode_rows_are_all_there() -> None:
 def test_a_decode_step_reads_the_cache_once() -> None:
     shape = ModelShape(heads=32, kv_heads=8, head_dim=128, layers=3)
     point = decode_point(shape, 32768, "h200-sxm", batch=2)
-    cache = 3 * 2 * 8 * 32768 * (128 + 128) * 2  # layers x sequences x heads x keys x columns x bytes
+    cache = (
+        3 * 2 * 8 * 32768 * (128 + 128) * 2
+    )  # layers x sequences x heads x keys x columns x bytes
     assert point.cache_bytes == cache
     assert point.fits is True
     read = point.per_token("hbm", "read")
@@ -298,20 +346,27 @@ def test_a_decode_step_reads_the_cache_once() -> None:
 def test_tokens_that_share_a_step_share_its_reads() -> None:
     shape = ModelShape(layers=1)
     one, four = (decode_point(shape, 65536, "h100-sxm", new_tokens=n) for n in (1, 4))
-    assert four.per_token("hbm", "read") == pytest.approx(one.per_token("hbm", "read") / 4, rel=0.01)
+    assert four.per_token("hbm", "read") == pytest.approx(
+        one.per_token("hbm", "read") / 4, rel=0.01
+    )
 
 
 def test_time_grows_with_the_context_and_a_window_stops_it() -> None:
     points = list(sweep(ModelShape(layers=1), [4096, 16384, 65536], "a100"))
     times = [p.step_s for p in points]
     assert times == sorted(times)
-    kept = [p.per_token("l2") for p in sweep(ModelShape(layers=1, window=1023), [4096, 16384, 65536], "a100")]
+    kept = [
+        p.per_token("l2")
+        for p in sweep(ModelShape(layers=1, window=1023), [4096, 16384, 65536], "a100")
+    ]
     assert max(kept) <= 1.2 * min(kept)
 
 
 def test_a_latent_cache_is_smaller() -> None:
     """DeepSeek-V3: 576 columns a token and layer; 128 heads of 192 and 128 without a latent."""
-    latent = ModelShape(heads=128, kv_heads=1, head_dim=576, head_dim_v=512, layers=61, latent_kv=True)
+    latent = ModelShape(
+        heads=128, kv_heads=1, head_dim=576, head_dim_v=512, layers=61, latent_kv=True
+    )
     made = decode_point(latent, 4096, "h100-sxm")
     assert made.cache_bytes == 61 * 4096 * 576 * 2
     assert made.prediction.kernel.name == "flashmla"
@@ -331,7 +386,18 @@ def test_default_kernel(gpu: str, changes: dict[str, Any], name: str) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["decode", "--gpu", "h200", "--gpu", "a100", "--context", "1k:4k:x2", "--page-size", "256", "--append-kv"]
+    options = [
+        "decode",
+        "--gpu",
+        "h200",
+        "--gpu",
+        "a100",
+        "--context",
+        "1k:4k:x2",
+        "--page-size",
+        "256",
+        "--append-kv",
+    ]
     assert main([*options, "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["schema"] == 1
@@ -349,7 +415,9 @@ def test_the_page_and_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     options = ["decode", "--gpu", "h200", "--gpu", "l4", "--context", "1k,4k"]
     for form in ("html", "md"):
         assert main([*options, "--format", form, "--out", str(tmp_path / f"decode.{form}")]) == 0
-    page, text = ((tmp_path / f"decode.{form}").read_text(encoding="utf-8") for form in ("html", "md"))
+    page, text = (
+        (tmp_path / f"decode.{form}").read_text(encoding="utf-8") for form in ("html", "md")
+    )
     for name in ("tokens-1", "figure-bytes", "figure-splits"):
         assert f'id="{name}"' in page
     data = unpacked(page)
@@ -378,7 +446,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "told"), BAD)
-def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_told_in_one_line(
+    options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, ["decode", *options.split()], told)
 
 
@@ -389,7 +459,17 @@ def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.C
 def test_published_rows_are_all_there_and_none_is_fitted() -> None:
     rows = [r for r in reproduced.rows("D") if r.claim.startswith("decode")]
     times = [r for r in rows if r.unit == "us"]
-    assert [r.claimed for r in times] == [3058.6, 390.5, 63.4, 3157.0, 401.7, 57.0, 2664.0, 4592.0, 106.6]
+    assert [r.claimed for r in times] == [
+        3058.6,
+        390.5,
+        63.4,
+        3157.0,
+        401.7,
+        57.0,
+        2664.0,
+        4592.0,
+        106.6,
+    ]
     assert all(r.computed for r in rows)
     split = [r.ratio for r in times if "split-KV" in r.claim]
     assert all(ratio is not None and 0.7 < ratio < 1.2 for ratio in split)
@@ -399,9 +479,18 @@ def test_published_rows_are_all_there_and_none_is_fitted() -> None:
 @pytest.mark.parametrize(
     ("problem", "ctas"),
     [
-        ({"batch": 16, "heads": 7, "seq_k": 512, "head_dim": 120}, 28),  # 112 rows, 4 a CTA of the build for 128
-        ({"batch": 2, "heads": 20, "kv_heads": 5, "seq_k": 333, "head_dim": 136}, 5),  # 40 rows, 8: for 192
-        ({"batch": 5, "heads": 12, "kv_heads": 3, "seq_k": 321, "head_dim": 80}, 4),  # 60 rows, 16: for 96
+        (
+            {"batch": 16, "heads": 7, "seq_k": 512, "head_dim": 120},
+            28,
+        ),  # 112 rows, 4 a CTA of the build for 128
+        (
+            {"batch": 2, "heads": 20, "kv_heads": 5, "seq_k": 333, "head_dim": 136},
+            5,
+        ),  # 40 rows, 8: for 192
+        (
+            {"batch": 5, "heads": 12, "kv_heads": 3, "seq_k": 321, "head_dim": 80},
+            4,
+        ),  # 60 rows, 16: for 96
     ],
 )
 def test_a_combine_has_the_rows_of_its_build(problem: dict[str, int], ctas: int) -> None:

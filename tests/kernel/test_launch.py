@@ -27,7 +27,9 @@ SPLIT = AttentionProblem(heads=4, seq_q=1, seq_k=4096, head_dim=64, passes="fwd"
         (BOTH, "naive", {}),  # products of a matrix library, and no loop
     ],
 )
-def test_each_launch_has_its_role(problem: AttentionProblem, kernel: str, roles: dict[str, LaunchRole]) -> None:
+def test_each_launch_has_its_role(
+    problem: AttentionProblem, kernel: str, roles: dict[str, LaunchRole]
+) -> None:
     gpu = load_profile("a100")
     chain = plan(problem, resolve(kernel, problem, gpu))
     assert {n.name: n.role for n in chain.launches if n.role is not LaunchRole.OTHER} == roles

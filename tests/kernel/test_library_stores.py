@@ -20,7 +20,11 @@ HEADS = 300
 
 def stored(tensor: str, **values: Any) -> int:
     problem = AttentionProblem(**{"heads": HEADS, "dtype": "bf16", "mask": "causal", **values})
-    return int(count(plan(problem, resolve("fa2", problem, load_profile("h100")))).total("l2", "write", tensor=tensor))
+    return int(
+        count(plan(problem, resolve("fa2", problem, load_profile("h100")))).total(
+            "l2", "write", tensor=tensor
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,13 +32,18 @@ def stored(tensor: str, **values: Any) -> int:
     [
         ({"seq_q": 8, "head_dim": 128}, 68),  # one block of 64 keys, in a step that masks
         ({"seq_q": 88, "head_dim": 128}, 224),
-        ({"seq_q": 1000, "head_dim": 128}, (224 + sum(528 + 32 * n for n in (4, 6, 8, 10, 12, 14, 16))) / 8),
+        (
+            {"seq_q": 1000, "head_dim": 128},
+            (224 + sum(528 + 32 * n for n in (4, 6, 8, 10, 12, 14, 16))) / 8,
+        ),
         ({"seq_q": 100, "head_dim": 64}, 120),
         ({"seq_q": 128, "head_dim": 128}, 168),
         ({"seq_q": 100, "head_dim": 40}, 64),
     ],
 )
-def test_a_tile_of_few_keys_leaves_before_the_loops_stores(values: dict[str, Any], a_tile: float) -> None:
+def test_a_tile_of_few_keys_leaves_before_the_loops_stores(
+    values: dict[str, Any], a_tile: float
+) -> None:
     tiles = -(-values["seq_q"] // 128)
     assert stored("spill", **values) == pytest.approx(HEADS * tiles * 128 * a_tile, rel=1e-4)
 
@@ -63,9 +72,17 @@ def test_stores_of_calls_that_nothing_was_taken_from() -> None:
     """The fifth draws."""
     errors = []
     for gpu in ("h100", "h200"):
-        rows = [r for r in read(measurements(f"{gpu}_random_5.csv")) if r.implementation == "pytorch_flash"]
+        rows = [
+            r
+            for r in read(measurements(f"{gpu}_random_5.csv"))
+            if r.implementation == "pytorch_flash"
+        ]
         found = compare(rows, load_profile(gpu)).residuals
-        errors += [r.error for r in found if r.launch == "main" and r.quantity == "l2_write" and r.error is not None]
+        errors += [
+            r.error
+            for r in found
+            if r.launch == "main" and r.quantity == "l2_write" and r.error is not None
+        ]
     errors.sort()
     assert len(errors) == 59
     assert errors[29] < 0.003

@@ -56,7 +56,9 @@ def arrays_of(p: AttentionProblem, block: int, picks: int, seed: int) -> tuple[A
     """Inputs whose gates make the picks of `picks_of`, with the views that no launch makes, and the right results."""
     rng, scale, chosen = np.random.default_rng(seed), p.head_dim**-0.5, picks_of(p, block, picks)
     shape = (1, p.heads, p.seq_q, p.head_dim)
-    made = {name: 0.1 * rng.standard_normal(shape) for name in ("Q", "K")} | {"V": rng.standard_normal(shape)}
+    made = {name: 0.1 * rng.standard_normal(shape) for name in ("Q", "K")} | {
+        "V": rng.standard_normal(shape)
+    }
     for token, blocks in enumerate(chosen):
         made["K"][:, :, token, token // block % p.head_dim] += 1.0
         for n, one in enumerate(blocks):
@@ -77,14 +79,21 @@ def arrays_of(p: AttentionProblem, block: int, picks: int, seed: int) -> tuple[A
         for m, tokens in enumerate(rows):
             here, keys = slice(begin, begin + len(tokens)), slice(m * block, (m + 1) * block)
             output, lse = attend(q[tokens], k[keys], v[keys], scale)
-            for name, value in (("Q_sorted", q[tokens]), ("O_sorted", output), ("LSE_sorted", lse[:, None])):
+            for name, value in (
+                ("Q_sorted", q[tokens]),
+                ("O_sorted", output),
+                ("LSE_sorted", lse[:, None]),
+            ):
                 right[name][0, h, here] = value
             for token, o, one in zip(tokens, output, lse, strict=True):
                 number = chosen[token].index(m)
                 views["O_picked"][number, h, token], views["LSE_picked"][number, h, token] = o, one
             begin += len(tokens)
         for token, blocks in enumerate(chosen):
-            spans = [*((m * block, (m + 1) * block) for m in blocks), (token // block * block, token + 1)]
+            spans = [
+                *((m * block, (m + 1) * block) for m in blocks),
+                (token // block * block, token + 1),
+            ]
             seen = np.concatenate([np.arange(*span) for span in spans])
             right["O"][0, h, token] = attend(q[token : token + 1], k[seen], v[seen], scale)[0][0]
     first = {f"{name}_first": made[name][:, :, : before * block] for name in "KV"}
@@ -97,17 +106,23 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
     before = -(-p.seq_k // options.block) - 1
     arrays, right = arrays_of(p, options.block, min(options.top_k - 1, before), seed)
     shown = {
-        n: replace(t, role=Role.OUTPUT if n in right and n != "Q_sorted" else t.role) for n, t in chain.tensors.items()
+        n: replace(t, role=Role.OUTPUT if n in right and n != "Q_sorted" else t.role)
+        for n, t in chain.tensors.items()
     }
     done = execute(
-        p, made, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=replace(chain, tensors=shown)
+        p,
+        made,
+        {n: a for n, a in arrays.items() if n in chain.tensors},
+        chain=replace(chain, tensors=shown),
     )
     found = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
     for name, array in done.outputs.items():
         if name in right and not np.allclose(
             array.reshape(right[name].shape), right[name], atol=TOLERANCE[p.dtype] * 4
         ):
-            found.append(f"{name} is off by {np.abs(array.reshape(right[name].shape) - right[name]).max()}")
+            found.append(
+                f"{name} is off by {np.abs(array.reshape(right[name].shape) - right[name]).max()}"
+            )
     return found
 
 
@@ -141,7 +156,10 @@ def test_bytes_of_mixture_of_block_attention() -> None:
     assert picked.seq_lens == tuple(4096 * n for n in range(7, 0, -1))
     traffic, row, picks = count(plan(LONG, made)), 256, 4096 * 28
     assert traffic.total("l2", "write", launch="pick") == 16 * picks * row
-    assert traffic.total("l2", "read", launch="picked", tensor="K_block") == 16 * picks // 128 * 4096 * row
+    assert (
+        traffic.total("l2", "read", launch="picked", tensor="K_block")
+        == 16 * picks // 128 * 4096 * row
+    )
     assert traffic.total("l2", "write", launch="add_picked") == 16 * picks * 2 * row
 
 
@@ -149,7 +167,9 @@ def test_bytes_of_mixture_of_block_attention() -> None:
 def test_hbm_reads_are_more_than_the_compulsory_ones(method: Any) -> None:
     made = predict(LONG.with_(heads=2, kv_heads=2), "moba", "h200", method=method)
     read = made.traffic.total("hbm", "read")
-    assert made.hbm_bounds.compulsory_read == 3 * 2 * 32768 * 256 < read < made.hbm_bounds.no_l2_read
+    assert (
+        made.hbm_bounds.compulsory_read == 3 * 2 * 32768 * 256 < read < made.hbm_bounds.no_l2_read
+    )
     longer = LONG.with_(heads=2, kv_heads=2, seq_q=131072, seq_k=131072)
     assert 4 * made.flops < predict(longer, "moba", "h200", method="bounds").flops < 10 * made.flops
 

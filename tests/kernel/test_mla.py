@@ -29,7 +29,9 @@ from iosim.readers.formula.symbolic import derive
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-def kernel(tile: tuple[int, int] = (8, 6), *, options: dict[str, Any] | None = None, **changes: Any) -> Kernel:
+def kernel(
+    tile: tuple[int, int] = (8, 6), *, options: dict[str, Any] | None = None, **changes: Any
+) -> Kernel:
     return Kernel("mla", "mla", Tile(*tile), options=options_for("mla", options or {}), **changes)
 
 
@@ -64,12 +66,22 @@ OVERHEAD = Overhead("metadata", Mode.LOAD, per_tile=20, per_cta=4)
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
 @given(case=latent_cases(), seed=st.integers(0, 3))
-def test_readers_agree_and_compute_attention(case: tuple[AttentionProblem, Kernel], seed: int) -> None:
+def test_readers_agree_and_compute_attention(
+    case: tuple[AttentionProblem, Kernel], seed: int
+) -> None:
     assert disagreements(*case, seed=seed) == []
 
 
 CASE = AttentionProblem(
-    batch=2, heads=6, kv_heads=1, seq_q=2, seq_k=40, head_dim=18, head_dim_v=16, mask="causal", latent_kv=True
+    batch=2,
+    heads=6,
+    kv_heads=1,
+    seq_q=2,
+    seq_k=40,
+    head_dim=18,
+    head_dim_v=16,
+    mask="causal",
+    latent_kv=True,
 )
 DEEPSEEK = AttentionProblem(
     batch=128, heads=128, kv_heads=1, seq_q=1, seq_k=4096, head_dim=576, head_dim_v=512, dtype="bf16", mask="causal",
@@ -95,7 +107,9 @@ def test_the_latent_is_read_once_not_twice() -> None:
     twice = count(plan(plain, Kernel("flash", "flash", Tile(8, 10), packs_group=True)))
     assert twice.total("l2", "read", tensor="V") == 2 * 2 * 40 * 16 * 2
     apart = Kernel("f", "flash", Tile(8, 8))
-    latent, both = (bounds(p, plan(p, k), count(plan(p, k)), 0) for p, k in ((CASE, kernel()), (plain, apart)))
+    latent, both = (
+        bounds(p, plan(p, k), count(plan(p, k)), 0) for p, k in ((CASE, kernel()), (plain, apart))
+    )
     assert both.compulsory_read - latent.compulsory_read == 2 * 40 * 16 * 2
 
 
@@ -135,7 +149,9 @@ def test_traffic_of_a_decode_step() -> None:
     """128 sequences of 4,096 tokens: HBM reads each latent once, the two query blocks read it twice from L2."""
     made = predict(DEEPSEEK.with_(page_size=64), "flashmla", "h100-sxm", method="replay")
     latent = 128 * 4096 * 576 * 2
-    assert made.total("l2", "read") == 2 * latent + 128 * 128 * 576 * 2 + 2 * 128 * 8 * 32  # Q; 64 entries a tile
+    assert (
+        made.total("l2", "read") == 2 * latent + 128 * 128 * 576 * 2 + 2 * 128 * 8 * 32
+    )  # Q; 64 entries a tile
     read = made.traffic.total("hbm", "read", tensor="K")
     assert latent <= read <= 1.05 * latent
 
@@ -143,14 +159,18 @@ def test_traffic_of_a_decode_step() -> None:
 def test_any_tile_on_a_smaller_gpu() -> None:
     made = predict(DEEPSEEK.with_(batch=4), "mla", "a100", method="capacity")
     assert made.kernel.tile.stages == 1
-    by_hand = predict(DEEPSEEK, "mla", "l4", method="bounds", overrides=Overrides(tile=(16, 16), splits=2))
+    by_hand = predict(
+        DEEPSEEK, "mla", "l4", method="bounds", overrides=Overrides(tile=(16, 16), splits=2)
+    )
     assert by_hand.kernel.splits == 2
     assert [n.name for n in by_hand.chain.launches] == ["main", "combine"]
 
 
 def test_prefill_without_absorption_is_plain_attention() -> None:
     """128 heads of 192 columns in Q and K (128 and 64 rotary) and 128 in V: a head each, nothing shared."""
-    problem = AttentionProblem(heads=128, seq_q=2048, head_dim=192, head_dim_v=128, mask="causal", dtype="bf16")
+    problem = AttentionProblem(
+        heads=128, seq_q=2048, head_dim=192, head_dim_v=128, mask="causal", dtype="bf16"
+    )
     made = predict(problem, "fa3", "h100-sxm", method="capacity")
     assert made.hbm_bounds.compulsory_read == 128 * 2048 * (192 + 192 + 128) * 2
     assert made.kernel.packs_group is False
@@ -165,8 +185,14 @@ def test_formula() -> None:
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_sweeps_are_counts(mask: str) -> None:
     rng, n = np.random.default_rng(7), 60
-    values = {"seq_q": rng.integers(1, 9, n), "seq_k": rng.integers(1, 600, n), "heads": rng.integers(1, 200, n)}
-    problem = AttentionProblem(heads=128, kv_heads=1, seq_q=2, head_dim=576, head_dim_v=512, mask=mask, latent_kv=True)
+    values = {
+        "seq_q": rng.integers(1, 9, n),
+        "seq_k": rng.integers(1, 600, n),
+        "heads": rng.integers(1, 200, n),
+    }
+    problem = AttentionProblem(
+        heads=128, kv_heads=1, seq_q=2, head_dim=576, head_dim_v=512, mask=mask, latent_kv=True
+    )
     read, write, holds = on_arrays(problem, kernel((64, 64)), **values)
     assert holds.any()
     for i in np.flatnonzero(holds):
@@ -188,7 +214,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "told"), BAD)
-def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_told_in_one_line(
+    options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, ["predict", *options.split()], told)
 
 

@@ -42,7 +42,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return {name: folder / f"{name}.toml" for name in entry_names()}
 
 
-def own(tmp_path: Path, said: str = "", base: str = "flash", changes: Mapping[str, str] | None = None) -> Path:
+def own(
+    tmp_path: Path, said: str = "", base: str = "flash", changes: Mapping[str, str] | None = None
+) -> Path:
     """A file made of `base` whose table [kernel] says this, too."""
     text = new_file(base, "mine").replace("[kernel]\n", f"[kernel]\n{said}\n", 1)
     for old, new in (changes or {}).items():
@@ -83,10 +85,16 @@ def resolved(name: str, problem: AttentionProblem, gpu: str) -> Kernel | str:
 
 def nameless(kernel: Kernel) -> Kernel:
     after = kernel.followed_by and nameless(kernel.followed_by)
-    return replace(kernel, name="", notes=tuple(n.split(":", 1)[1] for n in kernel.notes), followed_by=after)
+    return replace(
+        kernel, name="", notes=tuple(n.split(":", 1)[1] for n in kernel.notes), followed_by=after
+    )
 
 
-@given(st.sampled_from(entry_names()), st.sampled_from(problems()), st.sampled_from(("a100", "h100", "b200", "l4")))
+@given(
+    st.sampled_from(entry_names()),
+    st.sampled_from(problems()),
+    st.sampled_from(("a100", "h100", "b200", "l4")),
+)
 def test_a_new_file_is_the_kernel_it_came_from(
     made: Mapping[str, Path], name: str, problem: AttentionProblem, gpu: str
 ) -> None:
@@ -95,7 +103,13 @@ def test_a_new_file_is_the_kernel_it_came_from(
 
 @pytest.mark.parametrize("name", ["fa2", "fa3"])
 def test_and_predicts_the_same(made: Mapping[str, Path], name: str) -> None:
-    asked: dict[str, Any] = {"heads": 4, "seq_len": 1000, "causal": True, "gpu": "h100", "passes": "fwd+bwd"}
+    asked: dict[str, Any] = {
+        "heads": 4,
+        "seq_len": 1000,
+        "causal": True,
+        "gpu": "h100",
+        "passes": "fwd+bwd",
+    }
     ours, theirs = (iosim.predict(kernel=kernel, **asked) for kernel in (str(made[name]), name))
     assert ours.time_s == theirs.time_s
     assert {(r.level, r.tensor, r.direction, r.launch): r.bytes for r in ours.traffic} == {
@@ -109,7 +123,11 @@ def test_every_new_file_is_whole_and_says_what_its_keys_mean(made: Mapping[str, 
         assert max(map(len, path.read_text(encoding="utf-8").splitlines())) < 1100
     rows = [(table, row) for name in entry_names() for table, data in entry(name).items() if isinstance(data, list)
             for row in data if isinstance(row, dict)]  # fmt: skip
-    assert all(catalog_file.MEANINGS.get(table, catalog_file.ROW)[key].means for table, row in rows for key in row)
+    assert all(
+        catalog_file.MEANINGS.get(table, catalog_file.ROW)[key].means
+        for table, row in rows
+        for key in row
+    )
     assert all(key.means for keys in catalog_file.MEANINGS.values() for key in keys.values())
 
 
@@ -124,7 +142,9 @@ def test_every_unsaid_value_is_what_holds_without_it(tmp_path: Path) -> None:
     assert resolve(str(own(tmp_path, "\n".join(lines))), problem, gpu) == plain
 
 
-def test_the_command_writes_a_file_that_check_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_file_that_check_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "mine.toml")
     assert main(["kernels", "new", "--from", "fa2", "--name", "mine", "--out", path]) == 0
     assert main(["kernels", "check", path]) == 0
@@ -149,7 +169,9 @@ WGMMA = 'matrix_unit = "wgmma"\nspecialisation = '
 
 def figures(path: Path, **more: Any) -> tuple[float, float, int]:
     """(seconds, bytes between SMs and L2, bytes of shared memory a CTA) on an H100."""
-    p = iosim.predict(kernel=str(path), gpu="h100", heads=16, seq_len=4096, method="capacity", **more)
+    p = iosim.predict(
+        kernel=str(path), gpu="h100", heads=16, seq_len=4096, method="capacity", **more
+    )
     return p.time_s, float(p.l2.read), int(p.chain.launches[0].resources.shared_memory_bytes or 0)
 
 
@@ -167,17 +189,27 @@ def figures(path: Path, **more: Any) -> tuple[float, float, int]:
         ("", "rereads_q = true", 1),
     ],
 )
-def test_what_a_file_says_tells_in_time_bytes_or_memory(tmp_path: Path, less: str, more: str, which: int) -> None:
+def test_what_a_file_says_tells_in_time_bytes_or_memory(
+    tmp_path: Path, less: str, more: str, which: int
+) -> None:
     tile = {"warps = 4": "warps = 12", "block_k = 128": "block_k = 64"}
-    values = [figures(own(tmp_path, said, changes=tile), head_dim=64)[which] for said in (less, more)]
+    values = [
+        figures(own(tmp_path, said, changes=tile), head_dim=64)[which] for said in (less, more)
+    ]
     assert values[0] < values[1]
 
 
 def test_a_cluster_sections_and_a_persistent_grid_are_taken(tmp_path: Path) -> None:
     said = "cluster = 2\nsection_heads = 4\npersistent_ctas_per_sm = 2"
     changes = {"min_cc = 50": "min_cc = 90", 'scheduler = "static"': 'scheduler = "persistent"'}
-    kernel = resolve(str(own(tmp_path, said, changes=changes)), AttentionProblem(seq_q=512), load_profile("h100"))
-    assert (kernel.schedule.cluster, kernel.schedule.section_heads, kernel.persistent_ctas) == (2, 4, 264)
+    kernel = resolve(
+        str(own(tmp_path, said, changes=changes)), AttentionProblem(seq_q=512), load_profile("h100")
+    )
+    assert (kernel.schedule.cluster, kernel.schedule.section_heads, kernel.persistent_ctas) == (
+        2,
+        4,
+        264,
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +246,9 @@ def test_words_for_the_unit_stand_for_what_the_catalog_says(tmp_path: Path) -> N
         ('"tcgen05"\nspecialisation = "ping-pong"', MatrixUnit.TCGEN05),
     ):
         path = own(tmp_path, f"matrix_unit = {said}")
-        assert resolve(str(path), AttentionProblem(seq_q=64), load_profile("h100")).matrix_unit is unit
+        assert (
+            resolve(str(path), AttentionProblem(seq_q=64), load_profile("h100")).matrix_unit is unit
+        )
         path.unlink()
 
 
@@ -238,24 +272,42 @@ FAR = {("hbm_read", 65_536): 0.361, ("seconds", 65_536): 0.105, ("seconds", 4096
 def test_foreign_kernels_meet_their_counters(rows: list[Any]) -> None:
     assert len(rows) == 8
     for row in rows:
-        for name, most in (("l2_read", 0.001), ("l2_write", 0.001), ("hbm_read", 0.05), ("seconds", 0.10)):
-            assert abs(row.error[name]) <= FAR.get((name, row.problem.seq_q), most), (row.implementation, name)
+        for name, most in (
+            ("l2_read", 0.001),
+            ("l2_write", 0.001),
+            ("hbm_read", 0.05),
+            ("seconds", 0.10),
+        ):
+            assert abs(row.error[name]) <= FAR.get((name, row.problem.seq_q), most), (
+                row.implementation,
+                name,
+            )
 
 
 def test_the_page_of_foreign_kernels_is_what_is_predicted(foreign: Any, rows: list[Any]) -> None:
     assert foreign.page(rows) == foreign.PLACE.read_text(encoding="utf-8")
 
 
-EXAMPLES = sorted(path for path in (ROOT / "examples" / "kernels").glob("*.toml") if path.stem != "cases")
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples" / "kernels").glob("*.toml") if path.stem != "cases"
+)
 """Kernel files: `cases.toml` says how the kernels of plain.cu and plain.py are launched."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_a_shipped_example_is_shown_as_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shipped_example_is_shown_as_it_says(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check_file(str(path)) == []
     assert main(["kernels", "show", str(path)]) == 0
     text = capsys.readouterr().out
-    for word in ("matrix unit", "wgmma", "stages", "writes lse", "128x128" if "mosaic" in path.stem else "128x64"):
+    for word in (
+        "matrix unit",
+        "wgmma",
+        "stages",
+        "writes lse",
+        "128x128" if "mosaic" in path.stem else "128x64",
+    ):
         assert word in text
 
 

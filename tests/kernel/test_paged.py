@@ -45,7 +45,9 @@ def kernel(tile: tuple[int, int] = (8, 6), *, append: bool = False, **changes: A
 @st.composite
 def paged_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     """Any page size beside any tile, splits, packed groups, an append where the queries are keys."""
-    problem = draw(problems("flash", "fwd")).with_(page_size=draw(st.sampled_from((1, 2, 3, 4, 6, 8, 16, 24, 64))))
+    problem = draw(problems("flash", "fwd")).with_(
+        page_size=draw(st.sampled_from((1, 2, 3, 4, 6, 8, 16, 24, 64)))
+    )
     tile = draw(tiles(problem))
     blocks = -(-problem.seq_k // tile.block_k)
     append = problem.seq_q <= problem.seq_k and draw(st.booleans())
@@ -57,7 +59,9 @@ def paged_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
 @given(case=paged_cases(), seed=st.integers(0, 3))
-def test_readers_agree_on_pages_in_any_order(case: tuple[AttentionProblem, Kernel], seed: int) -> None:
+def test_readers_agree_on_pages_in_any_order(
+    case: tuple[AttentionProblem, Kernel], seed: int
+) -> None:
     assert disagreements(*case, seed=seed) == []
 
 
@@ -67,12 +71,16 @@ def test_pages_change_no_byte_but_the_table(case: tuple[AttentionProblem, Kernel
     """With rows of whole sectors, or pages of whole sectors, K and V move what they move in one piece."""
     problem, made = case
     problem = problem.with_(head_dim=16, head_dim_v=32, dtype="fp16", output=None)
-    apart, together = (count(plan(p, made)).tensors("l2") for p in (problem, problem.with_(page_size=None)))
+    apart, together = (
+        count(plan(p, made)).tensors("l2") for p in (problem, problem.with_(page_size=None))
+    )
     slots = ("slot_mapping", "read")
     assert {k: v for k, v in apart.items() if k != (TABLE, "read") and k != slots} == together
 
 
-CASE = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=3, seq_k=50, head_dim=16, mask="causal", page_size=16)
+CASE = AttentionProblem(
+    batch=2, heads=4, kv_heads=2, seq_q=3, seq_k=50, head_dim=16, mask="causal", page_size=16
+)
 
 
 def table_bytes(problem: AttentionProblem, made: Kernel) -> int:
@@ -95,8 +103,12 @@ def test_a_work_tile_reads_each_sector_of_its_entries_once() -> None:
 def test_rows_before_the_diagonal_are_looked_up_by_the_block() -> None:
     """Causal, 8 queries against 16 keys, tiles of 4 x 4: queries 0 to 3 visit keys 0 to 11, queries 4 to 7 all 16."""
     problem = AttentionProblem(seq_q=8, seq_k=16, head_dim=16, mask="causal", page_size=1)
-    assert table_bytes(problem, kernel((4, 4))) == (2 + 2) * 32  # 12 entries are 48 bytes, 16 are 64
-    assert table_bytes(problem, kernel((4, 16))) == (2 + 2) * 32  # one key block: all 16 rows are looked up
+    assert (
+        table_bytes(problem, kernel((4, 4))) == (2 + 2) * 32
+    )  # 12 entries are 48 bytes, 16 are 64
+    assert (
+        table_bytes(problem, kernel((4, 16))) == (2 + 2) * 32
+    )  # one key block: all 16 rows are looked up
     assert table_bytes(problem.with_(seq_k=8, offset=0), kernel((4, 4))) == (1 + 1) * 32
 
 
@@ -106,12 +118,21 @@ def test_rows_before_the_diagonal_are_looked_up_by_the_block() -> None:
     page=st.integers(1, 40), splits=st.integers(1, 9), pack=st.sampled_from((1, 3, 4)), data=st.data(),
 )  # fmt: skip
 def test_sums_of_sectors_in_closed_form(
-    rows: int, keys: int, block_q: int, block_k: int, page: int, splits: int, pack: int, data: st.DataObject
+    rows: int,
+    keys: int,
+    block_q: int,
+    block_k: int,
+    page: int,
+    splits: int,
+    pack: int,
+    data: st.DataObject,
 ) -> None:
     left, right = (data.draw(st.none() | st.integers(0, 2000)) for _ in range(2))
     mask = IntervalMask(left, right, data.draw(st.integers(-3000, 3000)))
     blocks = -(-keys // block_k)
-    domain = Domain(1, 1, rows * pack, keys, block_q, block_k, mask, pack=pack, splits=min(splits, blocks))
+    domain = Domain(
+        1, 1, rows * pack, keys, block_q, block_k, mask, pack=pack, splits=min(splits, blocks)
+    )
     table = Tensor(TABLE, 1, 1, -(-keys // page), 1, 4, Role.INPUT, keys_per_row=page)
     access = Access(TABLE, Mode.LOAD, Rows.KEY, Per.PAIR)
     assert access_bytes(domain, table, access) == 32 * BlockSums(domain).sectors(8 * page)
@@ -131,7 +152,13 @@ def predicted(row: dict[str, str]) -> Prediction:
         batch=int(row["batch"]), heads=int(row["heads"]), kv_heads=int(row["kv_heads"]), seq_q=1,
         seq_k=int(row["seq_k"]), head_dim=int(row["head_dim"]), dtype=row["dtype"], page_size=int(row["page_size"]),
     )  # fmt: skip
-    by_hand = Overrides(tile=(16, int(row["block_k"])), warps=4, stages=2, splits=int(row["splits"]), pack_group=True)
+    by_hand = Overrides(
+        tile=(16, int(row["block_k"])),
+        warps=4,
+        stages=2,
+        splits=int(row["splits"]),
+        pack_group=True,
+    )
     return predict(problem, "flash", "h200-sxm", overrides=by_hand)
 
 
@@ -157,12 +184,19 @@ def test_compulsory_bytes_and_capacity() -> None:
     assert found.compulsory_read == rows * (16 + 16) * 2 + 2 * 4 * 3 * 16 * 2 + table
     # 4 pages of 16 tokens hold 64 rows where 50 are used
     unused = 2 * 2 * 14 * (16 + 16) * 2
-    assert memory(chain)["peak"] == memory(plan(CASE.with_(page_size=None), kernel()))["peak"] + table + unused
-    assert chain.notes == (f"cache: 8 pages of 16 tokens, {unused:,} bytes of the last pages unused",)
+    assert (
+        memory(chain)["peak"]
+        == memory(plan(CASE.with_(page_size=None), kernel()))["peak"] + table + unused
+    )
+    assert chain.notes == (
+        f"cache: 8 pages of 16 tokens, {unused:,} bytes of the last pages unused",
+    )
 
 
 def test_rows_that_are_no_whole_sectors_cost_whole_sectors_where_pages_are_none_either() -> None:
-    problem = AttentionProblem(seq_q=1, seq_k=64, head_dim=10, page_size=8)  # a page is 8 x 20 = 160 bytes: 5 sectors
+    problem = AttentionProblem(
+        seq_q=1, seq_k=64, head_dim=10, page_size=8
+    )  # a page is 8 x 20 = 160 bytes: 5 sectors
     assert count(plan(problem, kernel((1, 8)))).total("l2", "read", tensor="K") == 64 * 20
     ragged = problem.with_(page_size=4)  # 80 bytes are no whole sectors: 32 bytes a row
     assert count(plan(ragged, kernel((1, 8)))).total("l2", "read", tensor="K") == 64 * 32
@@ -184,7 +218,9 @@ def test_keys_cannot_be_found_without_the_table() -> None:
 
 def test_a_wrong_table_is_not_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that ignores the table reads another sequence's pages."""
-    monkeypatch.setattr("executor.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row))
+    monkeypatch.setattr(
+        "executor.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row)
+    )
     assert any("off by" in text for text in disagreements(CASE, kernel()))
 
 
@@ -196,7 +232,9 @@ def test_appended_tokens() -> None:
     moved = count(plan(CASE, kernel(append=True)))
     new = 2 * 3 * 2 * 16 * 2  # sequences x tokens x key/value heads x columns x bytes
     assert moved.total("l2", "write", launch="append") == 2 * new
-    assert moved.total("l2", "read", launch="append") == 2 * new + 2 * 3 * 32  # a slot is read as one sector a token
+    assert (
+        moved.total("l2", "read", launch="append") == 2 * new + 2 * 3 * 32
+    )  # a slot is read as one sector a token
     without_pages = count(plan(CASE.with_(page_size=None), kernel(append=True)))
     assert without_pages.total("l2", "read", launch="append") == 2 * new
 
@@ -206,10 +244,16 @@ def test_a_formula_with_pages() -> None:
     assert made.numbers().tensors("l2") == count(plan(CASE, kernel((4, 8)))).tensors("l2")
 
 
-@pytest.mark.parametrize(("name", "gpu", "page"), [("fa2", "a100", 256), ("fa3", "h200", 16), ("flash", "l4", 16)])
+@pytest.mark.parametrize(
+    ("name", "gpu", "page"), [("fa2", "a100", 256), ("fa3", "h200", 16), ("flash", "l4", 16)]
+)
 def test_a_replay_reads_each_page_and_the_table_once(name: str, gpu: str, page: int) -> None:
-    heads = 8 if name == "flash" else 32  # flash does not pack a group's heads: they would read the table again
-    problem = AttentionProblem(batch=4, heads=heads, kv_heads=8, seq_q=1, seq_k=8200, head_dim=128, page_size=page)
+    heads = (
+        8 if name == "flash" else 32
+    )  # flash does not pack a group's heads: they would read the table again
+    problem = AttentionProblem(
+        batch=4, heads=heads, kv_heads=8, seq_q=1, seq_k=8200, head_dim=128, page_size=page
+    )
     made = predict(problem, name, gpu, method="replay")
     table = 4 * -(-8200 // page) * 4
     assert made.traffic.total("hbm", "read", tensor=TABLE) == table
@@ -218,7 +262,18 @@ def test_a_replay_reads_each_page_and_the_table_once(name: str, gpu: str, page: 
 
 
 def test_prefix_is_a_longer_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["predict", "--kernel", "flash", "--causal", "--seq-len", "256", "--method", "bounds", "--format", "csv"]
+    common = [
+        "predict",
+        "--kernel",
+        "flash",
+        "--causal",
+        "--seq-len",
+        "256",
+        "--method",
+        "bounds",
+        "--format",
+        "csv",
+    ]
     assert main([*common, "--prefix", "1k"]) == 0
     by_prefix = capsys.readouterr().out
     assert main([*common, "--seq-len-k", "1280"]) == 0
@@ -230,19 +285,27 @@ def test_prefix_is_a_longer_cache(capsys: pytest.CaptureFixture[str]) -> None:
 
 BAD = [
     ("--kernel fa2 --page-size 16", "multiples of 256"),
-    ("--kernel flashmla --gpu h100 --latent-kv --head-dim 576 --head-dim-v 512 --page-size 16", "accepted: 64"),
+    (
+        "--kernel flashmla --gpu h100 --latent-kv --head-dim 576 --head-dim-v 512 --page-size 16",
+        "accepted: 64",
+    ),
     ("--kernel cudnn --gpu h200 --page-size 16", "--page-size 16: kernel cudnn does not take it"),
     ("--kernel naive --page-size 16", "--page-size 16: kernel naive does not take it"),
     ("--kernel flash --page-size 0", "--page-size 0 is out of range"),
     ("--kernel flash --page-size 16 --pass bwd", "contradicts --pass 'bwd'"),
     ("--kernel flash --prefix 4 --seq-len-k 9", "--prefix 4 contradicts --seq-len-k 9"),
-    ("--kernel flash --append-kv --seq-len 9 --seq-len-k 4", "--append-kv with 9 new tokens and 4 keys"),
+    (
+        "--kernel flash --append-kv --seq-len 9 --seq-len-k 4",
+        "--append-kv with 9 new tokens and 4 keys",
+    ),
     ("--kernel naive --append-kv", "--append-kv: kernel naive has no cache"),
 ]
 
 
 @pytest.mark.parametrize(("options", "told"), BAD)
-def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_told_in_one_line(
+    options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, ["predict", *options.split()], told)
 
 

@@ -32,12 +32,20 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def nsa(blocks: int = 2, window: int = 5, tile: tuple[int, int] = (3, 4)) -> Kernel:
-    return Kernel("sparse", "nsa", Tile(*tile), options=options_for("nsa", {"blocks": blocks, "window": window}))
+    return Kernel(
+        "sparse",
+        "nsa",
+        Tile(*tile),
+        options=options_for("nsa", {"blocks": blocks, "window": window}),
+    )
 
 
 def arrays_of(p: AttentionProblem, seed: int = 0) -> Arrays:
     rng, arrays = np.random.default_rng(seed + 100), random_arrays(p, seed)
-    gates = {f"g_{n}": round_to(rng.random((p.batch, p.heads, p.seq_q)), p.dtype) for n in ("slc", "cmp", "swa")}
+    gates = {
+        f"g_{n}": round_to(rng.random((p.batch, p.heads, p.seq_q)), p.dtype)
+        for n in ("slc", "cmp", "swa")
+    }
     return {name: np.asarray(array, dtype=np.float64) for name, array in (arrays | gates).items()}
 
 
@@ -49,19 +57,26 @@ def softmax(scores: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nd
     return (weights / weights.sum(axis=1, keepdims=True)) @ values
 
 
-def attended(p: AttentionProblem, made: Kernel, a: Arrays, lists: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def attended(
+    p: AttentionProblem, made: Kernel, a: Arrays, lists: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """O by dense softmax over what each query sees, with the picks that the launches made."""
     block, window = made.tile.block_k, made.options.window  # type: ignore[union-attr]
     out = np.zeros((p.batch, p.heads, p.seq_q, p.head_dim_v))
     for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
         rows = slice(h * p.group, (h + 1) * p.group)
         q, k, v = a["Q"][b, rows, t] / p.head_dim**0.5, a["K"][b, h], a["V"][b, h]
-        means = [round_to(x.reshape(-1, block, x.shape[1]).mean(axis=1), p.dtype)[: (t + 1) // block] for x in (k, v)]
+        means = [
+            round_to(x.reshape(-1, block, x.shape[1]).mean(axis=1), p.dtype)[: (t + 1) // block]
+            for x in (k, v)
+        ]
         picks = lists[b, h, t][lists[b, h, t] >= 0].astype(int)
         assert len(picks) == min(lists.shape[3], t // block + 1)
         assert t // block in picks
         keys = np.concatenate([np.arange(n * block, (n + 1) * block) for n in picks])
-        parts = {"slc": keys[keys <= t]} | ({"swa": np.arange(max(0, t + 1 - window), t + 1)} if window else {})
+        parts = {"slc": keys[keys <= t]} | (
+            {"swa": np.arange(max(0, t + 1 - window), t + 1)} if window else {}
+        )
         summed = a["g_cmp"][b, rows, t, None] * softmax(q @ means[0].T, means[1])
         for name, seen in parts.items():
             summed += a[f"g_{name}"][b, rows, t, None] * softmax(q @ k[seen].T, v[seen])
@@ -75,7 +90,11 @@ def best(p: AttentionProblem, made: Kernel, a: Arrays, b: int, h: int, t: int) -
     means = round_to(a["K"][b, h].reshape(-1, block, p.head_dim).mean(axis=1), p.dtype)
     scores = a["Q"][b, h * p.group : (h + 1) * p.group, t] @ means.T / p.head_dim**0.5
     whole = scores[:, : (t + 1) // block]
-    lse = np.log(np.exp(whole).sum(axis=1, keepdims=True)) if whole.shape[1] else np.zeros((p.group, 1))
+    lse = (
+        np.log(np.exp(whole).sum(axis=1, keepdims=True))
+        if whole.shape[1]
+        else np.zeros((p.group, 1))
+    )
     shares = np.exp(scores[:, :own] - lse).sum(axis=0)
     rest = made.options.blocks - 1  # type: ignore[union-attr]
     return sorted([*np.argsort(-shares, kind="stable")[:rest].tolist(), own])
@@ -84,7 +103,10 @@ def best(p: AttentionProblem, made: Kernel, a: Arrays, b: int, h: int, t: int) -
 def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None) -> list[str]:
     chain = plan(p, made) if chain is None else chain
     arrays = {n: a for n, a in arrays_of(p, seed).items() if n in chain.tensors}
-    told = replace(chain, tensors={**chain.tensors, "indices": replace(chain.tensors["indices"], role=Role.OUTPUT)})
+    told = replace(
+        chain,
+        tensors={**chain.tensors, "indices": replace(chain.tensors["indices"], role=Role.OUTPUT)},
+    )
     done = execute(p, made, arrays, chain=told)
     found = bytes_apart(chain, done.traffic)
     lists = done.outputs["indices"]
@@ -95,7 +117,9 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = 
     return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
 
 
-SMALL = AttentionProblem(heads=16, kv_heads=1, seq_q=20, head_dim=8, head_dim_v=4, mask="causal", dtype="bf16")
+SMALL = AttentionProblem(
+    heads=16, kv_heads=1, seq_q=20, head_dim=8, head_dim_v=4, mask="causal", dtype="bf16"
+)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,7 +128,15 @@ SMALL = AttentionProblem(heads=16, kv_heads=1, seq_q=20, head_dim=8, head_dim_v=
     st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
 )  # fmt: skip
 def test_readers_agree_and_compute_native_sparse_attention(
-    batch: int, kv_heads: int, there: int, block: int, blocks: int, window: int, rows: int, dtype: str, seed: int
+    batch: int,
+    kv_heads: int,
+    there: int,
+    block: int,
+    blocks: int,
+    window: int,
+    rows: int,
+    dtype: str,
+    seed: int,
 ) -> None:
     problem = SMALL.with_(
         batch=batch,
@@ -125,7 +157,9 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
     picked = BlockPicks(None, 0, 0, block=block).pairs(p.seq_q, made.options.blocks)  # type: ignore[union-attr]
     lists = np.full((p.seq_q, made.options.blocks), -1)  # type: ignore[union-attr]
     for t in range(p.seq_q):
-        lists[t, : np.diff(picked.indptr)[t]] = picked.indices[picked.indptr[t] : picked.indptr[t + 1]]
+        lists[t, : np.diff(picked.indptr)[t]] = picked.indices[
+            picked.indptr[t] : picked.indptr[t + 1]
+        ]
     mask = np.zeros((p.seq_q, p.seq_k // block))
     mask[picked.rows, picked.indices] = 1
     whole = (np.arange(p.seq_k // block)[None, :] + 1) * block <= token + 1
@@ -136,12 +170,18 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
     }
     every = (p.batch, p.kv_heads)
     columns = np.broadcast_to(mask.T[:, None, None], (mask.shape[1], *every, p.seq_q))
-    saved: Arrays = {"indices": np.broadcast_to(lists, (*every, *lists.shape)), "mask_columns": columns}
+    saved: Arrays = {
+        "indices": np.broadcast_to(lists, (*every, *lists.shape)),
+        "mask_columns": columns,
+    }
     right: Arrays = {name: np.zeros(a[name[1]].shape) for name in ("dQ", "dK", "dV")}
     for name, kept in seen.items() if window else list(seen.items())[:2]:
         k, v = a["K"], a["V"]
         if name == "cmp":
-            k, v = (round_to(x.reshape(*every, -1, block, x.shape[3]).mean(axis=3), p.dtype) for x in (k, v))
+            k, v = (
+                round_to(x.reshape(*every, -1, block, x.shape[3]).mean(axis=3), p.dtype)
+                for x in (k, v)
+            )
             saved |= {"K_cmp": k, "V_cmp": v}
         k, v = (np.repeat(x, p.group, axis=1) for x in (k, v))
         scores = np.where(kept, np.einsum("bhid,bhjd->bhij", a["Q"], k) / p.head_dim**0.5, -np.inf)
@@ -149,10 +189,17 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
         shares = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
         o, d_o = shares @ v, round_to(a["dO"] * a[f"g_{name}"][..., None], p.dtype)
         saved |= {f"O_{name}": round_to(o, p.dtype), f"LSE_{name}": lse}
-        ds = shares * (d_o @ v.swapaxes(2, 3) - (d_o * o).sum(axis=-1, keepdims=True)) / p.head_dim**0.5
+        ds = (
+            shares
+            * (d_o @ v.swapaxes(2, 3) - (d_o * o).sum(axis=-1, keepdims=True))
+            / p.head_dim**0.5
+        )
         right[f"dg_{name}"] = (a["dO"] * o).sum(axis=-1)
         right["dQ"] += ds @ k
-        for to, of_heads in (("dK", ds.swapaxes(2, 3) @ a["Q"]), ("dV", shares.swapaxes(2, 3) @ d_o)):
+        for to, of_heads in (
+            ("dK", ds.swapaxes(2, 3) @ a["Q"]),
+            ("dV", shares.swapaxes(2, 3) @ d_o),
+        ):
             of_keys = of_heads.reshape(*every, p.group, *of_heads.shape[2:]).sum(axis=2)
             right[to] += np.repeat(of_keys / block, block, axis=2) if name == "cmp" else of_keys
     return a | saved, right
@@ -163,11 +210,17 @@ def wrong_gradients(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[st
     chain, (arrays, right) = plan(p, made), differentiated(p, made, seed)
     done = execute(p, made, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=chain)
     found = bytes_apart(chain, done.traffic)
-    found += [told for told in wrong_bytes(chain, lower(chain, spill_slots=8)) if LISTS not in told]  # an entry a step
+    found += [
+        told for told in wrong_bytes(chain, lower(chain, spill_slots=8)) if LISTS not in told
+    ]  # an entry a step
     assert {t.name for t in chain.role(Role.OUTPUT)} == right.keys()
     for name, array in right.items():
-        error = np.abs(done.outputs[name].reshape(array.shape) - array).max() / max(1.0, np.abs(array).max())
-        found += [f"{name} is off by {error}"] if error > TOLERANCE[p.dtype] * GRADIENT_FACTOR else []
+        error = np.abs(done.outputs[name].reshape(array.shape) - array).max() / max(
+            1.0, np.abs(array).max()
+        )
+        found += (
+            [f"{name} is off by {error}"] if error > TOLERANCE[p.dtype] * GRADIENT_FACTOR else []
+        )
     return found
 
 
@@ -177,7 +230,15 @@ def wrong_gradients(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[st
     st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
 )  # fmt: skip
 def test_readers_agree_on_the_backward_and_it_computes_gradients(
-    batch: int, kv_heads: int, there: int, block: int, blocks: int, window: int, rows: int, dtype: str, seed: int
+    batch: int,
+    kv_heads: int,
+    there: int,
+    block: int,
+    blocks: int,
+    window: int,
+    rows: int,
+    dtype: str,
+    seed: int,
 ) -> None:
     tokens = {"seq_q": there * block, "seq_k": there * block, "dtype": dtype, "output": dtype}
     problem = SMALL.with_(batch=batch, heads=16 * kv_heads, kv_heads=kv_heads, **tokens)
@@ -195,9 +256,12 @@ def test_a_launch_without_one_of_its_loads_computes_nothing(passes: str) -> None
             if access.mode is Mode.LOAD:
                 fewer = tuple(a for a in launch.accesses if a is not access)
                 with pytest.raises(
-                    ExecutionError, match=f"{access.tensor.removesuffix('_swa')}|StopIteration|of range"
+                    ExecutionError,
+                    match=f"{access.tensor.removesuffix('_swa')}|StopIteration|of range",
                 ):
-                    execute(problem, nsa(), arrays, chain=altered(chain, launch.name, accesses=fewer))
+                    execute(
+                        problem, nsa(), arrays, chain=altered(chain, launch.name, accesses=fewer)
+                    )
 
 
 LONG = AttentionProblem(heads=64, kv_heads=4, seq_q=8192, head_dim=128, mask="causal", dtype="bf16")
@@ -223,13 +287,25 @@ def test_bytes_of_its_backward() -> None:
     picks = sum(min(t // 64 + 1, 16) for t in range(8192))
     # a token's 16 rows of Q and of dO, by the CTA of each block that it picked
     assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="Q") == heads * picks * 16 * row
-    assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="dO_slc") == heads * picks * 16 * row
+    assert (
+        traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="dO_slc")
+        == heads * picks * 16 * row
+    )
     # a sector for each token from a block's first one on, half of all in the mean
-    assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="mask_columns") == heads * blocks * 8192 * 32 // 2
+    assert (
+        traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="mask_columns")
+        == heads * blocks * 8192 * 32 // 2
+    )
     # 64 means a CTA: two CTAs a head, the second of which begins at token 4,096
-    assert traffic.total("l2", "read", launch="bwd.dkv_cmp", tensor="Q") == heads * (8192 + 4096) * 16 * row
+    assert (
+        traffic.total("l2", "read", launch="bwd.dkv_cmp", tensor="Q")
+        == heads * (8192 + 4096) * 16 * row
+    )
     assert traffic.total("l2", "write", launch="bwd.swa_main", tensor="dK_swa_heads") == 0
-    both = plan(LONG.with_(passes="fwd+bwd"), resolve("nsa", LONG.with_(passes="fwd+bwd"), load_profile("h200")))
+    both = plan(
+        LONG.with_(passes="fwd+bwd"),
+        resolve("nsa", LONG.with_(passes="fwd+bwd"), load_profile("h200")),
+    )
     assert both.tensors["O_slc"].role is Role.TEMP
     assert len(both.launches) == 9 + len(chain.launches)
 
@@ -260,7 +336,9 @@ def test_it_says_what_it_does_not_take() -> None:
             plan(problem, resolve("nsa", problem, h200))
 
 
-def test_it_is_compared_beside_a_kernel_that_takes_any_heads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_compared_beside_a_kernel_that_takes_any_heads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     asked = "compare --gpu h200 --kernel fa3,nsa --heads 32 --kv-heads 2 --seq-len 1k --head-dim 64 --causal"
     assert main([*asked.split(), "--dtype", "bf16", "--method", "bounds"]) == 0
     assert "nsa" in capsys.readouterr().out

@@ -52,7 +52,9 @@ def test_shared_memory_limits_where_registers_do_not() -> None:
 
 def test_persistent_launch_has_as_many_slots_as_ctas() -> None:
     schedule = Schedule(scheduler=Scheduler.PERSISTENT)
-    found = residency(main(Tile(128, 64, 4), schedule=schedule, persistent_ctas=132), load_profile("h200"))
+    found = residency(
+        main(Tile(128, 64, 4), schedule=schedule, persistent_ctas=132), load_profile("h200")
+    )
     assert found.slots == 132
     assert found.waves == 1024 / 132
 
@@ -64,7 +66,11 @@ def test_what_fits_nowhere_says_why() -> None:
     assert found.occupancy.reason == "needs 163,840 bytes of shared memory, sm_89 allows 101,376"
 
 
-@given(st.sampled_from([16, 32, 64, 128]), st.sampled_from([16, 32, 64, 128]), st.sampled_from([1, 2, 4, 8]))
+@given(
+    st.sampled_from([16, 32, 64, 128]),
+    st.sampled_from([16, 32, 64, 128]),
+    st.sampled_from([1, 2, 4, 8]),
+)
 def test_more_warps_need_no_more_registers_each(block_q: int, block_k: int, warps: int) -> None:
     few = needed_registers(main(Tile(block_q, block_k, warps)))
     many = needed_registers(main(Tile(block_q, block_k, 2 * warps)))

@@ -29,7 +29,9 @@ TENSOR = 2 * 1024 * 128
 
 
 def problem(**values: Any) -> AttentionProblem:
-    return AttentionProblem(**({"heads": 2, "seq_q": 1024, "head_dim": 128, "dtype": "fp16"} | values))
+    return AttentionProblem(
+        **({"heads": 2, "seq_q": 1024, "head_dim": 128, "dtype": "fp16"} | values)
+    )
 
 
 def chain(gpu: str, asked: AttentionProblem) -> Chain:
@@ -92,14 +94,18 @@ def test_passes_where_v_becomes_fp8_transpose_it_first_and_read_its_columns_twic
         assert found["transpose_V"] == (two, two)
         assert found["quantise_V"] == (2 * two, TENSOR)
         assert found["main"] == (TENSOR + blocks * 2 * TENSOR, two)
-    assert "smooth_K" not in moved("rtx-5090", problem())  # its quantisation of K subtracts the mean
+    assert "smooth_K" not in moved(
+        "rtx-5090", problem()
+    )  # its quantisation of K subtracts the mean
 
 
 @pytest.mark.parametrize(
     ("gpu", "q", "k"),
     [("a100", 256, 64), ("rtx-3090", 8, 16), ("h100", 512, 32), ("rtx-5090", 32, 16)],
 )
-def test_a_scale_belongs_to_the_rows_of_a_thread_a_warp_or_a_block(gpu: str, q: int, k: int) -> None:
+def test_a_scale_belongs_to_the_rows_of_a_thread_a_warp_or_a_block(
+    gpu: str, q: int, k: int
+) -> None:
     """Of a head: programs that quantise, a scale each, a sector each; the main launch reads those of its tile."""
     found = count(chain(gpu, problem()))
     assert found.total("l2", "write", launch="quantise_Q", tensor="Q_scale") == 2 * q * 32
@@ -109,7 +115,9 @@ def test_a_scale_belongs_to_the_rows_of_a_thread_a_warp_or_a_block(gpu: str, q: 
     read = max(32, q // tiles * 4)
     assert found.total("l2", "read", launch="main", tensor="Q_scale") == 2 * tiles * read
     if gpu in ("h100", "rtx-5090"):
-        assert found.total("l2", "read", launch="main", tensor="V_scale") == 2 * tiles * 128 * 4  # a column each
+        assert (
+            found.total("l2", "read", launch="main", tensor="V_scale") == 2 * tiles * 128 * 4
+        )  # a column each
 
 
 def test_products_of_two_types_take_the_mean_of_their_times() -> None:
@@ -132,7 +140,9 @@ def test_passes_cost_most_of_what_they_save_at_short_lengths() -> None:
         ratio = {}
         for tokens in (512, 16384):
             asked = problem(heads=32, seq_q=tokens)
-            fa2, sage = (predict(asked, k, gpu, method="bounds").time.total_s for k in ("fa2", "sage"))
+            fa2, sage = (
+                predict(asked, k, gpu, method="bounds").time.total_s for k in ("fa2", "sage")
+            )
             ratio[tokens] = fa2 / sage
         assert ratio[512] < 1 < ratio[16384]
 

@@ -28,7 +28,13 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def asked(**values: Any) -> AttentionProblem:
-    shape: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "mask": "causal"}
+    shape: dict[str, Any] = {
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "mask": "causal",
+    }
     return AttentionProblem(**(shape | {"page_size": 64} | values))
 
 
@@ -42,25 +48,39 @@ def kernel(name: str, gpu: str, problem: AttentionProblem) -> Kernel:
         ({"seq_q": 4096}, "16x32", 1, True),
         ({"seq_q": 4096, "kv_heads": 32}, "16x32", 1, False),
         ({"seq_q": 4096, "heads": 24}, "15x32", 1, True),  # groups of 3: 5 tokens of the 16 rows
-        ({"seq_q": 4096, "heads": 192}, "24x32", 1, True),  # groups of 24: the next power of two, one token
+        (
+            {"seq_q": 4096, "heads": 192},
+            "24x32",
+            1,
+            True,
+        ),  # groups of 24: the next power of two, one token
         ({"seq_q": 4096, "heads": 512}, "64x32", 1, True),
         ({"seq_k": 8192}, "16x16", 16, True),
         ({"seq_k": 8192, "batch": 16}, "16x16", 16, True),  # 16 sequences x 8 heads are 128
         ({"seq_k": 8192, "batch": 17}, "16x32", 1, True),
         ({"seq_k": 8192, "seq_q": 2}, "16x32", 1, True),
-        ({"seq_k": 272}, "16x16", 9, True),  # 17 blocks in 16 segments: two each, so that nine have keys
+        (
+            {"seq_k": 272},
+            "16x16",
+            9,
+            True,
+        ),  # 17 blocks in 16 segments: two each, so that nine have keys
         ({"seq_k": 8192, "mask": "window", "window": 1023}, "16x32", 16, True),  # Gemma 3's
         ({"seq_k": 8192, "mask": "window", "window": 1024}, "16x16", 16, True),
     ],
 )
-def test_unified_attention_in_triton(values: dict[str, Any], tile: str, splits: int, packs: bool) -> None:
+def test_unified_attention_in_triton(
+    values: dict[str, Any], tile: str, splits: int, packs: bool
+) -> None:
     made = kernel("vllm-triton", "l40s", asked(**values))
     assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
 
 
 def test_prefill_in_tiles_of_16_rows_reads_keys_eight_times_as_often_as_in_tiles_of_128() -> None:
     problem = asked(seq_q=4096, kv_heads=32, page_size=None, mask="none")
-    unified, fa2 = (count(plan(problem, kernel(name, "a100", problem))) for name in ("vllm-triton", "fa2"))
+    unified, fa2 = (
+        count(plan(problem, kernel(name, "a100", problem))) for name in ("vllm-triton", "fa2")
+    )
     keys = 32 * 4096 * 128 * 2
     assert unified.total("l2", "read", tensor="K") == 4096 // 16 * keys
     assert unified.total("l2", "read", tensor="K") == 8 * fa2.total("l2", "read", tensor="K")
@@ -81,7 +101,10 @@ def test_shared_memory_of_unified_attention_is_what_triton_allocates() -> None:
 def test_segments_are_reduced_where_one_alone_has_keys() -> None:
     """The launch is chosen by the sequences, whatever their length: one block of 16 keys, 16 segments, a reduction."""
     short, many = asked(seq_k=10), asked(seq_k=10, batch=17)
-    launches = [[one.name for one in plan(p, kernel("vllm-triton", "l40s", p)).launches] for p in (short, many)]
+    launches = [
+        [one.name for one in plan(p, kernel("vllm-triton", "l40s", p)).launches]
+        for p in (short, many)
+    ]
     assert launches == [["main", "combine"], ["main"]]
 
 
@@ -97,12 +120,29 @@ def test_the_combine_looks_for_its_sequence() -> None:
         # 16 threads a key of 128 columns: 8 keys at once, 4 of them each; 32 KiB a CTA, 3 an SM of 102,400 bytes: 426
         # for 32 heads are 13, chunks of 10 pages of 64.
         ({"kv_heads": 32, "seq_k": 8192}, "l40s", "1x32", 13),
-        ({"heads": 16, "seq_k": 8192}, "l40s", "2x8", 64),  # 12 an SM; 213 a head, but 128 keys a chunk
-        ({"kv_heads": 32, "seq_k": 8192, "batch": 14}, "l40s", "1x32", 1),  # 448 CTAs are there without splits
-        ({"kv_heads": 32, "seq_k": 8192, "cache_dtype": "fp8"}, "l40s", "1x32", 26),  # 8 threads a key, 16 KiB
+        (
+            {"heads": 16, "seq_k": 8192},
+            "l40s",
+            "2x8",
+            64,
+        ),  # 12 an SM; 213 a head, but 128 keys a chunk
+        (
+            {"kv_heads": 32, "seq_k": 8192, "batch": 14},
+            "l40s",
+            "1x32",
+            1,
+        ),  # 448 CTAs are there without splits
+        (
+            {"kv_heads": 32, "seq_k": 8192, "cache_dtype": "fp8"},
+            "l40s",
+            "1x32",
+            26,
+        ),  # 8 threads a key, 16 KiB
     ],
 )
-def test_flashinfer_decodes_on_cuda_cores(values: dict[str, Any], gpu: str, tile: str, splits: int) -> None:
+def test_flashinfer_decodes_on_cuda_cores(
+    values: dict[str, Any], gpu: str, tile: str, splits: int
+) -> None:
     made = kernel("flashinfer-decode", gpu, asked(**values))
     assert (str(made.tile), made.splits) == (tile, splits)
     assert made.matrix_unit is MatrixUnit.FP32
@@ -117,18 +157,44 @@ def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
     ("values", "gpu", "tile", "splits", "shared"),
     [
         # Q 16 x 256 B, K 4 warps x 2 x 64 tokens x 128 B, V 2 groups x 2 x 64 tokens x 256 B, X 4 x 16 x 128 B
-        ({"seq_k": 8192}, "a100", "16x256", 23, 4096 + 65536 + 65536 + 8192),  # 64 times 128 tokens: sqrt(8 x 64)
+        (
+            {"seq_k": 8192},
+            "a100",
+            "16x256",
+            23,
+            4096 + 65536 + 65536 + 8192,
+        ),  # 64 times 128 tokens: sqrt(8 x 64)
         ({"seq_k": 8192}, "l40s", "16x256", 23, 4096 + 32768 + 32768 + 8192),
         ({"seq_k": 8192}, "a40", "16x256", 23, 4096 + 32768 + 32768 + 8192),  # cc 8.6
         ({"seq_k": 8192}, "rtx-5090", "16x256", 23, 4096 + 32768 + 32768 + 8192),  # cc 12.0
         ({"seq_k": 1024}, "a100", "16x256", 8, 143_360),  # 128 tokens each, twice as many as tiles
-        ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 13, 143_360),  # 64 heads of 23 are 13.6 an SM, for at most 8
+        (
+            {"seq_k": 8192, "batch": 8},
+            "a100",
+            "16x256",
+            13,
+            143_360,
+        ),  # 64 heads of 23 are 13.6 an SM, for at most 8
         ({"seq_k": 8192, "batch": 256}, "a100", "16x256", 1, 143_360),
-        ({"heads": 160, "seq_k": 8192}, "a100", "32x256", 23, 8192 + 65536 + 65536 + 16384),  # groups of 20
-        ({"seq_k": 8192, "cache_dtype": "fp8"}, "l40s", "16x256", 1, 4096 + 32768 + 16384 + 8192),  # as times have it
+        (
+            {"heads": 160, "seq_k": 8192},
+            "a100",
+            "32x256",
+            23,
+            8192 + 65536 + 65536 + 16384,
+        ),  # groups of 20
+        (
+            {"seq_k": 8192, "cache_dtype": "fp8"},
+            "l40s",
+            "16x256",
+            1,
+            4096 + 32768 + 16384 + 8192,
+        ),  # as times have it
     ],
 )
-def test_xqa_divides_a_sequence(values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int) -> None:
+def test_xqa_divides_a_sequence(
+    values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int
+) -> None:
     made = kernel("xqa", gpu, asked(**values))
     assert (str(made.tile), made.splits, made.shared_memory_bytes) == (tile, splits, shared)
 
@@ -155,12 +221,24 @@ def test_wider_heads_leave_xqa_fewer_groups_of_warps_and_more_parts_of_keys(
         ({"seq_k": 8192}, "8x64", 23, 1024 + 4 * 8192 + 1024),
         ({"heads": 96, "seq_k": 8192}, "16x64", 23, 2048 + 4 * 8192 + 2048),  # 12 heads in eights
         ({"seq_k": 256}, "8x64", 2, 34_816),
-        ({"seq_k": 8192, "mask": "window", "window": 127}, "8x64", 2, 34_816),  # no more than tiles that the window has
+        (
+            {"seq_k": 8192, "mask": "window", "window": 127},
+            "8x64",
+            2,
+            34_816,
+        ),  # no more than tiles that the window has
     ],
 )
-def test_xqa_of_a_cache_in_fp8_on_hopper(values: dict[str, Any], tile: str, splits: int, shared: int) -> None:
+def test_xqa_of_a_cache_in_fp8_on_hopper(
+    values: dict[str, Any], tile: str, splits: int, shared: int
+) -> None:
     made = kernel("xqa-sm90", "h100", asked(**values, dtype="fp8"))
-    assert (str(made.tile), made.splits, made.shared_memory_bytes, made.cta_threads) == (tile, splits, shared, 384)
+    assert (str(made.tile), made.splits, made.shared_memory_bytes, made.cta_threads) == (
+        tile,
+        splits,
+        shared,
+        384,
+    )
 
 
 def launch_s(name: str, gpu: str, problem: AttentionProblem, launch: str) -> float:
@@ -172,10 +250,13 @@ def test_flashinfer_merges_sixteen_splits_at_a_time() -> None:
     """Four stages of four: 256 splits wait for 11 loads more than 80. By FlashAttention's four at a time it were 44,
     and a call of 18.7 us on a GB200 (published_stacks.csv) would take 29."""
     long, short = (
-        asked(heads=16, kv_heads=1, seq_k=seq_k, page_size=1, mask="none") for seq_k in (128 * 256, 128 * 80)
+        asked(heads=16, kv_heads=1, seq_k=seq_k, page_size=1, mask="none")
+        for seq_k in (128 * 256, 128 * 80)
     )
     assert [kernel("flashinfer", "gb200", one).splits for one in (long, short)] == [256, 80]
-    more = launch_s("flashinfer", "gb200", long, "combine") - launch_s("flashinfer", "gb200", short, "combine")
+    more = launch_s("flashinfer", "gb200", long, "combine") - launch_s(
+        "flashinfer", "gb200", short, "combine"
+    )
     assert 2.0e-6 < more < 3.5e-6
     assert launch_s("flashinfer", "gb200", long, "combine") < 9e-6
 
@@ -189,7 +270,15 @@ def test_a_cta_waits_for_what_vllm_promotes_once(width: int, hidden: bool) -> No
         return launch_s("vllm-fa3", "h100", one, "main") / heads
 
     def plain(heads: int) -> float:
-        one = asked(heads=heads, kv_heads=heads, head_dim=width, batch=132, seq_k=64, dtype="fp8", page_size=1)
+        one = asked(
+            heads=heads,
+            kv_heads=heads,
+            head_dim=width,
+            batch=132,
+            seq_k=64,
+            dtype="fp8",
+            page_size=1,
+        )
         return launch_s("sglang-fa3", "h100", one, "main") / heads
 
     assert (a_tile(16) - plain(16) < 0.3 * (a_tile(1) - plain(1))) is hidden
@@ -199,14 +288,26 @@ def test_a_cta_waits_for_what_vllm_promotes_once(width: int, hidden: bool) -> No
     ("values", "tile", "splits", "packs"),
     [
         ({"seq_k": 8192}, "16x64", 32, True),  # 132 SMs for 8 heads are 16, two CTAs each
-        ({"seq_k": 8192, "batch": 32}, "16x64", 1, True),  # 256 heads: none, and yet what one split leaves is combined
+        (
+            {"seq_k": 8192, "batch": 32},
+            "16x64",
+            1,
+            True,
+        ),  # 256 heads: none, and yet what one split leaves is combined
         ({"seq_q": 24, "seq_k": 8192}, "128x64", 32, True),  # 96 rows of a group
-        ({"seq_q": 33, "seq_k": 8192}, "128x64", 1, False),  # 132 rows are more than a block of the mask
+        (
+            {"seq_q": 33, "seq_k": 8192},
+            "128x64",
+            1,
+            False,
+        ),  # 132 rows are more than a block of the mask
         ({"seq_k": 8192, "heads": 24}, "128x64", 1, False),  # groups of 3
         ({"seq_q": 128, "kv_heads": 32, "seq_k": 8192}, "128x64", 1, False),
     ],
 )
-def test_flex_decodes_short_queries(values: dict[str, Any], tile: str, splits: int, packs: bool) -> None:
+def test_flex_decodes_short_queries(
+    values: dict[str, Any], tile: str, splits: int, packs: bool
+) -> None:
     problem = asked(page_size=None, **values)
     made = kernel("flex", "h200", problem)
     assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
@@ -239,7 +340,9 @@ def test_flex_reduces_splits_as_inductor_does(batch: int, splits: int, after: li
     assert moved.total("l2", "read", tensor="O_partial") == splits * rows * 64 * 4
     assert moved.total("l2", "read", tensor="Q", launch="main") == splits * rows * 64 * 2
     assert moved.total("l2", "read", tensor="K") == batch * 8 * 50 * 64 * 2
-    assert moved.total("l2", "write", tensor="LSE") == 0  # which nobody asks for, and so Inductor leaves it out
+    assert (
+        moved.total("l2", "write", tensor="LSE") == 0
+    )  # which nobody asks for, and so Inductor leaves it out
     masked = asked_of.with_(mask="causal")
     assert plan(masked, kernel("flex", "h200", masked)).launches[0].name == "main"
 
@@ -250,10 +353,17 @@ def test_flex_decodes_what_was_counted() -> None:
     rows = [row for gpu in ("h100", "h200") for n in (2, 3, 4, 5) if (gpu, n) not in (("h100", 3), ("h100", 4))
             for row in read(measurements(f"{gpu}_random_{n}.csv"))
             if row.implementation == "pytorch_flex" and int(row.facts["seq_q"]) < 128]  # fmt: skip
-    found = [compare([r for r in rows if r.source.startswith(gpu)], load_profile(gpu)) for gpu in ("h100", "h200")]
+    found = [
+        compare([r for r in rows if r.source.startswith(gpu)], load_profile(gpu))
+        for gpu in ("h100", "h200")
+    ]
     assert not any(one.skipped for one in found)
     residuals = [r for one in found for r in one.residuals]
-    far = {r.launch for r in residuals if r.quantity == "l2_read" and abs(r.difference) > max(2e6, 0.05 * r.measured)}
+    far = {
+        r.launch
+        for r in residuals
+        if r.quantity == "l2_read" and abs(r.difference) > max(2e6, 0.05 * r.measured)
+    }
     assert far <= {"combine"}
     written = [r for r in residuals if r.quantity == "l2_write" and r.measured > 2e6]
     assert max(r.error or 0 for r in written) < 0.06
@@ -270,11 +380,18 @@ def test_flex_splits_long_queries_where_asked() -> None:
     [
         ("xqa", "a100", {"seq_q": 2}, "seq_q 2: kernel xqa takes one query token"),
         ("flashinfer-decode", "a100", {"seq_q": 2}, "seq_q 2: kernel flashinfer-decode takes one"),
-        ("xqa", "h100", {"cache_dtype": "fp8"}, "cache_dtype fp8: h100-sxm has another kernel for it"),
+        (
+            "xqa",
+            "h100",
+            {"cache_dtype": "fp8"},
+            "cache_dtype fp8: h100-sxm has another kernel for it",
+        ),
         ("xqa", "a100", {"heads": 520}, "accepted: groups of up to 64"),
     ],
 )
-def test_decode_kernels_refuse_what_they_are_not_for(name: str, gpu: str, values: dict[str, Any], says: str) -> None:
+def test_decode_kernels_refuse_what_they_are_not_for(
+    name: str, gpu: str, values: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InputError, match=says):
         kernel(name, gpu, asked(seq_k=8192, **values))
 
@@ -319,17 +436,24 @@ def test_a_cache_in_fp8_moves_half_the_bytes_and_costs_instructions() -> None:
         assert whole == 2 * half == 8 * 8192 * 128 * 2
     whole, half = (call.counted.total("l2", "write", tensor="K_cache") for call in calls)
     assert whole == 2 * half == 8 * 128 * 2
-    assert calls[1].counted.total("l2", "read", tensor="K_new") == whole  # it comes as it was computed
+    assert (
+        calls[1].counted.total("l2", "read", tensor="K_new") == whole
+    )  # it comes as it was computed
     # values of K and V, for 16 rows: warps divide the keys
     assert [call.chain.launches[1].work.loop.widened for call in calls] == [0, 256 / 16]
 
 
 def test_a_cache_in_fp8_is_refused_where_none_can_be() -> None:
-    with pytest.raises(InputError, match="cache_dtype fp8 contradicts dtype 'fp32'; accepted with it: fp16, bf16"):
+    with pytest.raises(
+        InputError, match="cache_dtype fp8 contradicts dtype 'fp32'; accepted with it: fp16, bf16"
+    ):
         asked(dtype="fp32", cache_dtype="fp8")
     with pytest.raises(InputError, match="cache_dtype=fp8 contradicts passes 'bwd'"):
         asked(cache_dtype="fp8", page_size=None, passes="bwd")
-    with pytest.raises(InputError, match=r"cache_dtype=fp8: kernel fa2 does not take it; accepted by: .*vllm-triton"):
+    with pytest.raises(
+        InputError,
+        match=r"cache_dtype=fp8: kernel fa2 does not take it; accepted by: .*vllm-triton",
+    ):
         kernel("fa2", "a100", asked(cache_dtype="fp8", page_size=256))
 
 
@@ -342,10 +466,14 @@ def counted() -> list[dict[str, str]]:
 def test_reads_are_the_counted_ones(row: dict[str, str]) -> None:
     """On an H100, of a kernel of the same steps, over shuffled pages: nothing had been counted before."""
     names = ("batch", "kv_heads", "seq_q", "seq_k", "head_dim")
-    sizes = {name: int(row[name]) for name in names} | {"heads": int(row["kv_heads"]) * int(row["group"])}
+    sizes = {name: int(row[name]) for name in names} | {
+        "heads": int(row["kv_heads"]) * int(row["group"])
+    }
     problem = asked(**sizes, cache_dtype="fp8" if row["cache"] == "fp8" else None)
     found = Call.of(problem, kernel("vllm-triton", "h100", problem), load_profile("h100"))
-    assert found.counted.total("l2", "read", launch="main") == pytest.approx(float(row["l2_read"]), rel=0.002)
+    assert found.counted.total("l2", "read", launch="main") == pytest.approx(
+        float(row["l2_read"]), rel=0.002
+    )
     stored = found.counted.total("l2", "write", launch="main") / float(row["l2_write"])
     assert 0.82 < stored < 1.0001  # partial results of splits lie at other places
     assert found.counted.total("l2", "write", launch="main") > 0

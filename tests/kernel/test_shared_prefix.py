@@ -19,14 +19,23 @@ an RTX 5060 Ti, cold (StevenWang-CY/sglang-attention-reproducibility @52e58e9)."
 
 
 def decoding(sequences: int, keys: int, page: int, shared: int | None) -> AttentionProblem:
-    sizes = {"batch": sequences, "heads": 16, "kv_heads": 8, "seq_q": 1, "seq_k": keys, "head_dim": 128}
+    sizes = {
+        "batch": sequences,
+        "heads": 16,
+        "kv_heads": 8,
+        "seq_q": 1,
+        "seq_k": keys,
+        "head_dim": 128,
+    }
     return AttentionProblem(dtype="bf16", page_size=page, shared_prefix=shared, **sizes)
 
 
 @pytest.mark.parametrize(("kernel", "gpu", "page"), KERNELS)
 def test_sequences_over_the_same_pages_read_them_once(kernel: str, gpu: str, page: int) -> None:
     """R sequences hit (R - 1) / R of what they ask for, and the SMs ask for as much as ever."""
-    alone, same = (predict(decoding(8, 4096, page, shared), kernel, gpu, ecc="off") for shared in (None, 4096))
+    alone, same = (
+        predict(decoding(8, 4096, page, shared), kernel, gpu, ecc="off") for shared in (None, 4096)
+    )
     assert same.l2 == alone.l2
     missed = 1 - (alone.l2_hit_rate or 0.0)
     assert 1 - (same.l2_hit_rate or 0.0) == pytest.approx(missed / 8, abs=0.01)

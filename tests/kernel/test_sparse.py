@@ -104,7 +104,9 @@ def compressed_lists(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any
     return lists
 
 
-def attended(p: AttentionProblem, arrays: Arrays, lists: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def attended(
+    p: AttentionProblem, arrays: Arrays, lists: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """[batch, heads, queries, head_dim_v]: softmax attention over the keys of the lists."""
     out = np.zeros((p.batch, p.heads, p.seq_q, p.head_dim_v))
     for b, h, i in np.ndindex(p.batch, p.heads, p.seq_q):
@@ -116,13 +118,20 @@ def attended(p: AttentionProblem, arrays: Arrays, lists: np.ndarray[Any, Any]) -
     return out
 
 
-def disagreement(problem: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None) -> list[str]:
+def disagreement(
+    problem: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None
+) -> list[str]:
     chain = plan(problem, made) if chain is None else chain
     arrays = arrays_of(problem, seed)
     lists = best_keys(problem, arrays)
     given_lists = {} if problem.index_heads else {"indices": lists[:, None].astype(float)}
     try:
-        done = execute(problem, made, {n: a for n, a in arrays.items() if n != "K_plain"} | given_lists, chain=chain)
+        done = execute(
+            problem,
+            made,
+            {n: a for n, a in arrays.items() if n != "K_plain"} | given_lists,
+            chain=chain,
+        )
     except ExecutionError as error:
         return [str(error)]
     found = bytes_apart(chain, done.traffic)
@@ -198,7 +207,9 @@ def test_bytes_of_a_step() -> None:
     l2 = count(chain).tensors("l2")
     assert l2["index_K", "read"] == 131072 * 128
     assert l2["index_scale", "read"] == 131072 * 4
-    assert l2["logits", "write"] == 2 * 131072 * 4  # a tile has 128 / 64 = 2 queries, both are written
+    assert (
+        l2["logits", "write"] == 2 * 131072 * 4
+    )  # a tile has 128 / 64 = 2 queries, both are written
     assert l2["logits", "read"] == 2 * 131072 * 4  # two walks
     assert l2["indices", "write"] == 2048 * 4
     assert l2["K", "read"] == 2 * 2048 * 576 * 2  # two CTAs of 64 heads, each with all picked rows
@@ -242,7 +253,9 @@ def test_a_key_of_deepseek_v4_1_is_528_bytes() -> None:
     assert (V4.latent_row_bytes, step.latent_row_bytes) == (584, 528)
     read = count(plan(step, resolve("dsv4", step, load_profile("b200")))).tensors("l2")["K", "read"]
     assert read == (128 + 512) * 17 * 32
-    with pytest.raises(InputError, match=r"cache_dtype mxfp8: FlashMLA reads it on cc 10\.0 and later"):
+    with pytest.raises(
+        InputError, match=r"cache_dtype mxfp8: FlashMLA reads it on cc 10\.0 and later"
+    ):
         resolve("dsv4", step, load_profile("h200"))
     with pytest.raises(InputError, match="cache_dtype mxfp8 needs compress_ratio"):
         V32.with_(cache_dtype="mxfp8")
@@ -297,7 +310,11 @@ def test_no_more_keys_than_picks_are_all_listed() -> None:
     assert set(chain.launches[1].domain.visited.count.tolist()) == {2048 // 64}
     longer = predict(short.with_(seq_q=64, seq_k=4096), "dsa", h200, method="capacity").time
     main = {time.name: time.total_s for time in longer.launches}["main"]
-    few = predict(short.with_(seq_q=64, seq_k=64), "dsa", h200, method="capacity").time.launches[-1].total_s
+    few = (
+        predict(short.with_(seq_q=64, seq_k=64), "dsa", h200, method="capacity")
+        .time.launches[-1]
+        .total_s
+    )
     assert 0.7 * main < few < main  # idle entries are computed, and only not gathered
 
 
@@ -324,13 +341,17 @@ def test_hbm_reads_lie_between_the_bounds(method: Any, cache_dtype: Any) -> None
     rows = problem.batch * 2048 * problem.latent_row_bytes
     # each query picks its own: more than one list's rows, no more than both lists' and what two partitions keep
     assert rows < read < 2.2 * rows
-    assert made.traffic.total("hbm", "read", tensor="index_K") == pytest.approx(2 * 20_000 * 128, rel=0.02)
+    assert made.traffic.total("hbm", "read", tensor="index_K") == pytest.approx(
+        2 * 20_000 * 128, rel=0.02
+    )
     assert made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") * 1.01
 
 
 def test_the_capacity_rule_reads_a_cache_that_fits_once() -> None:
     problem = V32.with_(seq_q=1024, seq_k=8192, heads=64)
-    read = predict(problem, "dsa", "h200", method="capacity").traffic.total("hbm", "read", tensor="K")
+    read = predict(problem, "dsa", "h200", method="capacity").traffic.total(
+        "hbm", "read", tensor="K"
+    )
     assert read == 8192 * 576 * 2
 
 
@@ -341,7 +362,10 @@ def test_formulas_hold_over_arrays() -> None:
     for n, (h, keys) in enumerate(zip(heads.tolist(), (40, 90, 201), strict=True)):
         traffic = count(plan(CASE.with_(heads=h, seq_k=keys), made))
         if holds[n]:
-            assert (read[n], write[n]) == (traffic.total("l2", "read"), traffic.total("l2", "write"))
+            assert (read[n], write[n]) == (
+                traffic.total("l2", "read"),
+                traffic.total("l2", "write"),
+            )
     assert holds.any()
 
 
@@ -350,12 +374,17 @@ def test_formulas_hold_over_arrays() -> None:
     [("main", "indices", "indices"), ("logits", "index_scale", "index_scale"), ("top_k", "logits", "logits"),
      ("main", "K", "K")],
 )  # fmt: skip
-def test_a_launch_without_one_of_its_loads_computes_nothing(launch: str, tensor: str, says: str) -> None:
+def test_a_launch_without_one_of_its_loads_computes_nothing(
+    launch: str, tensor: str, says: str
+) -> None:
     made = kernel((4, 4))
     chain = plan(CASE, made)
     one = next(x for x in chain.launches if x.name == launch)
     fewer = tuple(a for a in one.accesses if a.tensor != tensor or a.mode is not Mode.LOAD)
-    assert any(says in text for text in disagreement(CASE, made, chain=altered(chain, launch, accesses=fewer)))
+    assert any(
+        says in text
+        for text in disagreement(CASE, made, chain=altered(chain, launch, accesses=fewer))
+    )
 
 
 @pytest.mark.parametrize(
@@ -368,10 +397,19 @@ def test_a_launch_without_one_of_its_loads_computes_nothing(launch: str, tensor:
         ({"cache_dtype": "fp4"}, "cache_dtype"),
         ({"passes": "bwd"}, "a cache serves inference"),
         ({"compress_ratio": 4}, "contradicts mask causal"),
-        ({"compress_ratio": 4, "mask": "window", "window": 9, "window_right": 2}, "contradicts window_right 2"),
-        ({"compress_ratio": 4, "mask": "window", "window": 9, "seq_q": 9, "seq_k": 8}, "seq_q up to 8"),
+        (
+            {"compress_ratio": 4, "mask": "window", "window": 9, "window_right": 2},
+            "contradicts window_right 2",
+        ),
+        (
+            {"compress_ratio": 4, "mask": "window", "window": 9, "seq_q": 9, "seq_k": 8},
+            "seq_q up to 8",
+        ),
         ({"compress_ratio": 4, "mask": "window", "window": 9, "offset": 3}, "no offset"),
-        ({"top_k": None, "index_heads": None, "latent_kv": False, "compress_ratio": 4}, "needs latent_kv"),
+        (
+            {"top_k": None, "index_heads": None, "latent_kv": False, "compress_ratio": 4},
+            "needs latent_kv",
+        ),
     ],
 )
 def test_problems_that_make_no_sense_are_refused(changes: dict[str, Any], says: str) -> None:
@@ -390,7 +428,12 @@ def test_kernels_say_what_they_do_not_take() -> None:
         (V32, "dsa", load_profile("a100"), "needs cc 9.0"),
         (V32.with_(heads=96), "dsa", h200, "block_q that divides them"),
         (V4, "dsa", h200, "compress_ratio=4: kernel dsa does not take it; accepted by: dsv4, mla"),
-        (V4.with_(compress_ratio=None, mask="causal", window=None), "dsv4", h200, "accepted with it: compress_ratio"),
+        (
+            V4.with_(compress_ratio=None, mask="causal", window=None),
+            "dsv4",
+            h200,
+            "accepted with it: compress_ratio",
+        ),
     ):
         with pytest.raises(InputError, match=says):
             plan(problem, resolve(name, problem, gpu))
@@ -400,7 +443,11 @@ def test_kernels_say_what_they_do_not_take() -> None:
 
 def test_heads_that_fill_part_of_a_tile_take_its_time() -> None:
     """SGLang pads 16 heads of a GPU of eight to 64: the same time, a quarter of the queries' bytes."""
-    h200, few, many = load_profile("h200"), V32.with_(heads=16, seq_q=256), V32.with_(heads=64, seq_q=256)
+    h200, few, many = (
+        load_profile("h200"),
+        V32.with_(heads=16, seq_q=256),
+        V32.with_(heads=64, seq_q=256),
+    )
     times, reads = [], []
     for problem in (few, many):
         made = predict(problem, "dsa", h200, method="capacity")
@@ -421,7 +468,9 @@ def test_the_top_k_walks_twice_over_more_logits_than_the_l2_holds() -> None:
     made = predict(V32.with_(seq_q=264), "dsa", "h200", method="replay")
     logits = 4 * sum(range(131_072 - 263, 131_073))
     moved = {
-        (row.launch, row.direction): row.bytes for row in made.traffic if row.level == "hbm" and row.tensor == "logits"
+        (row.launch, row.direction): row.bytes
+        for row in made.traffic
+        if row.level == "hbm" and row.tensor == "logits"
     }
     assert 1.3 * logits < moved["top_k", "read"] <= 2 * logits
     assert made.replay is not None
@@ -439,7 +488,10 @@ def test_operations_are_of_the_picked_pairs_and_of_the_indexer() -> None:
 
 def test_each_picked_row_is_an_access_of_the_replay() -> None:
     chain = plan(V32, resolve("dsa", V32, load_profile("h200")))
-    steps = {launch.name: launch.domain.visited.count.sum() * launch.domain.grid_heads for launch in chain.launches}
+    steps = {
+        launch.name: launch.domain.visited.count.sum() * launch.domain.grid_heads
+        for launch in chain.launches
+    }
     # logits: K, scales and what is stored; the top-k: two walks; two tiles that gather 2,048 rows each, and a list
     most = 3 * steps["logits"] + 2 * steps["top_k"] + 2 * 2048 * 1 + steps["main"] * 1
     assert 2 * 2048 < tile_accesses(chain) <= 2 * most

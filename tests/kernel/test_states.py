@@ -33,7 +33,9 @@ def unit(x: Array) -> Array:
     return np.asarray(x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6))
 
 
-def recurrence(problem: AttentionProblem, kernel: Kernel, arrays: dict[str, Array], chain: Chain) -> dict[str, Array]:
+def recurrence(
+    problem: AttentionProblem, kernel: Kernel, arrays: dict[str, Array], chain: Chain
+) -> dict[str, Array]:
     """O and the last state, one token after the other, for all heads at once."""
     options: Any = kernel.options
     q, k = (np.repeat(arrays[n], problem.group, axis=1) for n in "QK")
@@ -45,7 +47,10 @@ def recurrence(problem: AttentionProblem, kernel: Kernel, arrays: dict[str, Arra
     for t in range(problem.seq_q):
         if kernel.algorithm == "ssd":
             dt = arrays["dt"][:, :, t, :, None]
-            state = np.exp(arrays["A"] * dt) * state + dt * k[:, :, t, :, None] * arrays["V"][:, :, t, None, :]
+            state = (
+                np.exp(arrays["A"] * dt) * state
+                + dt * k[:, :, t, :, None] * arrays["V"][:, :, t, None, :]
+            )
         else:
             state = np.exp(arrays["g"][:, :, t])[..., None] * state
             held = np.einsum("bhk,bhkv->bhv", k[:, :, t], state)
@@ -70,7 +75,10 @@ def calls(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
             "separate_solve": draw(st.booleans()), "output_columns": draw(st.sampled_from((7, 64))),
         }  # fmt: skip
     else:
-        options |= {"scan_rows": draw(st.sampled_from((3, 8))), "pass_numbers": draw(st.sampled_from((20, 1024)))}
+        options |= {
+            "scan_rows": draw(st.sampled_from((3, 8))),
+            "pass_numbers": draw(st.sampled_from((20, 1024))),
+        }
     kv_heads, new = draw(st.integers(1, 2)), draw(st.sampled_from((1, 2, 8, 13, 24)))
     group = 1 if options.get("gate") == "column" else draw(st.integers(1, 3))
     problem = AttentionProblem(
@@ -107,9 +115,13 @@ def test_bytes_of_a_prefill_by_hand() -> None:
     traffic = predict(problem, "gdn", "h200-sxm").traffic
     assert traffic.total("l2", "write", tensor="h") == 512 * 32 * 128 * 128 * 2
     rows = 32768 * 32  # of a token and head
-    assert traffic.total("l2", "read", launch="state", tensor="w") == rows * 256 * 4  # each CTA of 32 columns reads w
+    assert (
+        traffic.total("l2", "read", launch="state", tensor="w") == rows * 256 * 4
+    )  # each CTA of 32 columns reads w
     assert traffic.total("l2", "read", launch="state", tensor="u") == rows * 256
-    assert traffic.total("l2", "read", launch="kkt_solve", tensor="g_sum") == rows * 32  # heads lie between: a sector
+    assert (
+        traffic.total("l2", "read", launch="kkt_solve", tensor="g_sum") == rows * 32
+    )  # heads lie between: a sector
     assert traffic.total("l2", "read", launch="output", tensor="K_norm") == rows * 256 * 2
 
 
@@ -128,7 +140,13 @@ def test_each_chunk_has_a_state_of_its_own_in_memory() -> None:
 @pytest.mark.parametrize("new", [1, 200, 512])
 def test_a_replay_moves_what_is_counted(kernel: str, new: int) -> None:
     """Object by object; each chunk's state is another."""
-    fields: dict[str, Any] = {"batch": 2, "heads": 4, "head_dim": 64, "dtype": "bf16", "mask": "causal"}
+    fields: dict[str, Any] = {
+        "batch": 2,
+        "heads": 4,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "mask": "causal",
+    }
     chain = predict(AttentionProblem(seq_q=new, seq_k=600, **fields), kernel, "h200-sxm").chain
     lowered = lower(chain, 8)
     assert wrong_bytes(chain, lowered) == []
@@ -139,20 +157,29 @@ def test_a_replay_moves_what_is_counted(kernel: str, new: int) -> None:
 
 
 def test_the_sequence_of_dependent_steps_bounds_a_long_prompt() -> None:
-    problem = AttentionProblem(heads=32, kv_heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="causal")
+    problem = AttentionProblem(
+        heads=32, kv_heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="causal"
+    )
     one = predict(problem, "gdn", "h200-sxm")
     walk = next(t for t in one.time.launches if t.name == "state")
     assert walk.bound_by == "sequence"
     again = predict(problem.with_(seq_q=32768, seq_k=32768), "gdn", "h200-sxm").time
-    assert next(t for t in again.launches if t.name == "state").total_s == pytest.approx(2 * walk.total_s, rel=0.05)
+    assert next(t for t in again.launches if t.name == "state").total_s == pytest.approx(
+        2 * walk.total_s, rel=0.05
+    )
     wide = predict(problem.with_(batch=16), "gdn", "h200-sxm").time
-    assert next(t for t in wide.launches if t.name == "state").total_s < 12 * walk.total_s  # CTAs side by side
+    assert (
+        next(t for t in wide.launches if t.name == "state").total_s < 12 * walk.total_s
+    )  # CTAs side by side
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mask": "none"}, r"mask none: in kernel 'gdn' a token changes the state .*; accepted: causal"),
+        (
+            {"mask": "none"},
+            r"mask none: in kernel 'gdn' a token changes the state .*; accepted: causal",
+        ),
         ({"mask": "window", "window": 64}, r"mask window: in kernel 'gdn' a token changes"),
         ({"seq_k": 100}, r"seq_len 512 with 100 keys: new tokens are keys, too"),
         ({"passes": "bwd"}, r"passes bwd: kernel gdn has no model of it; accepted: fwd"),
@@ -161,23 +188,37 @@ def test_the_sequence_of_dependent_steps_bounds_a_long_prompt() -> None:
     ],
 )
 def test_what_a_state_cannot_do_is_refused(changes: dict[str, Any], message: str) -> None:
-    fields = {"heads": 4, "seq_q": 512, "head_dim": 128, "dtype": "bf16", "mask": "causal"} | changes
+    fields = {
+        "heads": 4,
+        "seq_q": 512,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "mask": "causal",
+    } | changes
     with pytest.raises(InputError, match=message):
         predict(AttentionProblem(**fields), "gdn", "h200-sxm")
 
 
 def test_kda_has_no_grouped_heads_and_whole_parts() -> None:
-    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=512, head_dim=128, dtype="bf16", mask="causal")
-    with pytest.raises(InputError, match=r"kv_heads 2: each head of kernel 'kda' has a Q and a K of its own"):
+    problem = AttentionProblem(
+        heads=4, kv_heads=2, seq_q=512, head_dim=128, dtype="bf16", mask="causal"
+    )
+    with pytest.raises(
+        InputError, match=r"kv_heads 2: each head of kernel 'kda' has a Q and a K of its own"
+    ):
         predict(problem, "kda", "h200-sxm")
-    odd = Kernel("kda", "delta_rule", Tile(32, 24), options=options_for("delta_rule", {"gate": "column"}))
+    odd = Kernel(
+        "kda", "delta_rule", Tile(32, 24), options=options_for("delta_rule", {"gate": "column"})
+    )
     with pytest.raises(InputError, match=r"chunks of 24 tokens are no whole number of parts of 16"):
         plan(problem.with_(kv_heads=4), odd)
 
 
 def test_a_step_of_decoding_moves_the_state_alone() -> None:
     """The length of the context changes nothing: no cache grows."""
-    step = AttentionProblem(batch=8, heads=32, kv_heads=16, seq_q=1, seq_k=4096, head_dim=128, dtype="bf16")
+    step = AttentionProblem(
+        batch=8, heads=32, kv_heads=16, seq_q=1, seq_k=4096, head_dim=128, dtype="bf16"
+    )
     one = predict(step, "gdn", "h200-sxm")
     assert [launch.name for launch in one.chain.launches] == ["step"]
     assert one.traffic.total("l2", "read", tensor="state_before") == 8 * 32 * 128 * 128 * 4

@@ -22,7 +22,19 @@ from iosim.kernel.kernel import Tile
 from iosim.studies.tiles.pick import pick_tiles
 
 PROBLEM = AttentionProblem(heads=8, seq_q=512, head_dim=64, dtype="fp16")
-ASKED = ["tiles", "--gpu", "h200", "--heads", "8", "--seq-len", "512", "--head-dim", "64", "--format", "json"]
+ASKED = [
+    "tiles",
+    "--gpu",
+    "h200",
+    "--heads",
+    "8",
+    "--seq-len",
+    "512",
+    "--head-dim",
+    "64",
+    "--format",
+    "json",
+]
 
 
 @pytest.fixture
@@ -91,7 +103,9 @@ def test_without_a_compiler_one_line_says_so(
 
 
 @pytest.mark.slow
-def test_triton_configurations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_triton_configurations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made: list[Any] = []
 
     def configs(likely: Any, problem: Any, gpu: Any, most: int, progress: Any) -> Any:
@@ -105,16 +119,22 @@ def test_triton_configurations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert len(compiled) == len(made) == 2
     assert all(t["spilled_bytes"] == 400 for t in compiled)
     assert found["triton"][0] not in compiled  # what spills so much is not first
-    assert found["answer"].startswith("On h200-sxm at 512 tokens and head_dim 64 the fastest Triton configuration is ")
+    assert found["answer"].startswith(
+        "On h200-sxm at 512 tokens and head_dim 64 the fastest Triton configuration is "
+    )
     assert main([*ASKED[:-2], "--triton", "--compile", "2", "--top", "160"]) == 0
     assert "predicted, 255 registers, 400 bytes spilled" in capsys.readouterr().out
 
 
-def test_without_triton_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_triton_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     refused(capsys, [*ASKED, "--triton", "--compile"])
 
 
 def test_one_tile_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ASKED, "--tile", "64x64"]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"].startswith("64x64 fits on h200-sxm, and is number ")
+    assert json.loads(capsys.readouterr().out)["answer"].startswith(
+        "64x64 fits on h200-sxm, and is number "
+    )

@@ -37,7 +37,9 @@ def test_which_forward_ends_at_the_diagonal(gpu: str, dtype: str, walks_all: boo
     tile = resolve("triton", problem, load_profile(gpu)).tile
     blocks = 2048 // tile.block_q
     all_keys = 4 * blocks * 2048
-    below = 4 * sum(-(-(b + 1) * tile.block_q // tile.block_k) * tile.block_k for b in range(blocks))
+    below = 4 * sum(
+        -(-(b + 1) * tile.block_q // tile.block_k) * tile.block_k for b in range(blocks)
+    )
     assert key_rows(gpu, problem) == (all_keys if walks_all else below)
     assert key_rows(gpu, problem.with_(mask="none")) == all_keys
 

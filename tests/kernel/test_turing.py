@@ -43,16 +43,21 @@ def test_a_profiled_call_at_a_known_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "passes", "registers"), [(64, "fwd", 155), (128, "fwd", 162), (256, "fwd", 128), (64, "bwd", 211)]
+    ("head_dim", "passes", "registers"),
+    [(64, "fwd", 155), (128, "fwd", 162), (256, "fwd", 128), (64, "bwd", 211)],
 )
-def test_builds_for_sm_75_have_their_own_registers(head_dim: int, passes: str, registers: int) -> None:
+def test_builds_for_sm_75_have_their_own_registers(
+    head_dim: int, passes: str, registers: int
+) -> None:
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=head_dim, dtype="fp16", passes=passes)
     kernel = resolve("cutlass", problem, load_profile("t4"))
     assert (kernel.backward if passes == "bwd" else kernel).registers == registers
 
 
 @pytest.mark.parametrize(("seq", "faster"), [(1024, 1.95), (2048, 1.99), (16384, 2.07)])
-def test_flash_attention_turing_is_as_much_faster_as_its_readme_says(seq: int, faster: float) -> None:
+def test_flash_attention_turing_is_as_much_faster_as_its_readme_says(
+    seq: int, faster: float
+) -> None:
     """4 x 32 heads, head_dim 128, fp16, over PyTorch's memory-efficient kernel (Dao-AILab/flash-attention#1533)."""
     problem = AttentionProblem(batch=4, heads=32, seq_q=seq, head_dim=128, dtype="fp16")
     ours, theirs = (
@@ -64,12 +69,18 @@ def test_flash_attention_turing_is_as_much_faster_as_its_readme_says(seq: int, f
 
 def test_sdpa_on_a_t4_says_that_it_exists() -> None:
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=64, dtype="fp16")
-    assert any("kernel fa-turing" in note for note in resolve("sdpa", problem, load_profile("t4")).notes)
-    assert not any("fa-turing" in note for note in resolve("sdpa", problem, load_profile("v100")).notes)
+    assert any(
+        "kernel fa-turing" in note for note in resolve("sdpa", problem, load_profile("t4")).notes
+    )
+    assert not any(
+        "fa-turing" in note for note in resolve("sdpa", problem, load_profile("v100")).notes
+    )
 
 
 def test_turing_moves_half_as_much_a_clock_at_shared_memory() -> None:
-    per_clock = {gpu: load_profile(gpu).shared_memory_bytes_per_clock_per_sm for gpu in ("t4", "v100", "a10")}
+    per_clock = {
+        gpu: load_profile(gpu).shared_memory_bytes_per_clock_per_sm for gpu in ("t4", "v100", "a10")
+    }
     assert per_clock == {"t4": 64, "v100": 128, "a10": 128}
 
 

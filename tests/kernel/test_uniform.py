@@ -33,7 +33,11 @@ GPUS = ("t4", "l4", "a100", "h100")
 def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
     """Value heads in one tile or several, ragged lengths, masks, both layouts."""
     heads = draw(st.sampled_from((1, 2, 3, 4, 6)))
-    groups = draw(st.sampled_from([g for g in (1, 2, 3, 4, 6) if heads % g == 0])) if algorithm == "uniform" else 1
+    groups = (
+        draw(st.sampled_from([g for g in (1, 2, 3, 4, 6) if heads % g == 0]))
+        if algorithm == "uniform"
+        else 1
+    )
     problem = AttentionProblem(
         batch=draw(st.integers(1, 2)), heads=heads, seq_q=draw(st.integers(1, 40)), seq_k=draw(st.integers(1, 40)),
         head_dim=draw(st.sampled_from((1, 4, 10))), head_dim_v=draw(st.sampled_from((1, 3, 8))),
@@ -44,7 +48,9 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
     blocks = -(-problem.seq_k // 16)
     options = {"value_heads_per_tile": heads // groups} if draw(st.booleans()) or groups > 1 else {}
     tile = Tile(draw(st.sampled_from((4, 16, 24))), 16)
-    splits = draw(st.integers(1, blocks)) if algorithm == "uniform" and problem.passes == "fwd" else 1
+    splits = (
+        draw(st.integers(1, blocks)) if algorithm == "uniform" and problem.passes == "fwd" else 1
+    )
     lse = groups == 1 and draw(st.booleans())
     return problem, Kernel(
         algorithm, algorithm, tile, splits=splits, writes_lse=lse, options=options_for(algorithm, options)
@@ -69,25 +75,37 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
     counted = count(chain)
     for launch in made.launches:
         moved = 0
-        for templates, steps in ((launch.prologue, None), (launch.loop, launch.count), (launch.epilogue, None)):
+        for templates, steps in (
+            (launch.prologue, None),
+            (launch.loop, launch.count),
+            (launch.epilogue, None),
+        ):
             for t in templates:
                 for n, base in enumerate(t.base):
                     if base < 0:
                         continue
                     for s in range(1) if steps is None else range(int(steps[n])):
                         at = base + t.coef * (int(launch.first[n]) + s if steps is not None else 0)
-                        at = at + np.arange(t.rows)[:, None] * t.row_stride + np.arange(t.span)[None, :]
+                        at = (
+                            at
+                            + np.arange(t.rows)[:, None] * t.row_stride
+                            + np.arange(t.span)[None, :]
+                        )
                         assert 0 <= at.min() <= at.max() < made.size.size
                         if chain.tensors[t.tensor].cols > 1:
                             moved += int(made.size[at].sum())
         vectors = {n for n, t in chain.tensors.items() if t.cols == 1}
-        wanted = sum(r.bytes for r in counted if r.launch == launch.name and r.tensor not in vectors)
+        wanted = sum(
+            r.bytes for r in counted if r.launch == launch.name and r.tensor not in vectors
+        )
         assert moved == wanted, launch.name
 
 
 def test_the_reference_shares_one_matrix() -> None:
     """Written out once more: softmax of one head's scores, times each head's values."""
-    problem = AttentionProblem(batch=2, heads=3, seq_q=7, seq_k=9, head_dim=4, head_dim_v=5, dtype="fp32")
+    problem = AttentionProblem(
+        batch=2, heads=3, seq_q=7, seq_k=9, head_dim=4, head_dim_v=5, dtype="fp32"
+    )
     arrays = random_arrays(problem, 1)
     q, k, v = arrays["Q"][:, :1], arrays["K"][:, :1], arrays["V"]
     scores = q[:, 0] @ k[:, 0].transpose(0, 2, 1) / 2.0  # 1 / sqrt(4)
@@ -102,7 +120,9 @@ def test_the_reference_shares_one_matrix() -> None:
 
 
 def test_gradients_are_those_of_autograd() -> None:
-    torch = pytest.importorskip("torch", reason="torch, the oracle of the gradients, is not installed")
+    torch = pytest.importorskip(
+        "torch", reason="torch, the oracle of the gradients, is not installed"
+    )
     problem = AttentionProblem(heads=3, seq_q=6, seq_k=8, head_dim=4, head_dim_v=5, dtype="fp32", passes="fwd+bwd",
                                mask="causal")  # fmt: skip
     arrays = random_arrays(problem, 2)
@@ -113,13 +133,17 @@ def test_gradients_are_those_of_autograd() -> None:
     (scores.softmax(-1) @ v).backward(torch.tensor(arrays["dO"]))
     done = execute(problem, Kernel("u", "uniform", Tile(4, 4)), arrays)
     for name, tensor in {"dQ": q.grad, "dK": k.grad, "dV": v.grad}.items():
-        np.testing.assert_allclose(done.outputs[name], tensor.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            done.outputs[name], tensor.numpy(), rtol=1e-4, atol=1e-5, err_msg=name
+        )
 
 
 # Bytes, written out.
 
 
-def _bytes(problem: AttentionProblem, per_tile: int, block_q: int = 64) -> dict[tuple[str, str], int]:
+def _bytes(
+    problem: AttentionProblem, per_tile: int, block_q: int = 64
+) -> dict[tuple[str, str], int]:
     options = UniformOptions(value_heads_per_tile=per_tile)
     kernel = Kernel("u", "uniform", Tile(block_q, 64), writes_lse=False, options=options)
     return count(plan(problem, kernel)).tensors("l2")
@@ -148,11 +172,14 @@ def test_through_memory_one_matrix_in_place_of_one_a_head() -> None:
     problem = AttentionProblem(batch=2, heads=8, seq_q=1024, head_dim=64)
     fixed = {"gemm_tile": (2048, 2048)}
     plain, shared = (
-        plan(problem, Kernel("n", a, Tile(64, 64), options=options_for(a, fixed))) for a in ("naive", "uniform_naive")
+        plan(problem, Kernel("n", a, Tile(64, 64), options=options_for(a, fixed)))
+        for a in ("naive", "uniform_naive")
     )
     u, nn = 2 * 1024 * 64 * 2, 2 * 1024 * 1024 * 2  # one head's rows, one head's matrix
     assert count(plain).total("l2") == 8 * (4 * u + 4 * nn)
-    assert count(shared).total("l2") == 2 * u + 8 * 2 * u + 4 * nn  # Q, K; V, O of eight heads; S and P twice each
+    assert (
+        count(shared).total("l2") == 2 * u + 8 * 2 * u + 4 * nn
+    )  # Q, K; V, O of eight heads; S and P twice each
     assert memory(plain)["workspace"] == 8 * memory(shared)["workspace"] == 8 * 2 * nn
 
 
@@ -169,10 +196,16 @@ def test_operations_are_those_of_one_matrix() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize(("heads", "width"), [(1, 16), (3, 64), (4, 96), (12, 64), (16, 128), (8, 512), (7, 1000)])
+@pytest.mark.parametrize(
+    ("heads", "width"), [(1, 16), (3, 64), (4, 96), (12, 64), (16, 128), (8, 512), (7, 1000)]
+)
 @pytest.mark.parametrize("passes", ["fwd", "fwd+bwd"])
-def test_the_tile_fits_and_takes_a_divisor_of_the_heads(gpu: str, heads: int, width: int, passes: str) -> None:
-    problem = AttentionProblem(heads=heads, seq_q=512, head_dim=min(width, 64), head_dim_v=width, passes=passes)
+def test_the_tile_fits_and_takes_a_divisor_of_the_heads(
+    gpu: str, heads: int, width: int, passes: str
+) -> None:
+    problem = AttentionProblem(
+        heads=heads, seq_q=512, head_dim=min(width, 64), head_dim_v=width, passes=passes
+    )
     profile = load_profile(gpu)
     kernel = resolve("uniform", problem, profile)
     per_tile = options_of(kernel, UniformOptions).value_heads_per_tile
@@ -206,7 +239,10 @@ def test_sharing_saves_traffic_memory_and_time(gpu: str) -> None:
 
 def test_the_reading_leaves_the_problem_alone() -> None:
     problem = AttentionProblem(heads=12, seq_q=64, head_dim=64)
-    read = reading(problem, Kernel("u", "uniform", Tile(64, 64), options=UniformOptions(value_heads_per_tile=4)))
+    read = reading(
+        problem,
+        Kernel("u", "uniform", Tile(64, 64), options=UniformOptions(value_heads_per_tile=4)),
+    )
     assert (read.heads, read.kv_heads, read.head_dim, read.head_dim_v) == (3, 3, 64, 256)
     assert (problem.heads, problem.head_dim_v) == (12, 64)
     assert reading(problem, Kernel("f", "flash", Tile(64, 64))) is problem
@@ -219,7 +255,12 @@ def test_the_reading_leaves_the_problem_alone() -> None:
         ("uniform", {"dropout": 0.1}, {}, "dropout 0.1 .* it has none"),
         ("uniform", {}, {"value_heads_per_tile": 3}, "value_heads_per_tile 3 .* divisors of 4"),
         ("uniform", {}, {"value_heads_per_tile": 2}, "writes_lse True .* accepted: False"),
-        ("uniform", {"passes": "fwd+bwd"}, {"value_heads_per_tile": 2}, r"passes 'fwd\+bwd' .* accepted: fwd"),
+        (
+            "uniform",
+            {"passes": "fwd+bwd"},
+            {"value_heads_per_tile": 2},
+            r"passes 'fwd\+bwd' .* accepted: fwd",
+        ),
         ("uniform_naive", {}, {"value_heads_per_tile": 2}, "one product takes all; accepted: 4"),
         ("uniform", {"bias": "full"}, {}, "bias=full"),
     ],
@@ -233,6 +274,11 @@ def test_what_it_cannot_do_is_refused(
 
 
 def test_bad_input_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (("--kv-heads", "2", "--heads", "4"), ("--dropout", "0.1"), ("--splits", "2"), ("--dtype", "fp8")):
+    for arguments in (
+        ("--kv-heads", "2", "--heads", "4"),
+        ("--dropout", "0.1"),
+        ("--splits", "2"),
+        ("--dtype", "fp8"),
+    ):
         line = refused(capsys, ["predict", "--kernel", "uniform", *arguments])
         assert arguments[0] in line or arguments[0][2:].replace("-", "_") in line

@@ -53,7 +53,10 @@ def test_tiles_and_predictions_agree(passes: str) -> None:
     for _ in range(120):
         gpu = rng.choice(("a100", "h100", "rtx-4090", "t4"))
         tile = Tile(
-            rng.choice((32, 64, 128, 256)), rng.choice((32, 64, 128, 256)), rng.choice((4, 8)), rng.choice((1, 2))
+            rng.choice((32, 64, 128, 256)),
+            rng.choice((32, 64, 128, 256)),
+            rng.choice((4, 8)),
+            rng.choice((1, 2)),
         )
         problem = PROBLEM.with_(passes=passes, head_dim=rng.choice((64, 128)), head_dim_v=128)
         problem = problem.with_(head_dim_v=problem.head_dim)
@@ -83,7 +86,10 @@ def test_a_recorded_build_that_spills_counts_its_spills() -> None:
     tried = try_tile(tile, PROBLEM, load_profile("a100"), MatrixUnit.MMA_SYNC)
     assert not isinstance(tried, str)
     assert p.traffic.total("l2", "write", tensor="spill") > 0
-    assert (p.total("l2", "write"), p.time_s) == (tried.candidate.l2_write_bytes, tried.candidate.time_s)
+    assert (p.total("l2", "write"), p.time_s) == (
+        tried.candidate.l2_write_bytes,
+        tried.candidate.time_s,
+    )
     assert not any("the compiler would spill" in note for note in p.notes)
 
 
@@ -91,7 +97,9 @@ def test_what_a_library_says_of_its_spills_stands() -> None:
     problem = PROBLEM.with_(mask="causal", dtype="bf16", seq_q=4096, seq_k=4096)
     kernel = resolve("fa2", problem, load_profile("h200"))
     assert kernel.spill is not None
-    assert not any(residency(n, load_profile("h200")).spilling for n in plan(problem, kernel).launches)
+    assert not any(
+        residency(n, load_profile("h200")).spilling for n in plan(problem, kernel).launches
+    )
 
 
 TILE = ["--tile", "256x128", "--heads", "2", "--seq-len", "512", "--gpu", "a100", "--kernel"]
@@ -100,7 +108,9 @@ LEFT_OUT = "would spill registers, at a cost that is in no number here"
 
 @pytest.mark.parametrize("command", ["predict", "explain", "trace"])
 @pytest.mark.parametrize("kernel", ["flash", "fa2"])
-def test_the_answer_says_what_is_left_out(command: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_says_what_is_left_out(
+    command: str, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([command, *TILE, kernel, "--warps", "8"]) == 0
     assert f"{kernel} {LEFT_OUT}" in capsys.readouterr().out
 
@@ -109,7 +119,9 @@ def test_predict_tells_how_many_registers(capsys: pytest.CaptureFixture[str]) ->
     assert main(["predict", *TILE, "flash", "--warps", "8"]) == 0
     assert SPILLS in capsys.readouterr().out
     assert main(["predict", *TILE, "flash", "--warps", "8", "--format", "json"]) == 0
-    assert any(SPILLS in note for note in json.loads(capsys.readouterr().out)["predictions"][0]["notes"])
+    assert any(
+        SPILLS in note for note in json.loads(capsys.readouterr().out)["predictions"][0]["notes"]
+    )
 
 
 def test_tiles_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +160,13 @@ def test_a_kernel_of_ones_own_has_it() -> None:
     ("gdn", "rtx-4090", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 1)),
     ("gdn", "a100", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 2)),
 ])  # fmt: skip
-def test_a_library_runs_where_it_launches(kernel: str, gpu: str, changes: dict[str, Any], tile: Tile) -> None:
-    p = predict(PROBLEM.with_(**changes | {"head_dim_v": changes.get("head_dim", 128)}), kernel, gpu, method="bounds")
+def test_a_library_runs_where_it_launches(
+    kernel: str, gpu: str, changes: dict[str, Any], tile: Tile
+) -> None:
+    p = predict(
+        PROBLEM.with_(**changes | {"head_dim_v": changes.get("head_dim", 128)}),
+        kernel,
+        gpu,
+        method="bounds",
+    )
     assert p.kernel.tile == tile

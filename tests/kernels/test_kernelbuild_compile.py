@@ -56,7 +56,9 @@ def table_row(cc: str, spec: FwdSpec) -> dict[str, str]:
 def test_sample_compiles_to_its_row(cc: str, spec: FwdSpec) -> None:
     nvcc, row = nvcc_or_skip(), table_row(cc, spec)
     if compiler.compiler_version(nvcc) != row["compiler"]:
-        pytest.skip(f"the table is of nvcc {row['compiler']}; here is {compiler.compiler_version(nvcc)}")
+        pytest.skip(
+            f"the table is of nvcc {row['compiler']}; here is {compiler.compiler_version(nvcc)}"
+        )
     assert RESOURCES.measure(cc, spec, nvcc) == row
 
 
@@ -71,7 +73,9 @@ def test_table_is_whole_and_of_these_sources() -> None:
 def test_table_columns_are_consistent() -> None:
     for row in read_table(TABLE).values():
         q, k, stages, d = (int(row[name]) for name in ("block_q", "block_k", "stages", "head_dim"))
-        assert int(row["dynamic_smem_bytes"]) == 2 * d * (q + 2 * stages * k)  # Q once, K and V per stage
+        assert int(row["dynamic_smem_bytes"]) == 2 * d * (
+            q + 2 * stages * k
+        )  # Q once, K and V per stage
         assert int(row["static_smem_bytes"]) == 128
         cap = 65_536 // (32 * int(row["warps"]) * int(row["min_ctas"]))
         assert 0 < int(row["registers"]) <= min(255, cap)
@@ -81,11 +85,23 @@ def test_table_columns_are_consistent() -> None:
     ("spec", "cc", "message"),
     [
         (FwdSpec(80, 128, 64, 4), "9.0", "head_dim 80 is not built; accepted: 64, 96, 128, 256"),
-        (FwdSpec(64, 96, 64, 4), "9.0", "tile 96x64 with 4 warps is not built; block_q must be a multiple of 16"),
+        (
+            FwdSpec(64, 96, 64, 4),
+            "9.0",
+            "tile 96x64 with 4 warps is not built; block_q must be a multiple of 16",
+        ),
         (FwdSpec(64, 128, 40, 4), "9.0", "block_k must be a multiple of 16"),
-        (FwdSpec(64, 128, 64, 4, dtype="fp8"), "9.0", "dtype fp8 is not built; accepted: fp16, bf16"),
+        (
+            FwdSpec(64, 128, 64, 4, dtype="fp8"),
+            "9.0",
+            "dtype fp8 is not built; accepted: fp16, bf16",
+        ),
         (FwdSpec(64, 128, 64, 4, dtype="bf16"), "7.5", "dtype bf16 has no tensor-core product"),
-        (FwdSpec(128, 128, 128, 4, 2), "8.6", "needs 163968 bytes of shared memory; .* 8.6 has 101376"),
+        (
+            FwdSpec(128, 128, 128, 4, 2),
+            "8.6",
+            "needs 163968 bytes of shared memory; .* 8.6 has 101376",
+        ),
         (FwdSpec(64, 128, 64, 4), "6.1", "compute capability '6.1' is not supported"),
         (FwdSpec(64, 128, 64, 4), "nine", "compute capability 'nine' is not supported"),
         (BwdSpec(64, 64, 64, 8), "9.0", "block_k must be 16"),
@@ -95,7 +111,9 @@ def test_table_columns_are_consistent() -> None:
         (MinimalSpec(80), "9.0", "head_dim 80 is not built"),
     ],
 )
-def test_what_cannot_exist_is_refused(spec: FwdSpec | BwdSpec | NaiveSpec | MinimalSpec, cc: str, message: str) -> None:
+def test_what_cannot_exist_is_refused(
+    spec: FwdSpec | BwdSpec | NaiveSpec | MinimalSpec, cc: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         spec.check(cc)
 
@@ -115,7 +133,9 @@ def test_no_compiler_and_no_driver_say_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     driver._library.cache_clear()
 
 
-def test_cache_is_used_and_its_key_knows_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_is_used_and_its_key_knows_the_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     nvcc_or_skip()
     monkeypatch.setenv("IOSIM_CACHE", str(tmp_path))
     first = build(MinimalSpec(32), "8.0")
@@ -123,7 +143,12 @@ def test_cache_is_used_and_its_key_knows_the_source(monkeypatch: pytest.MonkeyPa
     assert first.resources["minimal_fwd"].spill_store_bytes == 0
     monkeypatch.setattr(compiler, "compile_to", lambda *_: pytest.fail("compiled again"))
     assert build(MinimalSpec(32), "8.0") == first
-    keys = {cache_key(MinimalSpec(d), cc, version) for d in (32, 64) for cc in ("8.0", "9.0") for version in ("a", "b")}
+    keys = {
+        cache_key(MinimalSpec(d), cc, version)
+        for d in (32, 64)
+        for cc in ("8.0", "9.0")
+        for version in ("a", "b")
+    }
     assert len(keys) == 8
     copy = tmp_path / "kernels"
     copy.mkdir()
@@ -163,9 +188,18 @@ def test_the_headers_go_together(tmp_path: Path) -> None:
 
 def compiled(unit: Path, cc: str) -> str:
     """What nvcc says of a source, which may include what is in kernels/; nothing where it is right."""
-    command = [nvcc_or_skip(), "-std=c++17", "-cubin", *compiler.architecture(cc), f"-I{data_dir('kernels')}"]
+    command = [
+        nvcc_or_skip(),
+        "-std=c++17",
+        "-cubin",
+        *compiler.architecture(cc),
+        f"-I{data_dir('kernels')}",
+    ]
     done = subprocess.run(
-        [*command, unit, "-o", unit.with_suffix(".cubin")], capture_output=True, text=True, check=False
+        [*command, unit, "-o", unit.with_suffix(".cubin")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stderr if done.returncode else ""
 
@@ -184,7 +218,9 @@ STRUCTURES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES])
+@pytest.mark.parametrize(
+    ("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES]
+)
 def test_parameters_lie_where_python_puts_them(
     mirror: type[ctypes.Structure], source: str, name: str, macros: str, tmp_path: Path
 ) -> None:
@@ -200,14 +236,18 @@ def test_parameters_lie_where_python_puts_them(
             checks.append(f"offsetof({name}, {field}) == {place.offset + move}")
             checks.append(f"sizeof({name}::{field}) == {place.size}")
         unit = tmp_path / f"probe{move}.cu"
-        unit.write_text(include + "".join(f'static_assert({check}, "layout");\n' for check in checks))
+        unit.write_text(
+            include + "".join(f'static_assert({check}, "layout");\n' for check in checks)
+        )
         return compiled(unit, "9.0")
 
     assert not probe(0)
     assert "static assertion failed" in probe(4)
 
 
-@pytest.mark.parametrize(("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES])
+@pytest.mark.parametrize(
+    ("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES]
+)
 def test_parameters_have_the_names_of_the_source(
     mirror: type[ctypes.Structure], source: str, name: str, macros: str
 ) -> None:
@@ -217,7 +257,12 @@ def test_parameters_have_the_names_of_the_source(
     body = re.search(rf"struct {name.split('::')[-1]} {{(.*?)}};", text, re.S)
     assert body is not None
     declarations = re.sub(r"//.*", "", body.group(1)).split(";")
-    in_source = [re.findall(r"(\w+)\s*$", part)[0] for line in declarations if line.strip() for part in line.split(",")]
+    in_source = [
+        re.findall(r"(\w+)\s*$", part)[0]
+        for line in declarations
+        if line.strip()
+        for part in line.split(",")
+    ]
     assert in_source == [field for field, _ in mirror._fields_]
 
 

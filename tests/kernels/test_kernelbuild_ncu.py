@@ -37,11 +37,15 @@ def test_recorded_page() -> None:
     assert second.column("hbm_write") == pytest.approx(23.515136e6)  # Mbyte, in the same row
     # 1024 CTAs of one 128-row Q tile and 4096 rows each of K and V, 256 bytes a row; the report rounds to 1 kB
     assert second.column("l2_read") == pytest.approx(1024 * (128 + 2 * 4096) * 256, abs=1000)
-    assert second.column("l2_write") == 32 * 4096 * (128 * 2 + 4)  # the output and 4 bytes of LSE a row
+    assert second.column("l2_write") == 32 * 4096 * (
+        128 * 2 + 4
+    )  # the output and 4 bytes of LSE a row
     assert second.column("l2_slice_write") == 1_064_960 * 32
     assert second.column("seconds") == pytest.approx(0.6928e-3)
     assert second.column("sm_clock_hz") == pytest.approx(1.779110e9)
-    assert second.column("smem_bytes") == pytest.approx(1024 + 128 + (128 + 4 * 64) * 128 * 2)  # driver, static, tiles
+    assert second.column("smem_bytes") == pytest.approx(
+        1024 + 128 + (128 + 4 * 64) * 128 * 2
+    )  # driver, static, tiles
     assert launches[2].column("smem_wavefronts") == 2_930_704_185  # thousands separators
 
 
@@ -80,7 +84,9 @@ def test_truncated_file_keeps_whole_rows() -> None:
     launches, notes = parse_raw(RAW[: RAW.rindex(',"2.000000"')])
     assert len(launches) == 3
     assert notes == ["row 4 has 22 of 24 columns and is left out"]
-    launches, notes = parse_raw(RAW[: RAW.rindex("031259")])  # all columns, but the last number is cut: 61.
+    launches, notes = parse_raw(
+        RAW[: RAW.rindex("031259")]
+    )  # all columns, but the last number is cut: 61.
     assert len(launches) == 3
     assert notes == ["row 4 breaks off in its last column and is left out"]
     assert len(parse_raw(RAW.rstrip())[0]) == 4

@@ -41,9 +41,13 @@ def bench() -> object:
 
 
 @pytest.mark.parametrize(
-    "spec", SPECS, ids=lambda spec: type(spec).__name__ + "-" + "-".join(map(str, vars(spec).values()))
+    "spec",
+    SPECS,
+    ids=lambda spec: type(spec).__name__ + "-" + "-".join(map(str, vars(spec).values())),
 )
-def test_agrees_with_float64(bench: object, spec: FwdSpec | BwdSpec | NaiveSpec | MinimalSpec) -> None:
+def test_agrees_with_float64(
+    bench: object, spec: FwdSpec | BwdSpec | NaiveSpec | MinimalSpec
+) -> None:
     for seed, (case, extremes) in enumerate(bench.small(spec)):  # type: ignore[attr-defined]
         good, errors = bench.trusted(case, seed, **extremes)  # type: ignore[attr-defined]
         assert good, f"{case}: {errors}"

@@ -22,7 +22,9 @@ def size(row: dict[str, str], name: str) -> int:
 
 def forward_reads(row: dict[str, str]) -> int:
     """Bytes into the SMs: each tile's Q rows once and its key blocks' K and V rows once, none past the end."""
-    block_q, block_k, seq_q, seq_k = (size(row, x) for x in ("block_q", "block_k", "seq_q", "seq_k"))
+    block_q, block_k, seq_q, seq_k = (
+        size(row, x) for x in ("block_q", "block_k", "seq_q", "seq_k")
+    )
     offset, splits, elements = seq_k - seq_q, size(row, "splits"), 0
     for row0 in range(0, seq_q, block_q):
         row1 = min(row0 + block_q, seq_q) - 1
@@ -35,7 +37,9 @@ def forward_reads(row: dict[str, str]) -> int:
         for split in range(splits):
             start = min(first + split * each, max(first, last))
             end = min(start + each, max(first, last))
-            elements += (row1 - row0 + 1) + 2 * (min(end * block_k, seq_k) - min(start * block_k, seq_k))
+            elements += (row1 - row0 + 1) + 2 * (
+                min(end * block_k, seq_k) - min(start * block_k, seq_k)
+            )
     return size(row, "batch") * size(row, "heads") * elements * size(row, "head_dim") * 2
 
 
@@ -51,7 +55,18 @@ def test_table_is_whole() -> None:
         numbers = [int(row["launch"]) for row in launches]
         assert numbers == list(range(1, len(numbers) + 1))
     for row in ROWS:
-        assert all(row[name] for name in ("kernel", "grid", "block", "registers", "seconds", "sm_clock_hz", "l2_read"))
+        assert all(
+            row[name]
+            for name in (
+                "kernel",
+                "grid",
+                "block",
+                "registers",
+                "seconds",
+                "sm_clock_hz",
+                "l2_read",
+            )
+        )
         assert 0 < float(row["seconds"]) < 10
     assert {"gpu", "profiler", "cuda_compiler", "date", "command"} <= set(read_provenance(PATH))
 
@@ -75,17 +90,25 @@ def test_forward_reads_are_the_arithmetic() -> None:
 def test_forward_writes_are_output_and_lse() -> None:
     """Where LSE rows of every head start on a sector and nothing spills, to the byte."""
     for row in rows_of("flash_fwd"):
-        exact = row["spill_store_bytes"] == "0" and size(row, "seq_q") % 8 == 0 and row["splits"] == "1"
+        exact = (
+            row["spill_store_bytes"] == "0" and size(row, "seq_q") % 8 == 0 and row["splits"] == "1"
+        )
         if exact and not row["note"].startswith("packed"):
             rows = size(row, "batch") * size(row, "heads") * size(row, "seq_q")
-            assert size(row, "l2_write") == pytest.approx(rows * (2 * size(row, "head_dim") + 4), rel=1e-6)
+            assert size(row, "l2_write") == pytest.approx(
+                rows * (2 * size(row, "head_dim") + 4), rel=1e-6
+            )
             assert row["local_write"] == "0"
 
 
 def test_shared_memory_is_the_traits() -> None:
     for row in rows_of("flash_fwd"):
-        spec = FwdSpec(*(size(row, x) for x in ("head_dim", "block_q", "block_k", "warps", "stages")))
-        assert size(row, "smem_bytes") == spec.dynamic_shared_bytes + 128 + 1024  # static, and what the driver keeps
+        spec = FwdSpec(
+            *(size(row, x) for x in ("head_dim", "block_q", "block_k", "warps", "stages"))
+        )
+        assert (
+            size(row, "smem_bytes") == spec.dynamic_shared_bytes + 128 + 1024
+        )  # static, and what the driver keeps
 
 
 def test_minimal_reads_and_writes() -> None:
@@ -93,7 +116,9 @@ def test_minimal_reads_and_writes() -> None:
         n, d = size(row, "seq_q"), size(row, "head_dim")
         blocks, heads = n // 32, size(row, "batch") * size(row, "heads")
         reads = heads * 4 * (2 * n * d + blocks * (2 * n * d + 2 * n))
-        packets = heads * blocks * (32 * n * d + 4 * 2 * n)  # O: each thread's 4 bytes are a 32-byte packet of its own
+        packets = (
+            heads * blocks * (32 * n * d + 4 * 2 * n)
+        )  # O: each thread's 4 bytes are a 32-byte packet of its own
         # CTAs that share an SM push rows out of its L1 that their threads, a word at a time, have not finished
         assert size(row, "l2_read") == pytest.approx(reads, rel=1e-3 if heads < 132 else 0.05)
         assert size(row, "l2_write") == pytest.approx(packets, rel=1e-3)

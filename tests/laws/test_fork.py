@@ -32,13 +32,20 @@ def ends_well(child: int) -> bool:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_among_threads_that_predict() -> None:
     over = threading.Event()
-    iosim.predict(AttentionProblem(heads=8, seq_q=128, head_dim=64), "fa2", "a100")  # what is imported is there
+    iosim.predict(
+        AttentionProblem(heads=8, seq_q=128, head_dim=64), "fa2", "a100"
+    )  # what is imported is there
 
     def predict(heads: int) -> None:
         for queries in range(128, 100_000, 8):
             if over.is_set():
                 return
-            iosim.predict(AttentionProblem(heads=heads, seq_q=queries, head_dim=64), "fa2", "a100", method="bounds")
+            iosim.predict(
+                AttentionProblem(heads=heads, seq_q=queries, head_dim=64),
+                "fa2",
+                "a100",
+                method="bounds",
+            )
 
     threads = [threading.Thread(target=predict, args=(heads,)) for heads in (1, 2, 3, 4)]
     for thread in threads:
@@ -49,7 +56,9 @@ def test_a_fork_among_threads_that_predict() -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    iosim.predict(AttentionProblem(heads=8, seq_q=256 + number, head_dim=64), "fa2", "a100")
+                    iosim.predict(
+                        AttentionProblem(heads=8, seq_q=256 + number, head_dim=64), "fa2", "a100"
+                    )
                     os._exit(0)
                 except BaseException:
                     os._exit(1)

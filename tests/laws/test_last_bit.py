@@ -29,7 +29,9 @@ def numbers(profile: HardwareProfile) -> dict[str, float]:
 
 def shaken(profile: HardwareProfile, by: float, draw: random.Random) -> HardwareProfile:
     """The profile with every real number changed by the share `by`, up or down."""
-    changed = {name: value * (1 + draw.choice((-by, by))) for name, value in numbers(profile).items()}
+    changed = {
+        name: value * (1 + draw.choice((-by, by))) for name, value in numbers(profile).items()
+    }
     return replace(profile, **changed)
 
 
@@ -83,14 +85,22 @@ def test_times_of_drawn_calls_hold_still() -> None:
     draw = random.Random(5)
     for call, kernel in planned_calls(1, 500):
         again = planned(call.problem, kernel, shaken(call.profile, 1e-9, draw))
-        assert seconds(again) == pytest.approx(seconds(call), rel=1e-6), (call.problem, kernel, call.profile.name)
+        assert seconds(again) == pytest.approx(seconds(call), rel=1e-6), (
+            call.problem,
+            kernel,
+            call.profile.name,
+        )
 
 
 def test_a_small_change_moves_times_little() -> None:
     draw = random.Random(6)
     for call, kernel in planned_calls(2, 150):
         again = planned(call.problem, kernel, changed_in_one(call.profile, 1e-3, draw))
-        assert seconds(again) == pytest.approx(seconds(call), rel=1e-2), (call.problem, kernel, call.profile.name)
+        assert seconds(again) == pytest.approx(seconds(call), rel=1e-2), (
+            call.problem,
+            kernel,
+            call.profile.name,
+        )
 
 
 def test_replayed_bytes_hold_still() -> None:
@@ -104,13 +114,23 @@ def test_replayed_bytes_hold_still() -> None:
 
 @pytest.mark.parametrize(("gpu", "heads", "tokens"), [("h100-sxm", 16, 4096), ("t4", 8, 1900)])
 def test_no_tile_changes_its_place(gpu: str, heads: int, tokens: int) -> None:
-    problem, profile = AttentionProblem(heads=heads, seq_q=tokens, head_dim=128, mask="causal"), load_profile(gpu)
-    before, after = (pick_tiles(problem, one) for one in (profile, shaken(profile, 1e-9, random.Random(8))))
+    problem, profile = (
+        AttentionProblem(heads=heads, seq_q=tokens, head_dim=128, mask="causal"),
+        load_profile(gpu),
+    )
+    before, after = (
+        pick_tiles(problem, one) for one in (profile, shaken(profile, 1e-9, random.Random(8)))
+    )
     assert [c.tile for c in after.candidates] == [c.tile for c in before.candidates]
 
 
 @pytest.mark.slow
 def test_no_order_changes_its_place() -> None:
-    problem, profile = AttentionProblem(heads=4, seq_q=2048, head_dim=128, mask="causal"), load_profile("a100")
-    before, after = (orders(problem, gpu=one) for one in (profile, shaken(profile, 1e-9, random.Random(9))))
+    problem, profile = (
+        AttentionProblem(heads=4, seq_q=2048, head_dim=128, mask="causal"),
+        load_profile("a100"),
+    )
+    before, after = (
+        orders(problem, gpu=one) for one in (profile, shaken(profile, 1e-9, random.Random(9)))
+    )
     assert [e.choice for e in after.orders] == [e.choice for e in before.orders]

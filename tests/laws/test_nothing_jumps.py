@@ -50,8 +50,13 @@ def another_kernel(before: Prediction, after: Prediction) -> bool:
     """Whether the library takes another kernel, but for what its notes say, or the matrix library another tile; or one
     side alone moves some tensor: a second key block is the first for which FlashAttention-1 keeps partial results."""
     one, other = (replace(p.kernel, notes=()) for p in (before, after))
-    moves, more = ({(r.launch, r.tensor, r.direction) for r in p.call.counted if r.bytes} for p in (before, after))
-    tiles, others = ([(x.domain.block_q, x.domain.block_k) for x in p.chain.launches] for p in (before, after))
+    moves, more = (
+        {(r.launch, r.tensor, r.direction) for r in p.call.counted if r.bytes}
+        for p in (before, after)
+    )
+    tiles, others = (
+        [(x.domain.block_q, x.domain.block_k) for x in p.chain.launches] for p in (before, after)
+    )
     return one != other or moves != more or tiles != others
 
 
@@ -75,12 +80,17 @@ def longest(launch: Launch) -> int:
 def rounds_grow(one: Launch, other: Launch, slots: tuple[int, int], sms: int) -> float:
     """How much more rounds of CTAs there are, and steps of the longest of them."""
     ctas = [launch.work_tiles * launch.work.product_ctas for launch in (one, other)]
-    waves, turns = [-(-n // at_once) for n, at_once in zip(ctas, slots, strict=True)], [-(-n // sms) for n in ctas]
+    waves, turns = (
+        [-(-n // at_once) for n, at_once in zip(ctas, slots, strict=True)],
+        [-(-n // sms) for n in ctas],
+    )
     steps = longest(other) / longest(one)
     return max(1.0, steps) * max(1.0, waves[1] / max(1, waves[0]), turns[1] / max(1, turns[0]))
 
 
-def moved(p: Prediction, level: str, direction: str | None = None, launch: str | None = None) -> int:
+def moved(
+    p: Prediction, level: str, direction: str | None = None, launch: str | None = None
+) -> int:
     return int(sum(r.bytes for r in p.traffic if r.level == level and direction in (None, r.direction)
                    and launch in (None, r.launch)))  # fmt: skip
 
@@ -110,12 +120,16 @@ def jumps(before: Prediction, after: Prediction) -> list[str]:
         return []
     found = []
     launches = list(zip(before.chain.launches, after.chain.launches, strict=True))
-    slots = list(zip(*([r.slots for r in p.call.residencies] for p in (before, after)), strict=True))
+    slots = list(
+        zip(*([r.slots for r in p.call.residencies] for p in (before, after)), strict=True)
+    )
     sms = before.call.profile.sm_count
     for low, high, way in ((before, after, 1), (after, before, -1)):
         pairs = launches if way == 1 else [(b, a) for a, b in launches]
         of_tiles = [tiles_grow(a, b) for a, b in pairs]
-        allowed_l2 = sum(moved(low, "l2", launch=a.name) * n for (a, _), n in zip(pairs, of_tiles, strict=True))
+        allowed_l2 = sum(
+            moved(low, "l2", launch=a.name) * n for (a, _), n in zip(pairs, of_tiles, strict=True)
+        )
         if moved(high, "l2") > MOST * allowed_l2 + FLOOR_BYTES:
             found.append(f"SM<->L2 {moved(low, 'l2')} -> {moved(high, 'l2')}")
         more = allowed_l2 / max(1, moved(low, "l2"))
@@ -126,7 +140,9 @@ def jumps(before: Prediction, after: Prediction) -> list[str]:
             found.append(f"HBM read {moved(low, 'hbm', 'read')} -> {read}")
         most = MOST * more * moved(low, "hbm", "write") + (MOST - 1) * stays_dirty(low)
         if written > most + FLOOR_BYTES and not between_l2s(low, high, MOST * more, "write"):
-            found.append(f"HBM written {moved(low, 'hbm', 'write')} -> {written}, {stays_dirty(high)} stay")
+            found.append(
+                f"HBM written {moved(low, 'hbm', 'write')} -> {written}, {stays_dirty(high)} stay"
+            )
         allowed = sum(
             time.total_s * max(rounds_grow(a, b, s[::way], sms), n)
             for time, (a, b), s, n in zip(low.time.launches, pairs, slots, of_tiles, strict=True)
@@ -147,7 +163,9 @@ def is_faster(before: Prediction, after: Prediction) -> bool:
     blocks, more = (p.chain.launches[0].domain.query_blocks for p in (before, after))
     if blocks < more < 5:
         return False
-    split, other = ([x.domain for x in p.chain.launches if x.domain.splits > 1] for p in (before, after))
+    split, other = (
+        [x.domain for x in p.chain.launches if x.domain.splits > 1] for p in (before, after)
+    )
     if [d.key_blocks_per_split for d in split] != [d.key_blocks_per_split for d in other]:
         return False
     saved = max(0.0, hbm_seconds(before) - hbm_seconds(after)) * MOST
@@ -157,10 +175,25 @@ def is_faster(before: Prediction, after: Prediction) -> bool:
 def shrinks(before: Prediction, after: Prediction) -> bool:
     """Whether more work has fewer compulsory bytes."""
     one, other = before.hbm_bounds, after.hbm_bounds
-    return other.compulsory_read < one.compulsory_read or other.compulsory_write < one.compulsory_write
+    return (
+        other.compulsory_read < one.compulsory_read or other.compulsory_write < one.compulsory_write
+    )
 
 
-GPUS = ("v100", "t4", "a30", "a100", "a10", "l4", "rtx-3090", "rtx-4090", "l40s", "h100", "h200", "b200")
+GPUS = (
+    "v100",
+    "t4",
+    "a30",
+    "a100",
+    "a10",
+    "l4",
+    "rtx-3090",
+    "rtx-4090",
+    "l40s",
+    "h100",
+    "h200",
+    "b200",
+)
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 TAKES: dict[str, dict[str, Any]] = {
     "fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
@@ -171,7 +204,11 @@ TAKES: dict[str, dict[str, Any]] = {
     "naive-cu": {"dtype": "fp32"},
 }  # fmt: skip
 PAGED = ("flashinfer", "vllm-triton", "vllm-fa2", "vllm-fa3", "sglang-fa3", "fa3-sm80")
-LENGTHS = st.one_of(st.integers(100, 5000), st.sampled_from((128, 256, 512, 1024, 2048, 4096)), st.integers(2000, 9000))
+LENGTHS = st.one_of(
+    st.integers(100, 5000),
+    st.sampled_from((128, 256, 512, 1024, 2048, 4096)),
+    st.integers(2000, 9000),
+)
 
 
 @st.composite
@@ -201,11 +238,17 @@ def neighbours(draw: st.DrawFn, kernel: str) -> tuple[dict[str, Any], dict[str, 
     what = draw(st.sampled_from(("tokens", "tokens", "tokens", "heads", "batch")))
     if what == "tokens" or "latent_kv" in small:
         tokens = "seq_k" if "seq_k" in small else "seq_q"
-        more = draw(st.sampled_from([n for n in (1, 32, 128) if n == 1 or n < 0.02 * small[tokens]]))
+        more = draw(
+            st.sampled_from([n for n in (1, 32, 128) if n == 1 or n < 0.02 * small[tokens]])
+        )
         return small, small | {tokens: small[tokens] + more}
     small["seq_q"] = min(small["seq_q"], draw(st.sampled_from((256, 512, 1000, 1024))))
     if what == "batch":
-        small |= {"batch": draw(st.integers(51, 80)), "heads": 4, "kv_heads": draw(st.sampled_from((1, 4)))}
+        small |= {
+            "batch": draw(st.integers(51, 80)),
+            "heads": 4,
+            "kv_heads": draw(st.sampled_from((1, 4))),
+        }
         return small, small | {"batch": small["batch"] + 1}
     group, kv_heads = draw(st.sampled_from((1, 2))), draw(st.integers(51, 80))
     small |= {"batch": 1, "kv_heads": kv_heads, "heads": group * kv_heads}
@@ -259,10 +302,14 @@ def test_neighbours_of_every_kernel_move_alike(kernel: str, data: st.DataObject)
     ("vllm-fa2", "a100", {"batch": 64, "heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 2048, "head_dim": 128,
                           "page_size": 256}, {"seq_k": 2049}),
 ])  # fmt: skip
-def test_what_jumped_once(kernel: str, gpu: str, arguments: dict[str, Any], more: dict[str, Any]) -> None:
+def test_what_jumped_once(
+    kernel: str, gpu: str, arguments: dict[str, Any], more: dict[str, Any]
+) -> None:
     """A product's CTAs, where its result is wider than a tile; and a last block of one key, which is no whole step's
     bytes: 258 -> 515 us, and 104 -> 99 us."""
-    before, after = (call(each, kernel, load_profile(gpu)) for each in (arguments, arguments | more))
+    before, after = (
+        call(each, kernel, load_profile(gpu)) for each in (arguments, arguments | more)
+    )
     assert after.time_s == pytest.approx(before.time_s, rel=0.02)
 
 
@@ -271,7 +318,9 @@ def test_a_block_of_one_row_leaves_less_in_use() -> None:
     reads, too: each CTA spends a step on the last block, of which one row is moved."""
     arguments = {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 2048, "head_dim": 80, "mask": "causal",
                  "passes": "bwd", "dtype": "fp16"}  # fmt: skip
-    before, after = (call(arguments | {"seq_q": n}, "flash", load_profile("v100")) for n in (2048, 2049))
+    before, after = (
+        call(arguments | {"seq_q": n}, "flash", load_profile("v100")) for n in (2048, 2049)
+    )
     least = moved(after, "hbm", "read")
     assert moved(before, "hbm", "read") > 1.2 * least
     assert at_l2(before, 1.1, "read") < 1.1 * least
@@ -280,7 +329,9 @@ def test_a_block_of_one_row_leaves_less_in_use() -> None:
 
 def test_a_wide_product_is_many_ctas() -> None:
     """512 rows in tiles of 128 by 70 heads of 128 columns: 280 CTAs on 148 SMs, where 4 took 245 us."""
-    p = predict(AttentionProblem(heads=70, seq_q=512, head_dim=128, dtype="fp16"), "uniform-naive", "b200")
+    p = predict(
+        AttentionProblem(heads=70, seq_q=512, head_dim=128, dtype="fp16"), "uniform-naive", "b200"
+    )
     values = p.chain.launches[-1]
     assert values.work_tiles * values.work.product_ctas == 4 * 70
     assert p.time.launches[-1].total_s < 20e-6
@@ -298,7 +349,11 @@ def better(gpu: HardwareProfile, what: str) -> HardwareProfile:
     """The GPU with a quarter more L2, bandwidth or SMs."""
     if what == "l2":
         return replace(gpu, l2_bytes=int(gpu.need("l2_bytes") * MORE))
-    rates = {n: v * MORE for n in (OF_SMS if what == "sms" else OF_DRAM) if (v := getattr(gpu, n)) is not None}
+    rates = {
+        n: v * MORE
+        for n in (OF_SMS if what == "sms" else OF_DRAM)
+        if (v := getattr(gpu, n)) is not None
+    }
     if what == "sms":
         for name in ("tensor_flops_per_s", "tensor_flops_achieved_per_s"):
             rates[name] = {dtype: v * MORE for dtype, v in getattr(gpu, name).items()}
@@ -308,15 +363,24 @@ def better(gpu: HardwareProfile, what: str) -> HardwareProfile:
 
 def unevenness(p: Prediction) -> float:
     """Tiles of the busiest SM over those of the mean one, in the launch that takes longest."""
-    _, launch = max(zip(p.time.launches, p.chain.launches, strict=True), key=lambda each: each[0].total_s)
+    _, launch = max(
+        zip(p.time.launches, p.chain.launches, strict=True), key=lambda each: each[0].total_s
+    )
     sms = p.call.profile.sm_count
     return -(-launch.work_tiles // sms) * sms / launch.work_tiles
 
 
 @settings(MANY, max_examples=examples(400))
-@given(st.data(), st.sampled_from(("l2", "bandwidth", "sms")), st.sampled_from(GPUS), st.sampled_from(KERNELS))
+@given(
+    st.data(),
+    st.sampled_from(("l2", "bandwidth", "sms")),
+    st.sampled_from(GPUS),
+    st.sampled_from(KERNELS),
+)
 @pytest.mark.slow
-def test_a_better_gpu_takes_no_longer(data: st.DataObject, what: str, name: str, kernel: str) -> None:
+def test_a_better_gpu_takes_no_longer(
+    data: st.DataObject, what: str, name: str, kernel: str
+) -> None:
     """But for another kernel that the library takes for it; for HBM bytes that CTAs cost which run at once and hold
     more of the L2; and, where the tiles no longer come out even, for SMs whose share of HBM nobody takes over: each has
     an even one, and the busiest decides (measured: `_beside_hbm` of readers/timing/launch_time.py). Tiles of unequal
@@ -325,4 +389,6 @@ def test_a_better_gpu_takes_no_longer(data: st.DataObject, what: str, name: str,
     before, after = (call(arguments, kernel, each) for each in (gpu, better(gpu, what)))
     assume(not another_kernel(before, after))
     allowed = 1.05 * max(1.0, unevenness(after) / unevenness(before)) if what == "sms" else 1.05
-    assert after.time_s <= allowed * before.time_s + max(0.0, hbm_seconds(after) - hbm_seconds(before))
+    assert after.time_s <= allowed * before.time_s + max(
+        0.0, hbm_seconds(after) - hbm_seconds(before)
+    )

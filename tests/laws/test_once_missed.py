@@ -35,7 +35,9 @@ def bf16(**values: object) -> AttentionProblem:
 def test_alternating_work_tiles_go_down_at_odd_blocks() -> None:
     """Four query blocks of two heads: the first walks its keys up, the second down, and so on in every head."""
     problem = bf16(seq_q=256)
-    kernel = resolve("flash", problem, load_profile("a100"), Overrides(tile=(64, 64), direction="alternating"))
+    kernel = resolve(
+        "flash", problem, load_profile("a100"), Overrides(tile=(64, 64), direction="alternating")
+    )
     assert lower(plan(problem, kernel), 1).launches[0].down.tolist() == [0, 1, 0, 1] * 2
 
 
@@ -46,7 +48,9 @@ def test_a_warm_l2_holds_what_the_same_call_left() -> None:
     chain = plan(problem, kernel)
     seen: list[tuple[int, int, int]] = []
 
-    def look(launch: Launch, low: LoweredLaunch, lowered: object, l2: object, begin: object) -> None:
+    def look(
+        launch: Launch, low: LoweredLaunch, lowered: object, l2: object, begin: object
+    ) -> None:
         touched = l2._objects["touched"]  # type: ignore[attr-defined]
         inputs = sum(int((lowered.owner == n).sum()) for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
                      if chain.tensors[name].role is Role.INPUT)  # fmt: skip
@@ -65,11 +69,15 @@ def test_a_warm_l2_holds_what_the_same_call_left() -> None:
     (100_000, 24, 20_000 // 24 - 256),  # 500 steps a CTA are 1 window; 24 at least, 577 steps apart
     (3_000_000, 58, None),  # 15,000 steps a CTA are 58 windows: 344 steps each, too few to skip
 ])  # fmt: skip
-def test_windows_and_what_settles_before_them(accesses: int, windows: int | None, jump: int | None) -> None:
+def test_windows_and_what_settles_before_them(
+    accesses: int, windows: int | None, jump: int | None
+) -> None:
     count = np.full(100, 20_000, dtype=np.int32)
     zero = np.zeros(100, dtype=np.int32)
     load = Template("K", 0, zero, coef=1)
-    low = LoweredLaunch("main", zero, count, (), (load, load), (), zero.astype(np.uint8), zero, zero)
+    low = LoweredLaunch(
+        "main", zero, count, (), (load, load), (), zero.astype(np.uint8), zero, zero
+    )
     made = sampling_plan(low, 100, accesses)
     if jump is None:
         assert made is None
@@ -87,7 +95,9 @@ def test_windows_and_what_settles_before_them(accesses: int, windows: int | None
     (Outer.QUERY, 512, 64, True),
     (Outer.SPLIT, 512, 512, False),
 ])  # fmt: skip
-def test_two_blocks_share_what_they_stream(outer: Outer, rows: int, keys: int, shares: bool) -> None:
+def test_two_blocks_share_what_they_stream(
+    outer: Outer, rows: int, keys: int, shares: bool
+) -> None:
     assert reuses_keys(Launch("main", Domain(1, 1, rows, keys, 64, 64), outer, ())) is shares
 
 
@@ -107,14 +117,18 @@ def test_algorithm_1_rounds_its_key_block_up() -> None:
     (172, 100, 5),  # just under 80 % of 216: 5 x 172 of 4 waves of 216 are 0.995
     (173, 100, 1),  # 80 % and more
 ])  # fmt: skip
-def test_fa2_splits_no_further_than_its_key_blocks(tiles: int, key_blocks: int, splits: int) -> None:
+def test_fa2_splits_no_further_than_its_key_blocks(
+    tiles: int, key_blocks: int, splits: int
+) -> None:
     assert fa2.fa2_splits(tiles, key_blocks, 216) == splits
 
 
 def test_a_paged_cache_has_the_split_kernels_tile_with_one_split_too() -> None:
     """64 sequences of 8 heads fill an A100, so that nothing is split; at head_dim 128 the split kernel has 64x128."""
     problem = bf16(batch=64, heads=8, seq_q=1, seq_k=4096, head_dim=128)
-    plain, paged = (resolve("fa2", p, load_profile("a100")) for p in (problem, problem.with_(page_size=256)))
+    plain, paged = (
+        resolve("fa2", p, load_profile("a100")) for p in (problem, problem.with_(page_size=256))
+    )
     assert plain.splits == paged.splits == 1
     assert (plain.tile.block_q, plain.tile.block_k) == (128, 64)
     assert (paged.tile.block_q, paged.tile.block_k) == (64, 128)
@@ -130,13 +144,17 @@ def test_a_paged_cache_has_the_split_kernels_tile_with_one_split_too() -> None:
     ("adam", "foreach", 18), ("adamw", "foreach", 20),
 ])  # fmt: skip
 def test_tensors_that_a_step_reads_and_writes(name: str, step: str, passes: int) -> None:
-    parameters = plan_step(Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)).parameters
+    parameters = plan_step(
+        Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)
+    ).parameters
     elements = sum(p.elements for p in parameters)
     assert optimizer(name, step).moved_bytes(parameters, 4) == passes * 4 * elements
 
 
 def test_adam_keeps_two_moments() -> None:
-    parameters = plan_step(Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)).parameters
+    parameters = plan_step(
+        Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)
+    ).parameters
     elements = sum(p.elements for p in parameters)
     assert optimizer("adam").state_bytes(parameters, 4) == 2 * 4 * elements
     one = optimizer("adam8bit").state_bytes(parameters, 4)
@@ -156,7 +174,10 @@ def test_a_products_backward_is_two_products() -> None:
 def test_the_fused_backward_pads_rows_to_128_and_columns_to_32() -> None:
     """Head dimension 40 and 130 tokens, 3 sequences, 2 heads: dQ of 256 x 64 and a row sum in fp32."""
     model = Decoder(layers=1, width=80, heads=2, vocabulary=0)
-    nodes = {node.name: node for node in plan_step(model, Setup(batch=3, seq_len=130, precision="bf16")).nodes}
+    nodes = {
+        node.name: node
+        for node in plan_step(model, Setup(batch=3, seq_len=130, precision="bf16")).nodes
+    }
     assert nodes["layer0.attention"].backward_scratch == 3 * 2 * 256 * (64 + 1) * 4
 
 
@@ -168,7 +189,9 @@ def test_the_fused_backward_pads_rows_to_128_and_columns_to_32() -> None:
     (10, 1, 8, 4),  # four ports of 1 together
     (10, 3, 8, 10),  # of 12 together: the link is slower
 ])  # fmt: skip
-def test_a_ring_runs_at_the_slower_of_link_and_network(link: float, ports: float, gpus: int, bandwidth: float) -> None:
+def test_a_ring_runs_at_the_slower_of_link_and_network(
+    link: float, ports: float, gpus: int, bandwidth: float
+) -> None:
     made = Cluster(Link("link", link, 0.0, ""), Link("port", ports, 0.0, ""), 4)
     assert made.ring(gpus).bandwidth_bytes_per_s == bandwidth
     shared = replace(made, shared_network=True)
@@ -182,7 +205,9 @@ def test_of_equally_fast_tiles_the_one_with_fewest_bytes_comes_first() -> None:
     """One token against 4,096: all tiles are bound by HBM alike, and differ in what they move and take."""
     problem = AttentionProblem(batch=8, heads=32, seq_k=4096, head_dim=128, dtype="fp16")
     found = pick_tiles(problem, "a100").candidates
-    keys = [(c.time_s, c.l2_read_bytes + c.l2_write_bytes, c.shared_memory_bytes or 0) for c in found]
+    keys = [
+        (c.time_s, c.l2_read_bytes + c.l2_write_bytes, c.shared_memory_bytes or 0) for c in found
+    ]
     assert keys == sorted(keys)
     assert len({time for time, _, _ in keys}) < len(keys)  # some are equally fast
 
@@ -190,8 +215,16 @@ def test_of_equally_fast_tiles_the_one_with_fewest_bytes_comes_first() -> None:
 @pytest.mark.parametrize(
     ("seq_q", "seq_k", "splits"),
     [
-        (33_792, 102_400, 1),  # K and V of a head are 102,400 x 256 x 2 = 50 MiB: they do not outgrow it
-        (33_792, 102_401, 2),  # one key more, and 33,792 / 128 = 264 = 2 x 132 query blocks go over them
+        (
+            33_792,
+            102_400,
+            1,
+        ),  # K and V of a head are 102,400 x 256 x 2 = 50 MiB: they do not outgrow it
+        (
+            33_792,
+            102_401,
+            2,
+        ),  # one key more, and 33,792 / 128 = 264 = 2 x 132 query blocks go over them
         (33_664, 102_401, 1),  # 263 blocks are no two rounds
         (33_792, 204_801, 3),  # past 100 MiB
     ],

@@ -39,7 +39,11 @@ LONG = iosim.AttentionProblem(heads=8, seq_q=65536, head_dim=128, dtype="bf16", 
 CASES = [
     ("t4", "naive", iosim.AttentionProblem(heads=4, seq_q=2048, head_dim=64)),
     ("a100", "fa2", iosim.AttentionProblem(heads=8, seq_q=4096, head_dim=128, mask="causal")),
-    ("l4", "cutlass", iosim.AttentionProblem(heads=8, seq_q=3000, head_dim=64, mask="window", window=500)),
+    (
+        "l4",
+        "cutlass",
+        iosim.AttentionProblem(heads=8, seq_q=3000, head_dim=64, mask="window", window=500),
+    ),
     ("h100", "fa3", iosim.AttentionProblem(heads=16, kv_heads=4, seq_q=4096, head_dim=128)),
     ("h200", "fa2", LONG),
     ("h200", "cudnn", LONG),
@@ -55,15 +59,24 @@ def hbm(p: Prediction) -> tuple[int, int]:
     ("gpu", "kernel", "problem"),
     quick_first(CASES, 2),
 )
-def test_report_and_compare_give_the_bytes_of_predict(gpu: str, kernel: str, problem: iosim.AttentionProblem) -> None:
+def test_report_and_compare_give_the_bytes_of_predict(
+    gpu: str, kernel: str, problem: iosim.AttentionProblem
+) -> None:
     alone = iosim.predict(problem, kernel, gpu)
     (point,) = build(ReportRequest.of((gpu,), (kernel,), (problem,))).points
     (entry,) = compare([problem], [kernel], [gpu]).entries
     assert entry.point is not None
     for other in (point.prediction, entry.point.prediction):
-        assert (other.traffic, other.method, other.time.total_s) == (alone.traffic, alone.method, alone.time.total_s)
+        assert (other.traffic, other.method, other.time.total_s) == (
+            alone.traffic,
+            alone.method,
+            alone.time.total_s,
+        )
     row = entry.to_dict()
-    assert (row["hbm_read_bytes"], row["hbm_write_bytes"], row["method"]) == (*hbm(alone), alone.method)
+    assert (row["hbm_read_bytes"], row["hbm_write_bytes"], row["method"]) == (
+        *hbm(alone),
+        alone.method,
+    )
 
 
 def test_64_thousand_causal_tokens_on_an_h200() -> None:
@@ -87,15 +100,23 @@ def test_tiles_give_the_bytes_of_predict(gpu: str, mask: str) -> None:
     assert list(ranking.candidates) == sorted(ranking.candidates, key=lambda c: c.time_s)
     quick = pick_tiles(problem, gpu, replayed=0)
     assert {c.method for c in (*quick.candidates, *quick.library)} == {"capacity"}
-    assert {(c.tile, c.registers) for c in quick.candidates} == {(c.tile, c.registers) for c in ranking.candidates}
+    assert {(c.tile, c.registers) for c in quick.candidates} == {
+        (c.tile, c.registers) for c in ranking.candidates
+    }
 
 
 def test_a_picked_tile_is_as_predict_has_it() -> None:
     """`flash` with that tile, as far as the command line can say it: its registers are the compiler's, no option's."""
     problem = iosim.AttentionProblem(heads=8, seq_q=4096, head_dim=128)
-    estimated = [c for c in pick_tiles(problem, "a100").candidates[:REPLAYED] if c.registers_source == "estimated"]
+    estimated = [
+        c
+        for c in pick_tiles(problem, "a100").candidates[:REPLAYED]
+        if c.registers_source == "estimated"
+    ]
     for c in estimated:
-        settings = iosim.Overrides(tile=(c.tile.block_q, c.tile.block_k), warps=c.tile.warps, stages=c.tile.stages)
+        settings = iosim.Overrides(
+            tile=(c.tile.block_q, c.tile.block_k), warps=c.tile.warps, stages=c.tile.stages
+        )
         alone = iosim.predict(problem, "flash", "a100", overrides=settings)
         assert alone.total("hbm", "write") == pytest.approx(c.hbm_write_bytes, rel=0.05)
 
@@ -135,7 +156,11 @@ def test_rings_baselines_give_the_bytes_of_predict(name: str, share: dict[str, i
     problem = iosim.AttentionProblem(heads=4, seq_q=2048, head_dim=64)
     (result,) = study(problem, 4, gpu, cluster(gpu, "nvlink"), kernel="fa2", names=[name])
     kernel = "fa2" if name == "megatron" else "naive"
-    mine = replace(problem, kv_heads=1, **share) if name == "megatron" else replace(problem, offset=None, **share)
+    mine = (
+        replace(problem, kv_heads=1, **share)
+        if name == "megatron"
+        else replace(problem, offset=None, **share)
+    )
     assert result.hbm_bytes == iosim.predict(mine, kernel, gpu).total("hbm")
 
 
@@ -170,7 +195,9 @@ def test_a_marked_number_is_that_number_with_a_mark_for_people() -> None:
 
 def test_marks_follow_the_method() -> None:
     one = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100")
-    rule = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100", method="capacity")
+    rule = iosim.predict(
+        iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100", method="capacity"
+    )
     part = replace(one, method="sampled")
     assert not hasattr(marked(5, one), "mark")
     assert marked(None, rule) is None
@@ -184,7 +211,9 @@ def test_marks_follow_the_method() -> None:
 
 @pytest.mark.slow
 def test_what_was_played_whole_is_no_estimate() -> None:
-    found = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=2048), "fa2", "a100", method="sampled")
+    found = iosim.predict(
+        iosim.AttentionProblem(heads=2, seq_q=2048), "fa2", "a100", method="sampled"
+    )
     assert found.method == "replay"
     assert iosim.predict(SCORES, "naive", "a100").method == "sampled"
 
@@ -215,8 +244,14 @@ def test_compare_marks_estimates_everywhere() -> None:
 
 @pytest.mark.slow
 def test_report_marks_estimates_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus})
-    report = build(ReportRequest.of(("a100",), ("naive", "fa2"), (SCORES.with_(seq_q=1024, seq_k=1024), SCORES)))
+    monkeypatch.setattr(
+        "iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus}
+    )
+    report = build(
+        ReportRequest.of(
+            ("a100",), ("naive", "fa2"), (SCORES.with_(seq_q=1024, seq_k=1024), SCORES)
+        )
+    )
     page = report_page(report)
     for written in (html(page), markdown(page)):
         assert "TB~" in written
@@ -257,8 +292,16 @@ def test_tiles_mark_what_was_not_replayed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_decode_marks_estimates() -> None:
-    point = decode_point(ModelShape(layers=3), 8192, "h100", conditions=Conditions(method="capacity"))
-    row = dict(zip((c.key for c in decode_table([point]).columns), decode_table([point]).cells()[0], strict=True))
+    point = decode_point(
+        ModelShape(layers=3), 8192, "h100", conditions=Conditions(method="capacity")
+    )
+    row = dict(
+        zip(
+            (c.key for c in decode_table([point]).columns),
+            decode_table([point]).cells()[0],
+            strict=True,
+        )
+    )
     assert row["hbm_bytes_per_token"].endswith("*")
     assert not row["l2_bytes_per_token"].endswith("*")
     assert point.to_dict()["method"] == "capacity"

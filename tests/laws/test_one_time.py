@@ -48,7 +48,15 @@ def test_every_command_says_the_same_seconds(start: str, tmp_path: Path) -> None
     }
     assert told == dict.fromkeys(told, time_s)
     if start == "cold":
-        assert main(["report", *f"{SIZES} --kernel fa2 --format md --out {tmp_path / 'report.md'}".split()]) == 0
+        assert (
+            main(
+                [
+                    "report",
+                    *f"{SIZES} --kernel fa2 --format md --out {tmp_path / 'report.md'}".split(),
+                ]
+            )
+            == 0
+        )
         assert f" {seconds_text(time_s)} " in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
@@ -56,21 +64,34 @@ def test_tiles_says_the_seconds_of_predict() -> None:
     ranked = found(f"tiles {SIZES} --tile 128x64")["studies"][0]["ranked"]
     for tile in [t for t in ranked if (t["block_q"], t["block_k"]) == (128, 64)][:2]:
         asked = f"--tile 128x64 --warps {tile['warps']} --stages {tile['stages']}"
-        assert found(f"predict {SIZES} --kernel flash {asked}")["predictions"][0]["time_s"] == tile["time_s"]
+        assert (
+            found(f"predict {SIZES} --kernel flash {asked}")["predictions"][0]["time_s"]
+            == tile["time_s"]
+        )
 
 
 def test_decode_says_the_seconds_of_predict() -> None:
     shape = "--gpu h200 --heads 8 --kv-heads 8 --head-dim 64 --dtype bf16 --kernel fa2"
-    step = next(csv.DictReader(io.StringIO(printed(f"decode {shape} --context 2k --layers 1 --format csv"))))
+    step = next(
+        csv.DictReader(io.StringIO(printed(f"decode {shape} --context 2k --layers 1 --format csv")))
+    )
     one = found(f"predict {shape} --seq-len 1 --seq-len-k 2k")["predictions"][0]
     assert float(step["step_s"]) == one["time_s"]
 
 
 @pytest.mark.parametrize(
     ("kernel", "more"),
-    [("fa2", {}), ("naive", {}), ("fa2", {"passes": "bwd"}), ("fa2", {"seq_q": 1, "seq_k": 4096}), ("flash1", {})],
+    [
+        ("fa2", {}),
+        ("naive", {}),
+        ("fa2", {"passes": "bwd"}),
+        ("fa2", {"seq_q": 1, "seq_k": 4096}),
+        ("flash1", {}),
+    ],
 )
-def test_the_last_cta_of_a_trace_ends_at_the_predicted_time(kernel: str, more: dict[str, Any]) -> None:
+def test_the_last_cta_of_a_trace_ends_at_the_predicted_time(
+    kernel: str, more: dict[str, Any]
+) -> None:
     values = {"heads": 4, "seq_q": 1024, "head_dim": 64, "dtype": "bf16"} | more
     made = predict(AttentionProblem(**values), kernel, "h200")
     t = trace(made)
@@ -107,17 +128,25 @@ where steps and SMs are played without chance."""
 
 
 @pytest.mark.parametrize(("gpu", "kernel", "values"), PLAYED)
-def test_the_replay_takes_as_long_as_the_timing_model_says(gpu: str, kernel: str, values: dict[str, Any]) -> None:
+def test_the_replay_takes_as_long_as_the_timing_model_says(
+    gpu: str, kernel: str, values: dict[str, Any]
+) -> None:
     made = predict(AttentionProblem(**{"dtype": "bf16"} | values), kernel, gpu, method="replay")
     assert made.replay is not None
     main_launch = max(range(len(made.time.launches)), key=lambda n: made.time.launches[n].total_s)
     played = made.replay.launches[main_launch]
-    near = 0.12 if (gpu, kernel) in LAST_ROUND else UNEVEN if values.get("mask") == "causal" else 0.025
-    assert played.end_s - played.begin_s == pytest.approx(made.time.launches[main_launch].total_s, rel=near)
+    near = (
+        0.12 if (gpu, kernel) in LAST_ROUND else UNEVEN if values.get("mask") == "causal" else 0.025
+    )
+    assert played.end_s - played.begin_s == pytest.approx(
+        made.time.launches[main_launch].total_s, rel=near
+    )
 
 
 def test_a_pace_is_that_of_the_launch_and_needs_no_hbm() -> None:
-    call = predict(AttentionProblem(heads=32, seq_q=4096, head_dim=128, dtype="bf16"), "fa2", "h200").call
+    call = predict(
+        AttentionProblem(heads=32, seq_q=4096, head_dim=128, dtype="bf16"), "fa2", "h200"
+    ).call
     (pace,) = call.paces
     (beside_hbm,) = call.time(call.counted).launches
     assert pace == beside_hbm.pace != Pace()

@@ -16,7 +16,19 @@ import iosim.problem.masks.mask
 import iosim.readers.formula.closed_form
 from iosim.catalog.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Launch,
+    Mode,
+    Outer,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
@@ -28,14 +40,20 @@ Case = tuple[AttentionProblem, Kernel]
 
 
 def _case(
-    algorithm: str, *, tile: tuple[int, int] = (8, 6), options: dict[str, Any] | None = None, **changes: Any
+    algorithm: str,
+    *,
+    tile: tuple[int, int] = (8, 6),
+    options: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Case:
     """Ragged, grouped, causal with more keys than queries, unless `changes` say otherwise."""
     values: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 21, "seq_k": 27, "head_dim": 8,
                               "head_dim_v": 10, "mask": "causal"}  # fmt: skip
     kernel = {n: changes.pop(n) for n in tuple(changes) if n in Kernel.__dataclass_fields__}
     problem = AttentionProblem(**(values | changes))
-    return problem, Kernel(algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **kernel)
+    return problem, Kernel(
+        algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **kernel
+    )
 
 
 CASES: dict[str, Case] = {
@@ -106,9 +124,15 @@ def _variants(change: Callable[[str, Access], Access | None]) -> list[Any]:
             for n, access in enumerate(launch.accesses):
                 new = change(name, access)
                 if new != access:
-                    kept = (*launch.accesses[:n], *((new,) if new else ()), *launch.accesses[n + 1 :])
+                    kept = (
+                        *launch.accesses[:n],
+                        *((new,) if new else ()),
+                        *launch.accesses[n + 1 :],
+                    )
                     label = f"{name}: {launch.name} {access.mode} {access.tensor}"
-                    made.append(pytest.param(name, altered(chain, launch.name, accesses=kept), id=label))
+                    made.append(
+                        pytest.param(name, altered(chain, launch.name, accesses=kept), id=label)
+                    )
     return some(made)
 
 
@@ -116,11 +140,14 @@ def _turned(name: str, access: Access) -> Access:
     return replace(access, mode=Mode.STORE if access.mode is Mode.LOAD else Mode.LOAD)
 
 
-COVERED = {("efficient", "K")}  # loaded once a key block for the scores and once a pair for dQ: each would do for both
+COVERED = {
+    ("efficient", "K")
+}  # loaded once a key block for the scores and once a pair for dQ: each would do for both
 
 
 @pytest.mark.parametrize(
-    ("name", "chain"), _variants(lambda name, access: access if (name, access.tensor) in COVERED else None)
+    ("name", "chain"),
+    _variants(lambda name, access: access if (name, access.tensor) in COVERED else None),
 )
 def test_an_access_dropped(name: str, chain: Chain) -> None:
     assert disagreements(*CASES[name], chain=chain)
@@ -132,14 +159,16 @@ def test_read_and_write_swapped(name: str, chain: Chain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "chain"), _variants(lambda _, a: replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a)
+    ("name", "chain"),
+    _variants(lambda _, a: replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a),
 )
 def test_a_split_forgotten(name: str, chain: Chain) -> None:
     assert disagreements(*CASES[name], chain=chain)
 
 
 @pytest.mark.parametrize(
-    ("name", "chain"), _variants(lambda _, a: replace(a, mode=Mode.STORE) if a.mode is Mode.REDUCE else a)
+    ("name", "chain"),
+    _variants(lambda _, a: replace(a, mode=Mode.STORE) if a.mode is Mode.REDUCE else a),
 )
 def test_an_atomic_add_made_a_store(name: str, chain: Chain) -> None:
     assert disagreements(*CASES[name], chain=chain)
@@ -152,7 +181,11 @@ UNREAD_AFTERWARDS = {
 
 
 def _last_store_skipped(name: str, access: Access) -> Access:
-    if access.per is not Per.PAIR or access.mode is Mode.LOAD or (name, access.tensor) in UNREAD_AFTERWARDS:
+    if (
+        access.per is not Per.PAIR
+        or access.mode is Mode.LOAD
+        or (name, access.tensor) in UNREAD_AFTERWARDS
+    ):
         return access
     return replace(access, skip=1)
 
@@ -177,7 +210,9 @@ def test_an_access_invented(name: str) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
     main = next(x for x in chain.launches if x.outer not in (Outer.FLAT, Outer.PAIR))
-    unread = Tensor("invented", problem.batch, main.domain.heads, main.domain.rows, 1, 4, Role.INPUT)
+    unread = Tensor(
+        "invented", problem.batch, main.domain.heads, main.domain.rows, 1, 4, Role.INPUT
+    )
     for extra in (main.accesses[0], Access("invented", Mode.LOAD, Rows.QUERY, Per.PAIR)):
         held = replace(chain, tensors={**chain.tensors, "invented": unread})
         longer = altered(held, main.name, accesses=(*main.accesses, extra))
@@ -196,7 +231,9 @@ def test_o_described_as_n_by_n(name: str) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
     wide = replace(chain.tensors["O"], cols=problem.seq_k)
-    assert disagreements(problem, kernel, chain=replace(chain, tensors={**chain.tensors, "O": wide}))
+    assert disagreements(
+        problem, kernel, chain=replace(chain, tensors={**chain.tensors, "O": wide})
+    )
 
 
 @pytest.mark.parametrize("name", ["flash", "flash rereads", "flash split", "flash1 to the letter"])
@@ -205,7 +242,9 @@ def test_a_mask_that_visits_too_few_blocks(name: str, shift: int) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
     domain = next(x for x in chain.launches if x.name == "main").domain
-    short = replace(domain, mask=replace(domain.mask, offset=domain.mask.offset + shift * domain.block_k))
+    short = replace(
+        domain, mask=replace(domain.mask, offset=domain.mask.offset + shift * domain.block_k)
+    )
     assert disagreements(problem, kernel, chain=altered(chain, "main", domain=short))
 
 
@@ -229,7 +268,9 @@ class Bug:
     cases: tuple[str, ...]
 
 
-def _only(tensors: str, change: Callable[[Domain, Tensor, Access], Seen | int]) -> Callable[..., Seen | int]:
+def _only(
+    tensors: str, change: Callable[[Domain, Tensor, Access], Seen | int]
+) -> Callable[..., Seen | int]:
     return lambda d, t, a: change(d, t, a) if t.name in tensors.split() else (d, t, a)
 
 
@@ -307,7 +348,8 @@ COUNT_BUGS = {
 
 
 @pytest.mark.parametrize(
-    ("bug", "case"), [pytest.param(b, c, id=f"{n}: {c}") for n, b in COUNT_BUGS.items() for c in b.cases]
+    ("bug", "case"),
+    [pytest.param(b, c, id=f"{n}: {c}") for n, b in COUNT_BUGS.items() for c in b.cases],
 )
 def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = counter.access_bytes
@@ -322,7 +364,9 @@ def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("case", "factor"), [("flash packed decode", 2), ("flash", 0.5)])
-def test_k_counted_per_the_wrong_head(reader: Any, case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k_counted_per_the_wrong_head(
+    reader: Any, case: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Per query head where the group is packed in a tile (x 2), per key head where it is not (/ 2)."""
     real = reader.access_bytes
 
@@ -333,7 +377,9 @@ def test_k_counted_per_the_wrong_head(reader: Any, case: str, factor: float, mon
     assert disagreements(*CASES[case])
 
 
-@pytest.mark.parametrize("case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"])
+@pytest.mark.parametrize(
+    "case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"]
+)
 def test_causal_halved_without_its_diagonal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = iosim.problem.masks.mask.IntervalMask.key_blocks
 
@@ -373,7 +419,9 @@ def test_directions_swapped_in_the_count(case: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", ["flash", "flash split", "flash1 to the letter", "minimal"])
-def test_row_statistics_counted_by_the_byte(reader: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_statistics_counted_by_the_byte(
+    reader: Any, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "tile_bytes", lambda t, a, rows: rows * t.row_bytes)
     assert disagreements(*CASES[case])
 
@@ -382,5 +430,7 @@ def test_row_statistics_counted_by_the_byte(reader: Any, case: str, monkeypatch:
 @pytest.mark.parametrize("reader", READERS)
 def test_an_overhead_forgotten(reader: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = reader.overhead_bytes
-    monkeypatch.setattr(reader, "overhead_bytes", lambda x, o, *more: real(x, replace(o, **{field: 0}), *more))
+    monkeypatch.setattr(
+        reader, "overhead_bytes", lambda x, o, *more: real(x, replace(o, **{field: 0}), *more)
+    )
     assert disagreements(*CASES["flash persistent"])

@@ -16,15 +16,24 @@ from iosim.catalog.algorithms.flash import SplitOptions
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 
-PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd", "fwd+bwd") if p == "fwd" or a not in FORWARD_ONLY]
+PAIRS = [
+    (a, p)
+    for a in ALGORITHMS
+    for p in ("fwd", "bwd", "fwd+bwd")
+    if p == "fwd" or a not in FORWARD_ONLY
+]
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
 @settings(
-    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(120),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
-def test_count_formula_execution_and_attention_agree(algorithm: str, passes: str, data: st.DataObject) -> None:
+def test_count_formula_execution_and_attention_agree(
+    algorithm: str, passes: str, data: st.DataObject
+) -> None:
     problem, kernel = data.draw(cases(algorithm, passes))
     assert disagreements(problem, kernel, seed=data.draw(st.integers(0, 3))) == []
 
@@ -32,7 +41,9 @@ def test_count_formula_execution_and_attention_agree(algorithm: str, passes: str
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems("flash", "fwd+bwd"), seed=st.integers(0, 9))
 def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -> None:
-    torch = pytest.importorskip("torch", reason="torch, the oracle of the gradients, is not installed")
+    torch = pytest.importorskip(
+        "torch", reason="torch, the oracle of the gradients, is not installed"
+    )
     arrays = random_arrays(problem, seed)
     q, k, v = (torch.tensor(arrays[n], dtype=torch.float64, requires_grad=True) for n in "QKV")
     kept = torch.tensor(dense_mask(problem))
@@ -44,7 +55,9 @@ def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -
     output.backward(torch.tensor(arrays["dO"]))
     right = reference(problem, arrays, seed)
     for name, tensor in {"O": output.detach(), "dQ": q.grad, "dK": k.grad, "dV": v.grad}.items():
-        np.testing.assert_allclose(right[name], tensor.numpy(), rtol=1e-10, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(
+            right[name], tensor.numpy(), rtol=1e-10, atol=1e-10, err_msg=name
+        )
     lse = scores.detach().masked_fill(~kept, -np.inf).logsumexp(-1).numpy()
     np.testing.assert_allclose(right["LSE"], lse, rtol=1e-12, atol=1e-12)
 
@@ -52,7 +65,9 @@ def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -
 @pytest.mark.parametrize("seed", range(3))
 def test_reference_is_torch_attention(seed: int) -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of attention, is not installed")
-    problem = AttentionProblem(batch=2, heads=3, seq_q=17, head_dim=8, head_dim_v=5, mask="causal", dtype="fp32")
+    problem = AttentionProblem(
+        batch=2, heads=3, seq_q=17, head_dim=8, head_dim_v=5, mask="causal", dtype="fp32"
+    )
     arrays = random_arrays(problem, seed)
     q, k, v = (torch.tensor(arrays[n], dtype=torch.float64) for n in "QKV")
     right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).numpy()

@@ -43,7 +43,13 @@ LINE = 128
 H200 = load_profile("h200-sxm")
 TOO = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SLOW = settings(max_examples=examples(30), deadline=None, suppress_health_check=TOO)
-PAIRS = [("flash", "fwd"), ("flash", "fwd+bwd"), ("flash1", "fwd"), ("naive", "fwd+bwd"), ("math", "fwd")]
+PAIRS = [
+    ("flash", "fwd"),
+    ("flash", "fwd+bwd"),
+    ("flash1", "fwd"),
+    ("naive", "fwd+bwd"),
+    ("math", "fwd"),
+]
 STORE = 1
 
 
@@ -63,11 +69,15 @@ class Watch:
     hit: list[np.ndarray] = field(default_factory=list)
     miss: list[np.ndarray] = field(default_factory=list)
 
-    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin: int) -> TraceRecord:
+    def __call__(
+        self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin: int
+    ) -> TraceRecord:
         self.l2, self.lowered = l2, lowered
         self.hit.append(np.zeros(MAX_TENSORS, dtype=np.int64))
         self.miss.append(np.zeros(MAX_TENSORS, dtype=np.int64))
-        return TraceRecord(bin_ps=1, bins=1, bin_hit=self.hit[-1].ctypes.data, bin_miss=self.miss[-1].ctypes.data)
+        return TraceRecord(
+            bin_ps=1, bins=1, bin_hit=self.hit[-1].ctypes.data, bin_miss=self.miss[-1].ctypes.data
+        )
 
 
 def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Chain, Replay, Watch]:
@@ -82,7 +92,11 @@ def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Cha
 
 
 def hbm(played: Replay, direction: str, *tensors: str) -> int:
-    return sum(r.bytes for r in played.traffic if r.direction == direction and (not tensors or r.tensor in tensors))
+    return sum(
+        r.bytes
+        for r in played.traffic
+        if r.direction == direction and (not tensors or r.tensor in tensors)
+    )
 
 
 def lines_of(watch: Watch, objects: set[int]) -> int:
@@ -99,7 +113,9 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
     stored line at least once, and at most once a store; bytes that hit and missed are the bytes accessed, where a
     miss counts whole lines."""
     problem, kernel = data.draw(cases(algorithm, passes))
-    chain, played, watch = watched(problem, kernel, small_l2(data.draw(st.sampled_from((32, 64, 128)))))
+    chain, played, watch = watched(
+        problem, kernel, small_l2(data.draw(st.sampled_from((32, 64, 128))))
+    )
     assert watch.lowered is not None
     size, counted = watch.lowered.size.astype(np.int64), count(chain)
     read: dict[str, set[int]] = {}
@@ -120,11 +136,15 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
         assert least <= int(hit.sum() + miss.sum()) <= most
     for tensor in chain.role(Role.INPUT):
         touched = sorted(read.get(tensor.name, set()) - stored)
-        asked = counted.total("l2", "read", tensor=tensor.name)  # where an edge is needed, less than whole blocks
+        asked = counted.total(
+            "l2", "read", tensor=tensor.name
+        )  # where an edge is needed, less than whole blocks
         assert hbm(played, "read", tensor.name) >= min(int(size[touched].sum()), asked)
     out = hbm(played, "write") + played.dirty_bytes
     owner = watch.lowered.owner
-    least_written = 0  # a replay gives no more of a tensor as written than was stored, whole lines or not
+    least_written = (
+        0  # a replay gives no more of a tensor as written than was stored, whole lines or not
+    )
     for number, name in enumerate(watch.lowered.tensors):
         lines = lines_of(watch, {n for n in stored if owner[n] == number}) * LINE
         least_written += min(lines, int(counted.total("l2", "write", tensor=name)))
@@ -155,10 +175,14 @@ def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) 
             read.setdefault(template.tensor, set()).update(found)
     for tensor in chain.role(Role.INPUT):
         whole = int(size[sorted(read.get(tensor.name, set()))].sum())
-        asked = {name: counted.total("l2", "read", launch=name, tensor=tensor.name) for name, _ in blocks}
+        asked = {
+            name: counted.total("l2", "read", launch=name, tensor=tensor.name) for name, _ in blocks
+        }
         needs_edges = any(asked[name] < n for (name, of), n in blocks.items() if of == tensor.name)
         least = min((n for n in asked.values() if n), default=0) if needs_edges else whole
-        assert min(least, whole) <= hbm(played, "read", tensor.name) <= min(whole, sum(asked.values()))
+        assert (
+            min(least, whole) <= hbm(played, "read", tensor.name) <= min(whole, sum(asked.values()))
+        )
     assert hbm(played, "write") == 0
     assert played.dirty_bytes == lines_of(watch, stored) * LINE
 
@@ -192,7 +216,9 @@ def test_the_start_of_a_chain_does_not_know_its_end() -> None:
     chain, made = plan(problem, kernel), small_l2(256, 8)
     whole = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=made))
     for n in range(1, len(chain.launches)):
-        part = Call.of(problem, kernel, H200, replace(chain, launches=chain.launches[:n])).replay(Play(l2_model=made))
+        part = Call.of(problem, kernel, H200, replace(chain, launches=chain.launches[:n])).replay(
+            Play(l2_model=made)
+        )
         names = {launch.name for launch in chain.launches[:n]}
         assert list(part.traffic) == [r for r in whole.traffic if r.launch in names]
         assert part.launches == whole.launches[:n]
@@ -208,8 +234,12 @@ def test_every_work_tile_is_played_once(slots: int, stride: int, group: int) -> 
     tiles = 60
     own, zero = np.arange(tiles, dtype=np.int32), np.zeros(tiles, dtype=np.int32)
     loop = (Template("x", 0, own),)
-    low = LoweredLaunch("x", zero, zero + 1, (), loop, (), zero.astype(np.uint8), zero, own, group=group)
-    l2 = L2(small_l2(1, 1, 1), np.full(tiles, LINE, dtype=np.int32), np.zeros(tiles, dtype=np.uint8))
+    low = LoweredLaunch(
+        "x", zero, zero + 1, (), loop, (), zero.astype(np.uint8), zero, own, group=group
+    )
+    l2 = L2(
+        small_l2(1, 1, 1), np.full(tiles, LINE, dtype=np.int32), np.zeros(tiles, dtype=np.uint8)
+    )
     start = np.full(tiles, -1, dtype=np.int64)
     sm = np.zeros(tiles, dtype=np.int32)
     record = TraceRecord(ctas=tiles, cta_sm=sm.ctypes.data, cta_start=start.ctypes.data)
@@ -222,7 +252,9 @@ def test_every_work_tile_is_played_once(slots: int, stride: int, group: int) -> 
 def test_a_persistent_kernel_of_whole_heads_skips_none() -> None:
     """Static lists step over whole heads where a CTA takes all key blocks of one: 300 heads on 132 SMs."""
     problem = AttentionProblem(batch=10, heads=30, seq_q=64, head_dim=16, dtype="fp16")
-    kernel = Kernel("flash1", "flash1", Tile(32, 32), schedule=Schedule(scheduler=Scheduler.PERSISTENT))
+    kernel = Kernel(
+        "flash1", "flash1", Tile(32, 32), schedule=Schedule(scheduler=Scheduler.PERSISTENT)
+    )
     _, played, _ = watched(problem, kernel, small_l2(4096, 16))
     assert hbm(played, "read", "Q", "K", "V") == 3 * 300 * 64 * 16 * 2
 
@@ -237,7 +269,12 @@ ARGUMENTS = ["predict", "--gpu", "h200-sxm", "--kernel", "fa2"]
 
 def test_a_problem_too_large_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.perf_counter()
-    assert main([*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128", "--method", "replay"]) == 2
+    assert (
+        main(
+            [*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128", "--method", "replay"]
+        )
+        == 2
+    )
     assert time.perf_counter() - begin < 5
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -331,6 +368,8 @@ def test_whatever_a_signal_raises_stops_the_engine_first() -> None:
             junk = [np.full(100_000, 7, dtype=np.int64) for _ in range(50)]
         print(caught, play(scan(1)))
     """)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"4 {4096 * 16384}\n"

@@ -56,7 +56,11 @@ GPUS = ("v100", "t4", "a100", "a10", "l4", "rtx-4090", "h100", "h200", "b200")
 
 def moved_bytes(played: Replay, direction: str | None = None) -> int:
     """HBM bytes of the chain's own tensors."""
-    return sum(r.bytes for r in played.traffic if r.tensor not in (CODE, FOREIGN) and direction in (None, r.direction))
+    return sum(
+        r.bytes
+        for r in played.traffic
+        if r.tensor not in (CODE, FOREIGN) and direction in (None, r.direction)
+    )
 
 
 def asked_bytes(chain: Chain) -> dict[str, int]:
@@ -74,7 +78,9 @@ def asked_bytes(chain: Chain) -> dict[str, int]:
 @pytest.mark.parametrize(("algorithm", "passes"), CASES)
 @LAW
 @given(data=st.data())
-def test_what_comes_from_hbm_was_asked_for(algorithm: str, passes: str, data: st.DataObject) -> None:
+def test_what_comes_from_hbm_was_asked_for(
+    algorithm: str, passes: str, data: st.DataObject
+) -> None:
     """In the engine itself, HBM reads of a tensor are at most what SMs read of it, each access in whole lines."""
     problem, kernel = data.draw(cases(algorithm, passes))
     if kernel.edge_k is Edge.NEEDED:  # moves part of an object
@@ -109,7 +115,9 @@ def engine_reads(kernel: str, gpu: str, problem: AttentionProblem) -> tuple[dict
 def test_running_sums_are_not_read_at_the_first_visit(passes: str, tokens: int) -> None:
     """All of it fits in the L2 of an A100: of 128 keys FlashAttention 1 makes one block, and no partial result is ever
     read; of more, none comes from HBM."""
-    read, chain = engine_reads("fa1", "a100", AttentionProblem(heads=8, seq_q=tokens, head_dim=128, passes=passes))
+    read, chain = engine_reads(
+        "fa1", "a100", AttentionProblem(heads=8, seq_q=tokens, head_dim=128, passes=passes)
+    )
     assert read["O_acc" if passes == "fwd" else "dQ_acc"] == 0
     if passes == "fwd":
         assert read["l"] == read["m"] == 0
@@ -132,7 +140,11 @@ def test_a_replay_lies_between_its_bounds(algorithm: str, passes: str, data: st.
     asked = asked_bytes(chain)
     for tensor in chain.tensors.values():
         read = played.traffic.total("hbm", "read", tensor=tensor.name)
-        assert (needed_bytes(problem, tensor) if tensor.role is Role.INPUT else 0) <= read <= asked.get(tensor.name, 0)
+        assert (
+            (needed_bytes(problem, tensor) if tensor.role is Role.INPUT else 0)
+            <= read
+            <= asked.get(tensor.name, 0)
+        )
 
 
 @st.composite
@@ -190,10 +202,23 @@ GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": 
                    "xqa-sm90": {"dtype": "fp8"},
                    "flashmla": {**LATENT, "page_size": 64}, "aiter": {"dtype": "bf16", "head_dim": 128},
                    "hipkittens": {"dtype": "bf16"}, "fa4-256": {"head_dim": 256}}  # fmt: skip
-UNGROUPED = ("dsa", "dsv4", "fa4-varlen", "kda", "minimal", "minimal-cu", "moba", "nsa", "uniform", "uniform-naive")
+UNGROUPED = (
+    "dsa",
+    "dsv4",
+    "fa4-varlen",
+    "kda",
+    "minimal",
+    "minimal-cu",
+    "moba",
+    "nsa",
+    "uniform",
+    "uniform-naive",
+)
 
 
-@pytest.mark.parametrize("kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 8))
+@pytest.mark.parametrize(
+    "kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 8)
+)
 @settings(LAW, max_examples=examples(60))
 @given(data=st.data())
 def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:
@@ -212,7 +237,9 @@ def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObjec
         arguments["seq_k"] = data.draw(st.integers(1, 700))
     if data.draw(st.integers(0, 3)) == 0:
         lengths = tuple(data.draw(st.lists(st.integers(1, 200), min_size=2, max_size=3)))
-        arguments = {n: v for n, v in arguments.items() if n not in ("batch", "seq_q", "seq_k")} | {"seq_lens": lengths}
+        arguments = {n: v for n, v in arguments.items() if n not in ("batch", "seq_q", "seq_k")} | {
+            "seq_lens": lengths
+        }
     arguments |= GROUP_ARGUMENTS.get(kernel, {})
     problem, chosen, chain, profile = call(kernel, GROUP_GPUS.get(kernel, "h200"), arguments)
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
@@ -220,7 +247,9 @@ def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObjec
     played = worked_out.replay()
     assert worked_out.bounds.compulsory_read <= moved_bytes(played, "read")
     for tensor in chain.role(Role.INPUT):
-        assert needed_bytes(problem, tensor) <= played.traffic.total("hbm", "read", tensor=tensor.name), tensor.name
+        assert needed_bytes(problem, tensor) <= played.traffic.total(
+            "hbm", "read", tensor=tensor.name
+        ), tensor.name
 
 
 SHARES = st.sampled_from((1 / 64, 1 / 16, 1 / 4, 1.0))
@@ -241,7 +270,9 @@ def test_a_library_s_kernel_lies_between_its_bounds(
 
 @LAW
 @given(problems(), st.sampled_from(KERNELS), st.sampled_from(GPUS), SHARES)
-def test_an_l2_of_twice_the_sets_moves_no_more(arguments: dict[str, Any], kernel: str, gpu: str, share: float) -> None:
+def test_an_l2_of_twice_the_sets_moves_no_more(
+    arguments: dict[str, Any], kernel: str, gpu: str, share: float
+) -> None:
     """Beyond 2 %. NB: of other numbers of sets, a tenth more say, tensors lie otherwise in them, and where the L2 only
     just holds what is in use that moves up to 8 % more: as tensors elsewhere in memory do."""
     problem, chosen, chain, profile = call(kernel, gpu, arguments)
@@ -255,10 +286,13 @@ def test_an_l2_of_twice_the_sets_moves_no_more(arguments: dict[str, Any], kernel
 
 @settings(LAW, max_examples=examples(150))
 @given(problems(), st.integers(1, 300), st.sampled_from(KERNELS), st.sampled_from(GPUS))
-def test_a_longer_sequence_needs_no_fewer_bytes(arguments: dict[str, Any], more: int, kernel: str, gpu: str) -> None:
+def test_a_longer_sequence_needs_no_fewer_bytes(
+    arguments: dict[str, Any], more: int, kernel: str, gpu: str
+) -> None:
     longer = {n: v + more if n in ("seq_q", "seq_k") else v for n, v in arguments.items()}
     short, long = (
-        Call.of(p, k, g, c).bounds for p, k, c, g in (call(kernel, gpu, arguments), call(kernel, gpu, longer))
+        Call.of(p, k, g, c).bounds
+        for p, k, c, g in (call(kernel, gpu, arguments), call(kernel, gpu, longer))
     )
     assert short.compulsory_read <= long.compulsory_read
     assert short.compulsory_write <= long.compulsory_write
@@ -268,15 +302,25 @@ def test_a_longer_sequence_needs_no_fewer_bytes(arguments: dict[str, Any], more:
 @given(problems())
 def test_queries_that_keep_a_key_are_counted(arguments: dict[str, Any]) -> None:
     problem = AttentionProblem(
-        **{**arguments, "seq_q": arguments["seq_q"] % 150 + 1, "seq_k": arguments.get("seq_k", 60) % 150 + 1}
+        **{
+            **arguments,
+            "seq_q": arguments["seq_q"] % 150 + 1,
+            "seq_k": arguments.get("seq_k", 60) % 150 + 1,
+        }
     )
     kept = dense(problem.pair_mask, problem.seq_q, problem.seq_k).any(axis=1)
     assert problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k) == int(kept.sum())
 
 
 def test_rows_without_keys_are_not_compulsory() -> None:
-    p = predict(AttentionProblem(heads=8, seq_q=8192, seq_k=1024, head_dim=128, mask="causal"), "fa2", "h200")
-    assert p.hbm_bounds.compulsory_read == 3 * 8 * 1024 * 128 * 2  # Q, K and V of the last 1,024 queries
+    p = predict(
+        AttentionProblem(heads=8, seq_q=8192, seq_k=1024, head_dim=128, mask="causal"),
+        "fa2",
+        "h200",
+    )
+    assert (
+        p.hbm_bounds.compulsory_read == 3 * 8 * 1024 * 128 * 2
+    )  # Q, K and V of the last 1,024 queries
     assert p.hbm_bounds.compulsory_read <= p.total("hbm", "read") <= p.hbm_bounds.no_l2_read
 
 
@@ -287,8 +331,15 @@ def test_an_atomic_add_that_misses_reads_hbm() -> None:
     )
     counted = count(chain)
     added = counted.total("l2", "write", launch="bwd.main", tensor="dQ_acc")
-    assert Call.of(problem, kernel, profile, chain).bounds.no_l2_read == counted.total("l2", "read") + added
-    played = Call.of(problem, kernel, profile, chain).replay(Play(l2_model=part_of(profile, 1 / 16))).traffic
+    assert (
+        Call.of(problem, kernel, profile, chain).bounds.no_l2_read
+        == counted.total("l2", "read") + added
+    )
+    played = (
+        Call.of(problem, kernel, profile, chain)
+        .replay(Play(l2_model=part_of(profile, 1 / 16)))
+        .traffic
+    )
     assert 0 < played.total("hbm", "read", launch="bwd.main", tensor="dQ_acc") <= added
 
 
@@ -303,9 +354,11 @@ def test_neighbours_in_length_move_alike_where_the_l2_holds_what_is_in_use() -> 
         ("triton", "b200", "bwd"),
     ):
         reads = [
-            predict(AttentionProblem(heads=2, seq_q=n, head_dim=128, mask="causal", passes=passes), kernel, gpu).total(
-                "hbm", "read"
-            )
+            predict(
+                AttentionProblem(heads=2, seq_q=n, head_dim=128, mask="causal", passes=passes),
+                kernel,
+                gpu,
+            ).total("hbm", "read")
             / n
             for n in range(2000, 2128, 16)
         ]
@@ -364,7 +417,13 @@ def test_heads_of_half_a_page_share_sets_on_a_large_l2_too() -> None:
 
 
 def test_an_explanation_of_no_hbm_bytes() -> None:
-    p = predict(AttentionProblem(heads=4, seq_q=512, head_dim=128), "fa2", "a100", l2_start="warm", method="replay")
+    p = predict(
+        AttentionProblem(heads=4, seq_q=512, head_dim=128),
+        "fa2",
+        "a100",
+        l2_start="warm",
+        method="replay",
+    )
     assert p.total("hbm") == 0
     found = explain(p)
     assert found.tried.trials
@@ -374,7 +433,9 @@ def test_an_explanation_of_no_hbm_bytes() -> None:
 
 def test_coarse_steps_are_no_longer_than_the_l2_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a launch so long that the budget allows only coarse steps of more than the L2 holds, windows are played."""
-    problem, kernel, chain, profile = call("fa2", "l4", {"heads": 1, "seq_q": 1 << 18, "head_dim": 128})
+    problem, kernel, chain, profile = call(
+        "fa2", "l4", {"heads": 1, "seq_q": 1 << 18, "head_dim": 128}
+    )
     monkeypatch.setattr(replays, "coarse_plan", partial(coarse_plan, budget=10_000))
     monkeypatch.setattr(replays, "sampling_plan", partial(sampling_plan, budget=500_000))
     played = Call.of(problem, kernel, profile, chain).replay(Play(part=True))
@@ -386,5 +447,16 @@ def test_coarse_steps_are_no_longer_than_the_l2_holds(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("passes", ["bwd", "fwd+bwd"])
 def test_a_cache_has_no_backward(passes: str, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["predict", "--gpu", "a100", "--kernel", "fa2", "--seq-len", "1k", "--append-kv", "--pass", passes]
+    argv = [
+        "predict",
+        "--gpu",
+        "a100",
+        "--kernel",
+        "fa2",
+        "--seq-len",
+        "1k",
+        "--append-kv",
+        "--pass",
+        passes,
+    ]
     refused(capsys, argv, "--append-kv", f"--pass {passes}")

@@ -26,7 +26,10 @@ WHOLE = "the forward takes all value heads in a tile; alone it takes"
 
 def drawn(rng: random.Random) -> dict[str, Any]:
     heads = rng.choice((1, 2, 4, 8, 32))
-    seq_q, head_dim = rng.choice((1, 7, 64, 777, 1024, 4096)), rng.choice((32, 40, 64, 96, 100, 128, 192, 256))
+    seq_q, head_dim = (
+        rng.choice((1, 7, 64, 777, 1024, 4096)),
+        rng.choice((32, 40, 64, 96, 100, 128, 192, 256)),
+    )
     sizes: dict[str, Any] = {
         "batch": rng.choice((1, 1, 3)), "heads": heads,
         "kv_heads": rng.choice([h for h in (1, 2, 4, 8) if heads % h == 0]),
@@ -44,7 +47,9 @@ def without_lse(launch: Launch) -> Launch:
     return replace(launch, accesses=tuple(a for a in launch.accesses if a.tensor not in unused))
 
 
-def launches(name: str, gpu: str, sizes: dict[str, Any], passes: str) -> tuple[Kernel, tuple[Launch, ...]]:
+def launches(
+    name: str, gpu: str, sizes: dict[str, Any], passes: str
+) -> tuple[Kernel, tuple[Launch, ...]]:
     problem = AttentionProblem(passes=passes, **sizes)
     kernel = resolve(name, problem, load_profile(gpu))
     return kernel, plan(problem, kernel).launches
@@ -91,12 +96,26 @@ def test_flash_attention_2_splits_with_a_backward_too() -> None:
 def test_a_tile_by_hand_is_the_backwards_too() -> None:
     gpu, over = load_profile("a100"), Overrides(tile=(64, 64))
     problem = AttentionProblem(batch=1, heads=4, seq_q=1024, head_dim=128, passes="bwd")
-    main_launch = next(n for n in plan(problem, resolve("fa2", problem, gpu, over)).launches if n.name == "bwd.main")
+    main_launch = next(
+        n
+        for n in plan(problem, resolve("fa2", problem, gpu, over)).launches
+        if n.name == "bwd.main"
+    )
     assert (main_launch.domain.block_q, main_launch.domain.block_k) == (64, 64)
 
 
 def test_why_the_forward_differs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["predict", "--kernel", "uniform", "--gpu", "h20", "--pass", "fwd+bwd", "--method", "capacity"]
+    asked = [
+        "predict",
+        "--kernel",
+        "uniform",
+        "--gpu",
+        "h20",
+        "--pass",
+        "fwd+bwd",
+        "--method",
+        "capacity",
+    ]
     assert main(asked) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert SAVES in shown

@@ -30,7 +30,9 @@ def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
     predicted = set()
     for kernel, passes, head_dim in itertools.product(KERNELS, ("fwd", "bwd"), (64, 128)):
         dtype = own_dtype(kernel, cc)
-        problem = AttentionProblem(seq_q=512, heads=4, head_dim=head_dim, dtype=dtype, passes=passes)
+        problem = AttentionProblem(
+            seq_q=512, heads=4, head_dim=head_dim, dtype=dtype, passes=passes
+        )
         try:
             prediction = predict(problem, kernel, gpu, method="bounds")
         except InputError as error:
@@ -45,9 +47,16 @@ def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
     assert predicted.issuperset({"flash", "naive", "uniform"} if amd else ANYWHERE), gpu
 
 
-@pytest.mark.parametrize("gpu", ["a30", "a40", "gb200", "h20", "h800", "l40", "rtx-5090", "rtx-a6000"])
+@pytest.mark.parametrize(
+    "gpu", ["a30", "a40", "gb200", "h20", "h800", "l40", "rtx-5090", "rtx-a6000"]
+)
 def test_a_replay_on_every_new_gpu_stands_between_its_bounds(gpu: str) -> None:
-    prediction = predict(AttentionProblem(seq_q=1024, heads=4, head_dim=128, dtype="bf16"), "fa2", gpu, method="replay")
+    prediction = predict(
+        AttentionProblem(seq_q=1024, heads=4, head_dim=128, dtype="bf16"),
+        "fa2",
+        gpu,
+        method="replay",
+    )
     bounds = prediction.hbm_bounds
     assert bounds.compulsory_read <= prediction.total("hbm", "read") <= 1.02 * bounds.no_l2_read
     assert prediction.time.total_s > 0

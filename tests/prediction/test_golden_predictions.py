@@ -26,5 +26,7 @@ def test_the_recording_covers_all_kernels_gpus_and_passes() -> None:
 
 @pytest.mark.parametrize("part", quick_first(range(PARTS), 1))
 def test_recorded_predictions_have_not_moved(part: int) -> None:
-    moved = {row["call"]: texts for row in ROWS[part::PARTS] if (texts := list(maker.differences(row)))}
+    moved = {
+        row["call"]: texts for row in ROWS[part::PARTS] if (texts := list(maker.differences(row)))
+    }
     assert not moved

@@ -32,13 +32,18 @@ BRACKETED = 0.9
 ACCESSES = 500_000
 """Of the recorded launches that are played three times here, at most."""
 SECTOR = 32
-OTHERS = {"h200-sxm": ("h100-sxm", "a100-sxm-80gb", "a40", "rtx-4090"), "a30": ("h200-sxm", "a40", "l40", "rtx-4090")}
+OTHERS = {
+    "h200-sxm": ("h100-sxm", "a100-sxm-80gb", "a40", "rtx-4090"),
+    "a30": ("h200-sxm", "a40", "l40", "rtx-4090"),
+}
 
 
 def own(quantity: str) -> set[float]:
     """What shipped profiles know of their own GPU, where it has one L2."""
     profiles = [p for p in map(load_profile, list_profiles()) if not p.l2_apart]
-    return {getattr(p, quantity) for p in profiles if p.kinds.get(quantity) not in (None, *BORROWED)}
+    return {
+        getattr(p, quantity) for p in profiles if p.kinds.get(quantity) not in (None, *BORROWED)
+    }
 
 
 @pytest.mark.parametrize("quantity", L2_KNOWN)
@@ -105,7 +110,9 @@ def test_counters_of_an_a30_lie_in_the_range_with_constants_of_any_other(other: 
         if key not in spans:
             problem = AttentionProblem(heads=32, kv_heads=8, seq_q=key[0], head_dim=128, dtype="fp16", mask="window",
                                        window=key[1], window_right=key[2])  # fmt: skip
-            spans[key] = ranged(Call.of(problem, resolve("fa2", problem, profile), profile), key[3])[1]
+            spans[key] = ranged(
+                Call.of(problem, resolve("fa2", problem, profile), profile), key[3]
+            )[1]
         least, most = spans[key].total
         inside.append(least <= SECTOR * int(r["dram_sectors"]) <= most)
     assert len(inside) == len(rows) > 60
@@ -138,7 +145,9 @@ def test_a_range_says_how_far_ctas_may_part() -> None:
     assert not span.constants
     assert span.read[0] < 0.9 * p.hbm.read < 877_909_000 < span.read[1]
     assert "for how far CTAs drift apart" in range_lines(p)[0]
-    least, most = (Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span).read
+    least, most = (
+        Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span
+    ).read
     assert most > 3 * least
 
 
@@ -159,7 +168,10 @@ def test_text_and_json_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     span = json.loads(capsys.readouterr().out)["predictions"][0]["range"]
     assert set(span["constants"]) <= set(L2_KNOWN)
     assert len(span["hbm"]["read"]) == 2
-    assert main(["predict", "--gpu", "h200", "--seq-len", "1k", "--heads", "2", "--format", "json"]) == 0
+    assert (
+        main(["predict", "--gpu", "h200", "--seq-len", "1k", "--heads", "2", "--format", "json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["predictions"][0]["range"] is None
 
 
@@ -170,9 +182,11 @@ def test_profiles_show_evidence_by_group(capsys: pytest.CaptureFixture[str]) -> 
     assert groups["L2 replacement", "taken from h100-sxm"] == ("l2_dirty_fraction",)
     assert "l2_bytes" in groups["L2 structure", "published"]
     assert main(["profiles", "show", "l4", "--format", "json"]) == 0
-    assert {"group": "L2 structure", "how": "published", "numbers": ["l2_bytes", "line_bytes"]} in json.loads(
-        capsys.readouterr().out
-    )["evidence_by_group"]
+    assert {
+        "group": "L2 structure",
+        "how": "published",
+        "numbers": ["l2_bytes", "line_bytes"],
+    } in json.loads(capsys.readouterr().out)["evidence_by_group"]
 
 
 def test_a_table_of_totals_plays_nothing_more(
@@ -181,7 +195,22 @@ def test_a_table_of_totals_plays_nothing_more(
     """CSV has no range."""
     monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
     assert (
-        main(["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "4k", "--heads", "8", "--format", "csv"]) == 0
+        main(
+            [
+                "predict",
+                "--gpu",
+                "t4",
+                "--kernel",
+                "flash",
+                "--seq-len",
+                "4k",
+                "--heads",
+                "8",
+                "--format",
+                "csv",
+            ]
+        )
+        == 0
     )
     assert "hbm_read_bytes" in capsys.readouterr().out
 
@@ -197,5 +226,7 @@ def test_calls_beyond_what_agrees_with_counters_say_so(tokens: int, says: bool) 
     if says:
         assert prediction.hbm_range.read[0] < 19.39e9 < prediction.hbm_range.read[1]
         assert not any(
-            "checked against that GPU's counters" in line for line in basis([prediction]) if "not" not in line
+            "checked against that GPU's counters" in line
+            for line in basis([prediction])
+            if "not" not in line
         )

@@ -48,11 +48,18 @@ def test_they_are_those_of_predict_in_order(jobs: int) -> None:
 def test_all_at_once_keeps_the_order_asked_for() -> None:
     requests = [Request(problem(n), "cutlass", "a100") for n in (100, 900, 300, 700)]
     outcomes = try_all(requests, 2)
-    assert [o.problem.seq_q for o in outcomes if isinstance(o, iosim.Prediction)] == [100, 900, 300, 700]
+    assert [o.problem.seq_q for o in outcomes if isinstance(o, iosim.Prediction)] == [
+        100,
+        900,
+        300,
+        700,
+    ]
 
 
 def test_an_error_comes_at_its_turn() -> None:
-    found = predict_many([Request(problem(100), "cutlass", "t4"), Request(problem(100), "fa2", "t4")], jobs=2)
+    found = predict_many(
+        [Request(problem(100), "cutlass", "t4"), Request(problem(100), "fa2", "t4")], jobs=2
+    )
     assert next(found).kernel.name == "cutlass"
     with pytest.raises(iosim.InputError, match="fa2"):
         next(found)
@@ -81,18 +88,32 @@ def test_equal_replays_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's choice on an A100 is FlashAttention-2: one kernel under two names; and one GPU under two."""
     asked: list[str] = []
     play = engine_room.replay
-    monkeypatch.setattr(engine_room, "replay", lambda inputs, *rest: asked.append(inputs.gpu) or play(inputs, *rest))
-    again = [Request(problem(1000), kernel, gpu) for kernel in ("fa2", "sdpa") for gpu in ("a100", "a100-sxm-80gb")]
-    one, *others = (p.traffic for p in predict_many(again, jobs=2) if isinstance(p, iosim.Prediction))
+    monkeypatch.setattr(
+        engine_room, "replay", lambda inputs, *rest: asked.append(inputs.gpu) or play(inputs, *rest)
+    )
+    again = [
+        Request(problem(1000), kernel, gpu)
+        for kernel in ("fa2", "sdpa")
+        for gpu in ("a100", "a100-sxm-80gb")
+    ]
+    one, *others = (
+        p.traffic for p in predict_many(again, jobs=2) if isinstance(p, iosim.Prediction)
+    )
     assert all(other == one for other in others)
     assert len(asked) == 1
 
 
 def test_options_reach_predict() -> None:
-    warm = Request(problem(500), "fa2", "a100", iosim.Overrides(direction="ascending"), l2_start="warm")
+    warm = Request(
+        problem(500), "fa2", "a100", iosim.Overrides(direction="ascending"), l2_start="warm"
+    )
     (found,) = predict_many([warm], 1)
     alone = iosim.predict(
-        problem(500), "fa2", "a100", l2_start="warm", overrides=iosim.Overrides(direction="ascending")
+        problem(500),
+        "fa2",
+        "a100",
+        l2_start="warm",
+        overrides=iosim.Overrides(direction="ascending"),
     )
     assert found.to_dict() == alone.to_dict()
 
@@ -117,7 +138,9 @@ def test_progress_counts_predictions_that_are_there() -> None:
     assert [p.problem.seq_q for p in predict_many(requests, 2, watch)] == seen == [100, 200, 300]
 
 
-def test_threads_show_no_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_threads_show_no_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress_module, "AFTER_S", 0.0)
     list(predict_many(REQUESTS[:2], jobs=2))

@@ -11,7 +11,9 @@ MAKER: Any = load_script("tests/golden/make_predictions.py")
 MOVED: Any = load_script("tests/golden/moved.py")
 
 
-def row(kernel: str, gpu: str, hbm_read: int, time_s: float = 1e-3, traffic: str = "aa") -> dict[str, str]:
+def row(
+    kernel: str, gpu: str, hbm_read: int, time_s: float = 1e-3, traffic: str = "aa"
+) -> dict[str, str]:
     return {
         "call": f"--gpu {gpu} --kernel {kernel} --seq-len {hbm_read % 7}",
         "hbm_read": str(hbm_read),
@@ -32,7 +34,11 @@ def test_nothing_moved() -> None:
 
 
 def test_a_page_of_what_moved() -> None:
-    first, second, third = row("fa2", "h200", 1000), row("fa2", "a100", 1001), row("fa3", "h200", 1002)
+    first, second, third = (
+        row("fa2", "h200", 1000),
+        row("fa2", "a100", 1001),
+        row("fa3", "h200", 1002),
+    )
     moved = [
         *changes(first, hbm_read="1500", traffic="bb"),  # +50 %
         *changes(second, hbm_read="1101.1"),  # +10 %

@@ -21,9 +21,40 @@ from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.studies import explain as explaining
 
-GPUS = ("a100", "h100", "h200", "b200", "rtx-4090", "h20", "t4", "v100", "l4", "rtx-3090", "a10", "rtx-a6000", "gb200")
-KERNELS = ("fa2", "fa3", "fa4", "naive", "flash", "cudnn", "cutlass", "sdpa", "triton", "eager", "flash1", "math")
-WORDS = {"thrashing": "most loads of", "wave-bound": "waves of CTAs read them anew", "drift": "CTAs drift apart"}
+GPUS = (
+    "a100",
+    "h100",
+    "h200",
+    "b200",
+    "rtx-4090",
+    "h20",
+    "t4",
+    "v100",
+    "l4",
+    "rtx-3090",
+    "a10",
+    "rtx-a6000",
+    "gb200",
+)
+KERNELS = (
+    "fa2",
+    "fa3",
+    "fa4",
+    "naive",
+    "flash",
+    "cudnn",
+    "cutlass",
+    "sdpa",
+    "triton",
+    "eager",
+    "flash1",
+    "math",
+)
+WORDS = {
+    "thrashing": "most loads of",
+    "wave-bound": "waves of CTAs read them anew",
+    "drift": "CTAs drift apart",
+}
 
 
 def drawn(rng: random.Random, longest: int) -> dict[str, Any]:
@@ -49,7 +80,9 @@ def test_predict_and_explain_give_one_reason(seed: int) -> None:
     for _ in range(22):
         gpu = small_l2(rng, rng.choice(GPUS))
         try:
-            p = predict(AttentionProblem(**drawn(rng, 4096)), rng.choice(KERNELS), gpu, method="replay")
+            p = predict(
+                AttentionProblem(**drawn(rng, 4096)), rng.choice(KERNELS), gpu, method="replay"
+            )
             e = explaining.explain(p, budget=0)
         except InputError:
             continue
@@ -84,12 +117,23 @@ def borne_out(reason: str) -> bool:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--gpu t4 --kernel sdpa --seq-len 4k", "a head, 2.097 MB, would fit in the 4.11 MB that the L2 keeps"),
-        ("--gpu a100 --kernel fa2 --causal --seq-len 8k", "4 heads in progress, 16.78 MB, would fit in the 20.97 MB"),
-        ("--gpu h200 --kernel fa2 --heads 8 --seq-len 32k --causal --dtype bf16", "33.55 MB, exceed the 30.83 MB"),
+        (
+            "--gpu t4 --kernel sdpa --seq-len 4k",
+            "a head, 2.097 MB, would fit in the 4.11 MB that the L2 keeps",
+        ),
+        (
+            "--gpu a100 --kernel fa2 --causal --seq-len 8k",
+            "4 heads in progress, 16.78 MB, would fit in the 20.97 MB",
+        ),
+        (
+            "--gpu h200 --kernel fa2 --heads 8 --seq-len 32k --causal --dtype bf16",
+            "33.55 MB, exceed the 30.83 MB",
+        ),
     ],
 )
-def test_a_reason_is_one_that_its_numbers_bear(asked: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_is_one_that_its_numbers_bear(
+    asked: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What fits in the L2 is no reason why it is read again; nor is what would be read in step, where that is more."""
     assert main(["predict", *asked.split()]) == 0
     (told,) = (line for line in capsys.readouterr().out.split("\n") if line.startswith("  why: "))
@@ -100,7 +144,9 @@ def test_a_reason_is_one_that_its_numbers_bear(asked: str, said: str, capsys: py
 
 def test_bytes_in_step_are_named_only_where_they_are_less_than_what_is_read() -> None:
     """Two waves of 2 heads of 4 MB, of which the L2 keeps 6 or 3."""
-    found = Reuse(("K", "V"), 64, 2.0, 6_000_000, 4_000_000, 8_000_000, 1, 16_000_000, 90_000_000, 12_000_000)
+    found = Reuse(
+        ("K", "V"), 64, 2.0, 6_000_000, 4_000_000, 8_000_000, 1, 16_000_000, 90_000_000, 12_000_000
+    )
     p = predict(AttentionProblem(heads=2, seq_q=512, head_dim=64), "fa2", "a100", method="bounds")
     assert (found.outgrows, found.regime) == (False, "drift")
     assert "16 MB" not in reread_clauses(p, found)["drift"]
@@ -128,9 +174,13 @@ def test_the_commands_print_one_reason(asked: str, capsys: pytest.CaptureFixture
 
 
 def test_a_changes_reads_stand_beside_reads() -> None:
-    problem = AttentionProblem(batch=1, heads=4, seq_q=8192, head_dim=128, dtype="fp16", mask="causal")
+    problem = AttentionProblem(
+        batch=1, heads=4, seq_q=8192, head_dim=128, dtype="fp16", mask="causal"
+    )
     gpu = load_profile("a100")
-    e = explaining.explain(predict(problem, "fa2", replace(gpu, l2_bytes=gpu.need_int("l2_bytes") // 16)))
+    e = explaining.explain(
+        predict(problem, "fa2", replace(gpu, l2_bytes=gpu.need_int("l2_bytes") // 16))
+    )
     best, now = e.tried.trials[0].prediction, e.prediction
     assert best.total("hbm") < 0.98 * now.total("hbm")
     said = explaining.answer([e])

@@ -37,12 +37,24 @@ from iosim.readers.replay.replay import Inputs
 from iosim.studies.report import ReportRequest
 from iosim.studies.report import build as build_report
 
-CALL = planned(iosim.AttentionProblem(heads=4, seq_q=700, head_dim=64, mask="causal"), "naive", "t4")
+CALL = planned(
+    iosim.AttentionProblem(heads=4, seq_q=700, head_dim=64, mask="causal"), "naive", "t4"
+)
 PROBLEMS = {
-    "whole": ("fa2", "h200", iosim.AttentionProblem(heads=2, seq_q=3000, head_dim=128, mask="causal"), None),
+    "whole": (
+        "fa2",
+        "h200",
+        iosim.AttentionProblem(heads=2, seq_q=3000, head_dim=128, mask="causal"),
+        None,
+    ),
     "chain": ("naive", "a100", iosim.AttentionProblem(heads=4, seq_q=1000, head_dim=64), None),
     "warm": ("cudnn", "h200", iosim.AttentionProblem(heads=2, seq_q=1000, head_dim=64), None),
-    "coarse": ("fa2", "l4", iosim.AttentionProblem(heads=1, seq_q=131072, head_dim=128, mask="causal"), "sampled"),
+    "coarse": (
+        "fa2",
+        "l4",
+        iosim.AttentionProblem(heads=1, seq_q=131072, head_dim=128, mask="causal"),
+        "sampled",
+    ),
 }
 
 
@@ -59,17 +71,23 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
     """What the engine was asked to play."""
     asked: list[Inputs] = []
     play = engine_room.replay
-    monkeypatch.setattr(engine_room, "replay", lambda inputs, *rest: asked.append(inputs) or play(inputs, *rest))
+    monkeypatch.setattr(
+        engine_room, "replay", lambda inputs, *rest: asked.append(inputs) or play(inputs, *rest)
+    )
     return asked
 
 
 def predicted(name: str) -> iosim.Prediction:
     kernel, gpu, problem, method = PROBLEMS[name]
-    return iosim.predict(problem, kernel, gpu, method=method, l2_start="warm" if name == "warm" else "cold")
+    return iosim.predict(
+        problem, kernel, gpu, method=method, l2_start="warm" if name == "warm" else "cold"
+    )
 
 
 @pytest.mark.parametrize("name", quick_first(PROBLEMS, 3))
-def test_a_kept_prediction_is_the_fresh_one(name: str, folder: Path, plays: list[Inputs], monkeypatch: Any) -> None:
+def test_a_kept_prediction_is_the_fresh_one(
+    name: str, folder: Path, plays: list[Inputs], monkeypatch: Any
+) -> None:
     kept = predicted(name)
     assert len(plays) == 1
     again = predicted(name)
@@ -119,9 +137,15 @@ def variants(value: Any) -> list[tuple[str, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in fields(value) if each.compare and each.init]
         parts = [(name, *part) for name in names for part in variants(getattr(value, name))]
-        return [(f"{name}.{where}", replace(value, **{name: other})) for name, where, other in parts]
+        return [
+            (f"{name}.{where}", replace(value, **{name: other})) for name, where, other in parts
+        ]
     if isinstance(value, dict):
-        return [(f"{k}.{where}", value | {k: other}) for k, v in value.items() for where, other in variants(v)]
+        return [
+            (f"{k}.{where}", value | {k: other})
+            for k, v in value.items()
+            for where, other in variants(v)
+        ]
     if isinstance(value, tuple):
         inner = [
             (f"{n}.{where}", (*value[:n], other, *value[n + 1 :]))
@@ -135,7 +159,9 @@ def variants(value: Any) -> list[tuple[str, Any]]:
 def test_every_input_is_part_of_the_key() -> None:
     inputs = CALL.replay_inputs()
     keys = {digest(inputs): "as it is"}
-    tried = variants({each.name: getattr(inputs, each.name) for each in fields(inputs) if each.compare})
+    tried = variants(
+        {each.name: getattr(inputs, each.name) for each in fields(inputs) if each.compare}
+    )
     assert len(tried) > 200
     for where, values in tried:
         key = digest([*values.items()])
@@ -185,7 +211,9 @@ def test_the_version_covers_every_module_that_a_replay_runs() -> None:
 
 
 @pytest.mark.parametrize("mark", ["mark", "NumPy"])
-def test_another_version_misses(mark: str, folder: Path, plays: list[Inputs], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_misses(
+    mark: str, folder: Path, plays: list[Inputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
     predicted("chain")
     if mark == "mark":
         monkeypatch.setattr(build, "mark", lambda: b"another engine")
@@ -222,7 +250,9 @@ def test_results_of_other_versions_go_before_ones_of_this(tmp_path: Path) -> Non
     assert all(cache.get(f"{n}") is not None for n in range(40))
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 400, b"", b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 400, b"", b"SQLite format 3\0" + b"\xff" * 5000]
+)
 def test_a_damaged_file_is_begun_anew(content: bytes, folder: Path, plays: list[Inputs]) -> None:
     folder.mkdir()
     (folder / "replays.sqlite3").write_bytes(content)
@@ -239,7 +269,9 @@ def test_a_damaged_result_is_played_again(folder: Path, plays: list[Inputs]) -> 
     assert len(plays) == 2
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not bind this user")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() == 0, reason="permissions do not bind this user"
+)
 def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
@@ -306,7 +338,9 @@ def test_several_threads_at_once(tmp_path: Path) -> None:
     cache = ReplayCache(tmp_path / "x.sqlite3", "v")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: cache.put(f"{n}", {"n": n}), range(100)))
-        assert list(pool.map(lambda n: cache.get(f"{n}"), range(100))) == [{"n": n} for n in range(100)]
+        assert list(pool.map(lambda n: cache.get(f"{n}"), range(100))) == [
+            {"n": n} for n in range(100)
+        ]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -320,7 +354,9 @@ def test_a_fork_opens_its_own(tmp_path: Path) -> None:
     assert cache.get("child") == {}
 
 
-def test_a_locked_file_costs_a_miss_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_file_costs_a_miss_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BUSY_S", 0.01)
     cache = ReplayCache(tmp_path / "x.sqlite3", "v")
     cache.put("a", {"n": 1})
@@ -334,7 +370,9 @@ def test_a_locked_file_costs_a_miss_and_no_more(tmp_path: Path, monkeypatch: pyt
     assert cache.get("b") is None
 
 
-def test_equal_replays_are_played_once(monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]) -> None:
+def test_equal_replays_are_played_once(
+    monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]
+) -> None:
     monkeypatch.setenv("IOSIM_CACHE", "off")
     shared = Replays(shares=True)
     start = threading.Barrier(4)
@@ -363,14 +401,20 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_command_shows_and_clears(folder: Path, capsys: pytest.CaptureFixture[str], plays: list[Inputs]) -> None:
+def test_the_command_shows_and_clears(
+    folder: Path, capsys: pytest.CaptureFixture[str], plays: list[Inputs]
+) -> None:
     assert "0 replays" in shown(capsys, "show")
     assert not folder.exists()
     predicted("chain")
     predicted("whole")
     assert f"{folder}" in (text := shown(capsys, "show"))
     assert "2 replays" in text
-    (row,) = [line for line in shown(capsys, "show", "--format", "csv").splitlines() if "replays.sqlite3" in line]
+    (row,) = [
+        line
+        for line in shown(capsys, "show", "--format", "csv").splitlines()
+        if "replays.sqlite3" in line
+    ]
     assert ",2,2," in row
     assert "2 replays" in shown(capsys, "clear")
     assert "0 replays" in shown(capsys, "show")
@@ -378,7 +422,9 @@ def test_the_command_shows_and_clears(folder: Path, capsys: pytest.CaptureFixtur
     assert len(plays) == 3
 
 
-def test_the_command_where_it_is_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_where_it_is_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("IOSIM_CACHE", "off")
     assert "off" in shown(capsys, "show")
     assert "off" in shown(capsys, "clear")
@@ -390,10 +436,14 @@ def test_tests_leave_the_users_cache_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_report_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]) -> None:
+def test_a_report_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]
+) -> None:
     """Of many predictions short replays are kept, too: none of them is played twice, nor again by the next report."""
     monkeypatch.setenv("IOSIM_CACHE", str(tmp_path / "cache"))
-    problems = tuple(iosim.AttentionProblem(heads=8, seq_q=n, head_dim=64) for n in (512, 2048, 4096))
+    problems = tuple(
+        iosim.AttentionProblem(heads=8, seq_q=n, head_dim=64) for n in (512, 2048, 4096)
+    )
     request = ReportRequest.of(("t4", "h100"), ("naive", "cutlass"), problems)
     build_report(request)
     build_report(request)

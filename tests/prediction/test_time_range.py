@@ -48,7 +48,9 @@ def test_a_wider_unknown_makes_a_wider_range() -> None:
     """With products, waits and memory measured on the GPU itself the range is what the model leaves unexplained."""
     p = predict(problem_of(ROW), "fa2", "a30")
     assert p.time_range is not None
-    known = replace(p.profile, kinds={**p.profile.kinds, **dict.fromkeys(p.profile.kinds, "measured")})
+    known = replace(
+        p.profile, kinds={**p.profile.kinds, **dict.fromkeys(p.profile.kinds, "measured")}
+    )
     assert replace(p, call=replace(p.call, profile=known)).time_range is None
     launch = replace(known, kinds={**known.kinds, "launch_latency_s": "taken"})
     narrow = replace(p, call=replace(p.call, profile=launch)).time_range

@@ -53,7 +53,10 @@ def test_a_larger_l2_leaves_no_less() -> None:
     for kernel in ("fa2", "naive"):
         call = planned(problem, kernel, "a100")
         sizes = [call.profile.need_int("l2_bytes") * n // 8 for n in (1, 4, 8, 16, 32, 256)]
-        moved = [planned(problem, kernel, replace(call.profile, l2_bytes=size)).capacity("warm") for size in sizes]
+        moved = [
+            planned(problem, kernel, replace(call.profile, l2_bytes=size)).capacity("warm")
+            for size in sizes
+        ]
         reads = [traffic.total("hbm", "read") for traffic in moved]
         assert reads == sorted(reads, reverse=True)
         assert reads[-1] == 0 < reads[0]
@@ -81,15 +84,26 @@ def of(gpu: str, kernel: str, values: dict[str, Any], start: str, method: str) -
 
 
 @pytest.mark.parametrize(("gpu", "kernel", "values"), FITS)
-def test_where_all_fits_nothing_is_moved_by_rule_or_replay(gpu: str, kernel: str, values: dict[str, Any]) -> None:
-    rule, played = (of(gpu, kernel, values, "warm", method).hbm for method in ("capacity", "replay"))
+def test_where_all_fits_nothing_is_moved_by_rule_or_replay(
+    gpu: str, kernel: str, values: dict[str, Any]
+) -> None:
+    rule, played = (
+        of(gpu, kernel, values, "warm", method).hbm for method in ("capacity", "replay")
+    )
     assert (rule.read, rule.write, played.write) == (0, 0, 0)
-    assert played.read <= 0.01 * of(gpu, kernel, values, "cold", "replay").hbm.read + 200_000  # the launches' code
+    assert (
+        played.read <= 0.01 * of(gpu, kernel, values, "cold", "replay").hbm.read + 200_000
+    )  # the launches' code
 
 
 @pytest.mark.parametrize(("gpu", "kernel", "values"), OUTGROWS)
-def test_where_nothing_fits_a_warm_start_is_a_cold_one(gpu: str, kernel: str, values: dict[str, Any]) -> None:
-    assert of(gpu, kernel, values, "warm", "capacity").hbm == of(gpu, kernel, values, "cold", "capacity").hbm
+def test_where_nothing_fits_a_warm_start_is_a_cold_one(
+    gpu: str, kernel: str, values: dict[str, Any]
+) -> None:
+    assert (
+        of(gpu, kernel, values, "warm", "capacity").hbm
+        == of(gpu, kernel, values, "cold", "capacity").hbm
+    )
     warm, cold = (of(gpu, kernel, values, start, "replay").hbm for start in ("warm", "cold"))
     rule = of(gpu, kernel, values, "warm", "capacity").hbm
     assert warm.read == pytest.approx(cold.read, rel=0.02)
@@ -106,7 +120,14 @@ def test_every_method_takes_a_warm_start(method: str) -> None:
 
 def test_a_sweep_says_what_predict_says() -> None:
     how: dict[str, Any] = {"l2_start": "warm", "method": "capacity"}
-    frame = sweep(gpu="a100", kernel=["fa2", "naive"], heads=4, head_dim=128, seq_q=[256, 512, 4096, 32768], **how)
+    frame = sweep(
+        gpu="a100",
+        kernel=["fa2", "naive"],
+        heads=4,
+        head_dim=128,
+        seq_q=[256, 512, 4096, 32768],
+        **how,
+    )
     assert set(frame.l2_start) == {"warm"}
     for row in frame.itertuples():
         problem = AttentionProblem(heads=4, head_dim=128, seq_q=int(row.seq_q))
@@ -115,17 +136,26 @@ def test_a_sweep_says_what_predict_says() -> None:
 
 
 def test_what_would_take_too_long_is_estimated_from_a_warm_start_too() -> None:
-    made = predict(AttentionProblem(heads=8, seq_q=1 << 20, head_dim=128), "naive", "h200", l2_start="warm")
+    made = predict(
+        AttentionProblem(heads=8, seq_q=1 << 20, head_dim=128), "naive", "h200", l2_start="warm"
+    )
     assert (made.method, made.l2_start) == ("capacity", "warm")
 
 
 def test_a_few_heads_stand_for_all_from_a_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = planned(AttentionProblem(heads=16, seq_q=8192, head_dim=64, dtype="fp16"), "naive", "a100")
+    call = planned(
+        AttentionProblem(heads=16, seq_q=8192, head_dim=64, dtype="fp16"), "naive", "a100"
+    )
     accesses = tile_accesses(call.chain)
     monkeypatch.setattr(heads, "OUTGROWN", 2)
     monkeypatch.setattr(heads, "PLAYED_ACCESSES", accesses // 8 + 1)
     share = head_share_of(call)
     assert share is not None
-    some, every = call.replay(Play(l2_start="warm", share=share)), call.replay(Play(l2_start="warm"))
+    some, every = (
+        call.replay(Play(l2_start="warm", share=share)),
+        call.replay(Play(l2_start="warm")),
+    )
     for direction in ("read", "write"):
-        assert some.traffic.total("hbm", direction) == pytest.approx(every.traffic.total("hbm", direction), rel=0.01)
+        assert some.traffic.total("hbm", direction) == pytest.approx(
+            every.traffic.total("hbm", direction), rel=0.01
+        )

@@ -36,11 +36,15 @@ from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 
 SLOW = settings(
-    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 PAIRS = [("flash", "fwd"), ("flash", "bwd"), ("flash", "fwd+bwd"), ("naive", "fwd"), ("naive", "bwd"),
          ("naive", "fwd+bwd"), ("math", "fwd")]  # fmt: skip
-SMALL = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=21, seq_k=27, head_dim=8, head_dim_v=10, mask="causal")
+SMALL = AttentionProblem(
+    batch=2, heads=4, kv_heads=2, seq_q=21, seq_k=27, head_dim=8, head_dim_v=10, mask="causal"
+)
 
 
 @st.composite
@@ -48,13 +52,18 @@ def term_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[AttentionP
     """A case of the other tests with some of the terms, shared along any axes, in any type."""
     problem, kernel = draw(cases(algorithm, passes))
     biases = ("none", "full", "full") if algorithm == "math" else ("none", "full", "full", "alibi")
-    values: dict[str, Any] = {"bias": draw(st.sampled_from(biases)), "key_padding": draw(st.booleans())}
+    values: dict[str, Any] = {
+        "bias": draw(st.sampled_from(biases)),
+        "key_padding": draw(st.booleans()),
+    }
     if values["bias"] == "full":
         values["bias_shared"] = draw(st.sampled_from((None, "none", "heads", "batch", "both")))
         values["bias_grad"] = passes != "fwd" and draw(st.booleans())
     if values["bias"] == "alibi":
         values["bias_shared"] = draw(st.sampled_from((None, "none", "batch")))
-        if algorithm == "naive":  # far from the diagonal half-precision scores lose more than the tests allow
+        if (
+            algorithm == "naive"
+        ):  # far from the diagonal half-precision scores lose more than the tests allow
             values |= {"dtype": "fp32", "output": "fp32"}
     if problem.mask != "none":
         values["mask_storage"] = draw(st.sampled_from(("implicit", "bool", "additive")))
@@ -64,7 +73,9 @@ def term_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[AttentionP
         )
     options = kernel.options
     if isinstance(options, TermOptions):
-        options = replace(options, converts_mask=draw(st.booleans()), padding_is_added=draw(st.booleans()))
+        options = replace(
+            options, converts_mask=draw(st.booleans()), padding_is_added=draw(st.booleans())
+        )
     if isinstance(options, NaiveOptions):
         options = replace(options, dropout_mask_bytes=draw(st.sampled_from((1, 2))))
     return problem.with_(**values), replace(kernel, options=options)
@@ -83,7 +94,9 @@ def test_readers_and_attention_agree(algorithm: str, passes: str, data: st.DataO
 @SLOW
 @given(data=st.data())
 def test_the_gradient_of_the_bias(algorithm: str, data: st.DataObject) -> None:
-    problem, kernel = data.draw(term_cases(algorithm, data.draw(st.sampled_from(("bwd", "fwd+bwd")))))
+    problem, kernel = data.draw(
+        term_cases(algorithm, data.draw(st.sampled_from(("bwd", "fwd+bwd"))))
+    )
     shared = data.draw(st.sampled_from((None, "heads", "batch", "both")))
     problem = problem.with_(bias="full", bias_grad=True, bias_shared=shared, bias_dtype="fp32")
     done = execute(problem, kernel)
@@ -96,7 +109,9 @@ def test_the_gradient_of_the_bias(algorithm: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize(("algorithm", "passes"), [p for p in PAIRS if p[1] != "fwd+bwd"])
 @SLOW
 @given(data=st.data())
-def test_the_replay_moves_the_counted_bytes(algorithm: str, passes: str, data: st.DataObject) -> None:
+def test_the_replay_moves_the_counted_bytes(
+    algorithm: str, passes: str, data: st.DataObject
+) -> None:
     chain = plan(*data.draw(term_cases(algorithm, passes)))
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
 
@@ -104,10 +119,18 @@ def test_the_replay_moves_the_counted_bytes(algorithm: str, passes: str, data: s
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
-    torch = pytest.importorskip("torch", reason="torch, the oracle of the gradients, is not installed")
+    torch = pytest.importorskip(
+        "torch", reason="torch, the oracle of the gradients, is not installed"
+    )
     problem, _ = data.draw(term_cases("flash", "fwd+bwd"))
     problem = problem.with_(
-        mask="none", window=None, window_right=None, offset=None, mask_storage="implicit", dtype="fp32", bias_dtype=None
+        mask="none",
+        window=None,
+        window_right=None,
+        offset=None,
+        mask_storage="implicit",
+        dtype="fp32",
+        bias_dtype=None,
     )
     arrays = random_arrays(problem, 1)
     arrays |= {"padding": np.ones_like(arrays["padding"])} if problem.key_padding else {}
@@ -118,7 +141,9 @@ def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
     scores = scores + bias
     if problem.bias == "alibi":
         i, j = torch.arange(problem.seq_q)[:, None], torch.arange(problem.seq_k)[None, :]
-        scores = scores - torch.tensor(arrays["slopes"]) * (i + problem.seq_k - problem.seq_q - j).abs()
+        scores = (
+            scores - torch.tensor(arrays["slopes"]) * (i + problem.seq_k - problem.seq_q - j).abs()
+        )
     factor = torch.tensor(dropout_factor(problem, 1)) if problem.dropout else 1.0
     output = (scores.softmax(-1) * factor) @ values
     output.backward(torch.tensor(arrays["dO"]))
@@ -139,7 +164,9 @@ def test_reference_masks_keys_as_torch_does() -> None:
     kept[..., 0] = True  # every row keeps a key: torch gives NaN where none is kept
     arrays["padding"][:, :, 0] = 1.0
     mask = np.where(kept, arrays["bias"], -np.inf)
-    right = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor(mask)).numpy()
+    right = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=torch.tensor(mask)
+    ).numpy()
     np.testing.assert_allclose(reference(problem, arrays)["O"], right, rtol=1e-12, atol=1e-12)
 
 
@@ -149,7 +176,13 @@ N, H, B = 4096, 32, 2
 LARGE = AttentionProblem(batch=B, heads=H, seq_q=N, head_dim=128)
 
 
-def l2(problem: AttentionProblem, kernel: Kernel, tensor: str, direction: str, launch: str | None = None) -> int:
+def l2(
+    problem: AttentionProblem,
+    kernel: Kernel,
+    tensor: str,
+    direction: str,
+    launch: str | None = None,
+) -> int:
     return int(count(plan(problem, kernel)).total("l2", direction, tensor=tensor, launch=launch))
 
 
@@ -160,7 +193,9 @@ def flash(**changes: Any) -> Kernel:
 @pytest.mark.parametrize("shared", [None, "heads", "batch", "both"])
 def test_a_full_bias_is_read_once_a_head_whatever_shares_it(shared: str | None) -> None:
     problem = LARGE.with_(bias="full", bias_shared=shared)
-    assert l2(problem, flash(), "bias", "read") == B * H * N * N * 2  # each head reads every tile once, in fp16
+    assert (
+        l2(problem, flash(), "bias", "read") == B * H * N * N * 2
+    )  # each head reads every tile once, in fp16
     sequences = B if shared in (None, "heads") else 1
     heads = H if shared in (None, "batch") else 1
     assert plan(problem, flash()).tensors["bias"].bytes == sequences * heads * N * N * 2
@@ -171,10 +206,14 @@ def test_a_full_bias_is_read_once_a_head_whatever_shares_it(shared: str | None) 
 
 def test_a_causal_bias_is_read_where_tiles_are_visited() -> None:
     problem = LARGE.with_(bias="full", mask="causal")
-    visited = sum(-(-(i + 1) * 128 // 64) for i in range(N // 128))  # key blocks of 64 up to each query block's end
+    visited = sum(
+        -(-(i + 1) * 128 // 64) for i in range(N // 128)
+    )  # key blocks of 64 up to each query block's end
     assert l2(problem, flash(), "bias", "read") == B * H * visited * 128 * 64 * 2
     stored = problem.with_(mask_storage="additive", bias_dtype="fp32")
-    assert l2(stored, flash(), "bias", "read") == B * H * N * N * 4  # a mask in a tensor skips nothing
+    assert (
+        l2(stored, flash(), "bias", "read") == B * H * N * N * 4
+    )  # a mask in a tensor skips nothing
     assert l2(stored, flash(), "mask", "read") == B * H * N * N * 4
 
 
@@ -187,7 +226,9 @@ def test_slopes_and_padding() -> None:
     assert each.bytes == B * 32 * 4
     padded = LARGE.with_(key_padding=True)
     assert plan(padded, flash()).tensors["padding"].bytes == B * N
-    assert l2(padded, flash(), "padding", "read") == B * H * (N // 128) * N  # 64-byte tiles: whole sectors already
+    assert (
+        l2(padded, flash(), "padding", "read") == B * H * (N // 128) * N
+    )  # 64-byte tiles: whole sectors already
     wide = flash(options=FlashOptions(padding_is_added=True))
     assert l2(padded, wide, "padding", "read") == B * H * (N // 128) * N * 2
 
@@ -197,11 +238,17 @@ def test_dropout_leaves_sixteen_bytes_where_naive_leaves_a_mask() -> None:
     chain = plan(problem, flash())
     assert chain.tensors["rng_state"].bytes == 16  # Philox seed and offset
     assert l2(problem, flash(), "rng_state", "write", "main") == 32  # once a launch, one sector
-    assert l2(problem, flash(), "rng_state", "read", "bwd.main") == B * H * (N // 64) * 32  # once a CTA
+    assert (
+        l2(problem, flash(), "rng_state", "read", "bwd.main") == B * H * (N // 64) * 32
+    )  # once a CTA
     naive = Kernel("naive", "naive", Tile(128, 128))
     stored = plan(problem, naive).tensors["dropout_mask"]
     assert stored.bytes == B * H * N * N
-    assert l2(problem, naive, "dropout_mask", "write") == l2(problem, naive, "dropout_mask", "read") == stored.bytes
+    assert (
+        l2(problem, naive, "dropout_mask", "write")
+        == l2(problem, naive, "dropout_mask", "read")
+        == stored.bytes
+    )
     scaled = naive.with_(options=NaiveOptions(dropout_mask_bytes=2))
     assert l2(problem, scaled, "dropout_mask", "write") == 2 * stored.bytes
     assert "rng_state" not in plan(problem, naive).tensors
@@ -218,7 +265,9 @@ def test_naive_makes_a_pass_of_each_term() -> None:
     # materialised for one sequence from a sector of slopes a CTA of 4 rows, then added as above
     assert alibi - plain == H * N * N * 2 + H * (N // 4) * 32 + square * 6
     padded = count(plan(LARGE.with_(key_padding=True), naive)).total("l2")
-    assert padded - plain == square * 4 + B * H * (N // 4) * N  # the bytes of all keys, once a CTA of 4 rows
+    assert (
+        padded - plain == square * 4 + B * H * (N // 4) * N
+    )  # the bytes of all keys, once a CTA of 4 rows
     masked = LARGE.with_(mask="causal")
     for storage, size in (("implicit", 1), ("bool", 1), ("additive", 2)):
         made = count(plan(masked.with_(mask_storage=storage), naive)).total("l2")
@@ -228,7 +277,10 @@ def test_naive_makes_a_pass_of_each_term() -> None:
 def test_an_additive_mask_has_no_pass_backward() -> None:
     naive = Kernel("naive", "naive", Tile(128, 128))
     back = LARGE.with_(mask="causal", passes="bwd")
-    names = {s: [x.name for x in plan(back.with_(mask_storage=s), naive).launches] for s in ("bool", "additive")}
+    names = {
+        s: [x.name for x in plan(back.with_(mask_storage=s), naive).launches]
+        for s in ("bool", "additive")
+    }
     assert "bwd.mask" in names["bool"]
     assert "bwd.mask" not in names["additive"]
 
@@ -240,20 +292,28 @@ def test_the_bias_gradient_is_summed_where_it_is_shared() -> None:
     assert l2(back, flash(), "dBias", "write") == B * H * N * N * 2
     shared = back.with_(bias_shared="both")
     assert (
-        l2(shared, flash(), "dBias_heads", "write") == l2(shared, flash(), "dBias_heads", "read") == B * H * N * N * 2
+        l2(shared, flash(), "dBias_heads", "write")
+        == l2(shared, flash(), "dBias_heads", "read")
+        == B * H * N * N * 2
     )
     assert l2(shared, flash(), "dBias", "write") == N * N * 2
     assert memory(plan(shared, flash()))["workspace"] >= B * H * N * N * 2
     causal = plan(back.with_(mask="causal"), flash())
-    assert causal.launches[1].name == "bwd.fill_bias"  # tiles that nothing visits are zero all the same
+    assert (
+        causal.launches[1].name == "bwd.fill_bias"
+    )  # tiles that nothing visits are zero all the same
 
 
 def test_a_mask_of_bytes_is_converted_first_where_the_library_does() -> None:
-    made = predict(LARGE.with_(mask="causal", mask_storage="bool"), "cutlass", "a100", method="capacity")
+    made = predict(
+        LARGE.with_(mask="causal", mask_storage="bool"), "cutlass", "a100", method="capacity"
+    )
     assert [x.name for x in made.chain.launches] == ["convert_mask", "main"]
     assert made.chain.tensors["mask"].bytes == N * N
     assert made.chain.tensors["mask_added"].bytes == 2 * N * N
-    free = predict(LARGE.with_(mask="causal", mask_storage="bool"), "flash", "a100", method="capacity")
+    free = predict(
+        LARGE.with_(mask="causal", mask_storage="bool"), "flash", "a100", method="capacity"
+    )
     assert [x.name for x in free.chain.launches] == ["main"]
 
 
@@ -261,7 +321,8 @@ def test_formula_in_symbols() -> None:
     made = derive(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False))
     assert str(made.total("read", tensor="bias")) == "B*H*N**2*e"
     assert made.numbers().rows == tuple(
-        r for r in count(plan(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False)))
+        r
+        for r in count(plan(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False)))
     )
 
 
@@ -306,7 +367,9 @@ def test_a_shared_mask_that_fits_is_read_once() -> None:
 
 def test_every_sequence_reads_its_own_bias() -> None:
     """Work tiles of sequence 1 move only objects of its half of a [batch, 1, N, N] bias; slopes go by the head."""
-    problem = AttentionProblem(batch=2, heads=3, seq_q=64, head_dim=8, bias="full", bias_shared="heads")
+    problem = AttentionProblem(
+        batch=2, heads=3, seq_q=64, head_dim=8, bias="full", bias_shared="heads"
+    )
     chain = plan(problem, Kernel("flash", "flash", Tile(16, 16)))
     (low,) = lower(chain, 4).launches
     (template,) = (t for t in low.loop if t.tensor == "bias")
@@ -318,7 +381,9 @@ def test_every_sequence_reads_its_own_bias() -> None:
     sequence = low.head[tiles] // 3
     assert own.size == 2 * 16
     np.testing.assert_array_equal((objects[:, 0] - own[0]) // half, sequence)
-    alibi = plan(problem.with_(bias="alibi", bias_shared=None), Kernel("flash", "flash", Tile(16, 16)))
+    alibi = plan(
+        problem.with_(bias="alibi", bias_shared=None), Kernel("flash", "flash", Tile(16, 16))
+    )
     made = lower(alibi, 4)
     (slope,) = (t for t in made.launches[0].prologue if t.tensor == "slopes")
     first = int(np.flatnonzero(made.owner == made.tensors.index("slopes"))[0])
@@ -381,7 +446,9 @@ def test_a_kernel_takes_it_or_names_those_that_do(kernel: str, term: str) -> Non
 
 def test_the_list_of_kernels_says_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "list", "--format", "json"]) == 0
-    listed = {k["name"]: set(k["takes"].split()) for k in json.loads(capsys.readouterr().out)["kernels"]}
+    listed = {
+        k["name"]: set(k["takes"].split()) for k in json.loads(capsys.readouterr().out)["kernels"]
+    }
     for kernel, taken in TAKES.items():
         assert listed[kernel] & set(ASKED) == taken
 
@@ -389,7 +456,9 @@ def test_the_list_of_kernels_says_who_takes_what(capsys: pytest.CaptureFixture[s
 def test_one_tensor_of_scores_at_a_time() -> None:
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=64, bias="full", key_padding=True)
     for kernel in ("cutlass", "math"):
-        with pytest.raises(InputError, match=r"key_padding=True beside bias=full: kernel \w+ takes one tensor"):
+        with pytest.raises(
+            InputError, match=r"key_padding=True beside bias=full: kernel \w+ takes one tensor"
+        ):
             predict(problem, kernel, "a100", method="bounds")
     assert predict(problem, "flash", "a100", method="bounds").total("l2") > 0
 
@@ -406,7 +475,8 @@ def test_what_pytorch_chooses(values: dict[str, Any], kernel: str) -> None:
 def test_an_algorithm_without_a_place_for_it_refuses() -> None:
     for algorithm in ("flash1", "minimal"):
         with pytest.raises(
-            InputError, match=r"bias=full: kernel 'mine' \(algorithm \w+\).*accepted by algorithms: .*flash"
+            InputError,
+            match=r"bias=full: kernel 'mine' \(algorithm \w+\).*accepted by algorithms: .*flash",
         ):
             plan(SMALL.with_(bias="full", mask="none"), Kernel("mine", algorithm, Tile(3, 3)))
 
@@ -414,16 +484,28 @@ def test_an_algorithm_without_a_place_for_it_refuses() -> None:
 def test_heads_of_a_group_are_not_packed_over_a_bias() -> None:
     problem = AttentionProblem(heads=8, kv_heads=2, seq_q=1, seq_k=512, head_dim=64)
     assert predict(problem, "fa2", "a100", method="bounds").chain.launches[0].domain.pack == 4
-    assert predict(problem.with_(bias="alibi"), "fa2", "a100", method="bounds").chain.launches[0].domain.pack == 1
     assert (
-        disagreements(problem.with_(seq_k=30, bias="alibi"), Kernel("f", "flash", Tile(4, 8), packs_group=True)) == []
+        predict(problem.with_(bias="alibi"), "fa2", "a100", method="bounds")
+        .chain.launches[0]
+        .domain.pack
+        == 1
+    )
+    assert (
+        disagreements(
+            problem.with_(seq_k=30, bias="alibi"),
+            Kernel("f", "flash", Tile(4, 8), packs_group=True),
+        )
+        == []
     )
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"bias": "partial"}, "bias 'partial' is not known; accepted: none, full, alibi"),
     ({"bias_shared": "heads"}, "bias_shared 'heads' contradicts bias 'none'"),
-    ({"bias": "full", "bias_shared": "rows"}, "bias_shared 'rows' is not known; accepted: none, heads, batch, both"),
+    (
+        {"bias": "full", "bias_shared": "rows"},
+        "bias_shared 'rows' is not known; accepted: none, heads, batch, both",
+    ),
     ({"bias": "alibi", "bias_shared": "heads"}, "bias_shared 'heads' contradicts bias 'alibi'"),
     ({"bias_grad": True}, "bias_grad=True contradicts bias 'none'"),
     ({"bias": "alibi", "bias_grad": True}, "bias_grad=True contradicts bias 'alibi'"),
@@ -433,7 +515,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"bias": "full", "bias_dtype": "fp8"}, "bias_dtype 'fp8' is not known; accepted: fp32"),
     ({"bias": "full", "bias_dtype": "int8"}, "bias_dtype 'int8' is not known"),
     ({"mask_storage": "bool"}, "mask_storage 'bool' contradicts mask 'none'"),
-    ({"mask": "causal", "mask_storage": "packed"}, "mask_storage 'packed' is not known; accepted: implicit, bool"),
+    (
+        {"mask": "causal", "mask_storage": "packed"},
+        "mask_storage 'packed' is not known; accepted: implicit, bool",
+    ),
 ]
 
 
@@ -478,7 +563,10 @@ def test_sweeps_count_them(algorithm: str, values: dict[str, Any]) -> None:
     for i, j in zip(*np.nonzero(holds), strict=True):
         n, h = int(lengths[j]), int(heads[i, 0])
         traffic = count(plan(problem.with_(seq_q=n, seq_k=n, heads=h), kernel))
-        assert (traffic.total("l2", "read"), traffic.total("l2", "write")) == (read[i, j], write[i, j])
+        assert (traffic.total("l2", "read"), traffic.total("l2", "write")) == (
+            read[i, j],
+            write[i, j],
+        )
     assert derive(problem, kernel).numbers().total("l2") == count(plan(problem, kernel)).total("l2")
 
 

@@ -62,7 +62,11 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
     """A case of the other strategies under a random list of blocks or a pattern; flash1 needs every row to keep a key
     where it does not fill its outputs beforehand."""
     problem, kernel = draw(CASES[algorithm](passes))
-    kind = draw(st.sampled_from(("blocks", "blocks", "butterfly", "strided", "window+global", "window+first")))
+    kind = draw(
+        st.sampled_from(
+            ("blocks", "blocks", "butterfly", "strided", "window+global", "window+first")
+        )
+    )
     nothing = dict.fromkeys(("window", "window_right", "offset"))
     values: dict[str, Any] = {"mask": kind, "mask_storage": "implicit", **nothing}
     if kind == "blocks":
@@ -70,7 +74,10 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
     else:
         values |= {"seq_k": problem.seq_q, "mask_block": draw(st.integers(1, 20))}
         if kind.startswith("window"):
-            values |= {"window": draw(st.integers(0, 40)), "global_tokens": draw(st.integers(0, 30))}
+            values |= {
+                "window": draw(st.integers(0, 40)),
+                "global_tokens": draw(st.integers(0, 30)),
+            }
         else:
             values["mask_stride"] = draw(st.none() | st.integers(1, 6))
     made = problem.with_(**values)
@@ -108,10 +115,16 @@ def test_lowered_bytes_and_loops(algorithm: str, data: st.DataObject) -> None:
         if launch.outer in (Outer.KEY, Outer.HEAD):
             pairs = list(zip(head.tolist(), other.tolist(), block.tolist(), strict=True))
         else:
-            pairs = list(zip(head.tolist(), (block % d.query_blocks).tolist(), other.tolist(), strict=True))
+            pairs = list(
+                zip(head.tolist(), (block % d.query_blocks).tolist(), other.tolist(), strict=True)
+            )
         steps = d.visited.by_query()
         assert steps.indices is not None
-        kept = [(i, int(j)) for i in range(d.query_blocks) for j in steps.indices[steps.first[i] :][: steps.count[i]]]
+        kept = [
+            (i, int(j))
+            for i in range(d.query_blocks)
+            for j in steps.indices[steps.first[i] :][: steps.count[i]]
+        ]
         assert sorted(pairs) == sorted((h, i, j) for h in range(d.grid_heads) for i, j in kept)
 
 
@@ -123,32 +136,55 @@ def test_a_tile_is_visited_when_it_overlaps_a_kept_block(data: st.DataObject) ->
     mask, pack = data.draw(block_masks(seq_q, seq_k)), data.draw(st.integers(1, 3))
     tile = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
     d = Domain(1, 1, seq_q * pack, seq_k, *tile, mask=mask, pack=pack)
-    pairs = np.repeat(np.repeat(dense_blocks(mask), mask.block_q, 0), mask.block_k, 1)[:seq_q, :seq_k]
+    pairs = np.repeat(np.repeat(dense_blocks(mask), mask.block_q, 0), mask.block_k, 1)[
+        :seq_q, :seq_k
+    ]
     pairs = np.repeat(pairs, pack, 0)
     right = [
-        [j for j in range(d.key_blocks_total) if pairs[i * tile[0] :][: tile[0], j * tile[1] :][:, : tile[1]].any()]
+        [
+            j
+            for j in range(d.key_blocks_total)
+            if pairs[i * tile[0] :][: tile[0], j * tile[1] :][:, : tile[1]].any()
+        ]
         for i in range(d.query_blocks)
     ]
     v = d.visited
     steps = v.by_query()
     assert steps.indices is not None
-    got = [sorted(steps.indices[a : a + n].tolist()) for a, n in zip(steps.first, steps.count, strict=True)]
+    got = [
+        sorted(steps.indices[a : a + n].tolist())
+        for a, n in zip(steps.first, steps.count, strict=True)
+    ]
     assert got == right
-    last = [np.flatnonzero(pairs[i * tile[0] :][: tile[0]].any(axis=0)) for i in range(d.query_blocks)]
-    assert [int(r) for r, n in zip(v.end_row, v.count, strict=True) if n] == [int(x[-1]) + 1 for x in last if x.size]
+    last = [
+        np.flatnonzero(pairs[i * tile[0] :][: tile[0]].any(axis=0)) for i in range(d.query_blocks)
+    ]
+    assert [int(r) for r, n in zip(v.end_row, v.count, strict=True) if n] == [
+        int(x[-1]) + 1 for x in last if x.size
+    ]
 
 
-INTERVALS = [IntervalMask(), IntervalMask(None, 0, 0), IntervalMask(5, 0, 3), IntervalMask(None, 0, -7)]
+INTERVALS = [
+    IntervalMask(),
+    IntervalMask(None, 0, 0),
+    IntervalMask(5, 0, 3),
+    IntervalMask(None, 0, -7),
+]
 
 
 @pytest.mark.parametrize("mask", INTERVALS)
 @SLOW
 @given(data=st.data())
-def test_a_list_equal_to_an_interval_gives_the_same_bytes(mask: IntervalMask, data: st.DataObject) -> None:
+def test_a_list_equal_to_an_interval_gives_the_same_bytes(
+    mask: IntervalMask, data: st.DataObject
+) -> None:
     """Blocks of one row and one key are the interval itself: every access of every tile moves the same bytes."""
     seq_q, seq_k = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 50))
     made = BlockMask.covering(mask, seq_q, seq_k, 1, 1)
-    tile, splits = data.draw(st.tuples(st.integers(1, 20), st.integers(1, 20))), data.draw(st.integers(1, 4))
+    tile, splits = (
+        data.draw(st.tuples(st.integers(1, 20), st.integers(1, 20))),
+        data.draw(st.integers(1, 4)),
+    )
     interval = Domain(1, 1, seq_q, seq_k, *tile, mask=mask, splits=splits)
     listed = replace(interval, mask=made)
     assert made.kept_pairs(seq_q, seq_k) == mask.kept_pairs(seq_q, seq_k)
@@ -162,15 +198,22 @@ def test_a_list_equal_to_an_interval_gives_the_same_bytes(mask: IntervalMask, da
         Rows.QUERY: Tensor("X", 1, 1, seq_q, 1, 4, Role.INPUT),
         Rows.KEY: Tensor("X", 1, 1, seq_k, 1, 4, Role.INPUT),
     }
-    for rows, pers in ((Rows.QUERY, (Per.QUERY, Per.PAIR, Per.SPLIT)), (Rows.KEY, (Per.KEY, Per.PAIR))):
+    for rows, pers in (
+        (Rows.QUERY, (Per.QUERY, Per.PAIR, Per.SPLIT)),
+        (Rows.KEY, (Per.KEY, Per.PAIR)),
+    ):
         for per in pers:
             for edge in Edge:
                 for held in (matrices, vectors):
                     access = Access("X", Mode.LOAD, rows, per, edge=edge, visited_only=True)
-                    assert access_bytes(listed, held[rows], access) == access_bytes(interval, held[rows], access)
+                    assert access_bytes(listed, held[rows], access) == access_bytes(
+                        interval, held[rows], access
+                    )
 
 
-@pytest.mark.parametrize(("mask", "passes"), quick_every(product(["causal", "window"], ["fwd", "bwd"]), 3))
+@pytest.mark.parametrize(
+    ("mask", "passes"), quick_every(product(["causal", "window"], ["fwd", "bwd"]), 3)
+)
 def test_the_replay_of_an_interval_as_a_list_is_the_same(mask: str, passes: str) -> None:
     """Same bytes from HBM, launch by launch and tensor by tensor, and the same time."""
     profile = load_profile("h200-sxm")
@@ -196,18 +239,24 @@ def test_conservation_in_the_replay(word: str) -> None:
     inputs = sum(t.bytes for t in found.chain.role(Role.INPUT))
     assert inputs <= read <= moved
     for tensor in ("Q", "K", "V"):
-        assert found.traffic.total("hbm", "read", tensor=tensor) >= found.chain.tensors[tensor].bytes
+        assert (
+            found.traffic.total("hbm", "read", tensor=tensor) >= found.chain.tensors[tensor].bytes
+        )
 
 
 def test_a_trace_follows_the_lists() -> None:
     """What heads have in use at once is at most the K and V of them all, though the first and last block are apart."""
     problem = AttentionProblem(heads=4, seq_q=4096, mask="butterfly")
-    found = predict(problem, "flash", "h200-sxm", method="replay", overrides=Overrides(tile=(128, 128)))
+    found = predict(
+        problem, "flash", "h200-sxm", method="replay", overrides=Overrides(tile=(128, 128))
+    )
     launch = trace(found).launch("main")
     assert launch.peak_in_use_bytes is not None
     assert 0 < launch.peak_in_use_bytes <= 4 * 4096 * 64 * 2 * 2
     tiles = np.arange(launch.ctas.tiles)
-    at = launch.ctas.position(tiles, float(launch.end_ps))  # the last step of each: its highest key tile
+    at = launch.ctas.position(
+        tiles, float(launch.end_ps)
+    )  # the last step of each: its highest key tile
     blocks = launch.ctas.block.astype(int)
     visited = Domain(1, 1, 4096, 4096, 128, 128, mask=problem.pair_mask).visited
     assert np.array_equal(at, visited.end[blocks] - 1)
@@ -223,7 +272,10 @@ PATTERNS = [
     (window_global(10, 1, 0, 1), 10 + 2 * 9),  # the diagonal, the first row and the first column
     (window_global(64, 8, 1, 0), 8 + 2 * 7),  # one key further lies in the next block
     (window_first(10, 1, 1, 0), 10 + 9),
-    (window_first(10, 1, 1, 2), 10 + 9 + 8 + 7),  # what the window lacks of the first column, then of the second
+    (
+        window_first(10, 1, 1, 2),
+        10 + 9 + 8 + 7,
+    ),  # what the window lacks of the first column, then of the second
 ]
 
 
@@ -237,7 +289,10 @@ def test_patterns_have_as_many_blocks_as_their_papers_say(mask: BlockMask, block
 def test_patterns_are_their_definitions(data: st.DataObject) -> None:
     """The lists against the elementwise definitions of the reference."""
     word = data.draw(st.sampled_from(("butterfly", "strided", "window+global", "window+first")))
-    values = {"window": data.draw(st.integers(0, 90)), "global_tokens": data.draw(st.integers(0, 90))}
+    values = {
+        "window": data.draw(st.integers(0, 90)),
+        "global_tokens": data.draw(st.integers(0, 90)),
+    }
     other = {"mask_stride": data.draw(st.none() | st.integers(1, 9))}
     problem = AttentionProblem(seq_q=data.draw(st.integers(1, 90)), mask=word, mask_block=data.draw(st.integers(1, 30)),
                                **(values if word.startswith("window") else other))  # fmt: skip
@@ -264,12 +319,18 @@ def test_walks_partial_blocks_before_full_ones() -> None:
     assert mask.full is not None
     steps = Domain(1, 1, 12, 12, 2, 2, mask=mask).visited.by_query()
     assert steps.indices is not None
-    row = [steps.indices[a : a + n].tolist() for a, n in zip(steps.first, steps.count, strict=True)][3]
+    row = [
+        steps.indices[a : a + n].tolist() for a, n in zip(steps.first, steps.count, strict=True)
+    ][3]
     assert row == [2, 3]  # both partial: keys 4 to 7 of rows 6 and 7, of which row 7 drops key 4
-    whole = BlockMask.covering(IntervalMask(5, 0, 0), 12, 12, 2, 2)  # rows 8 and 9 keep keys 3, 4 to 8, 9
+    whole = BlockMask.covering(
+        IntervalMask(5, 0, 0), 12, 12, 2, 2
+    )  # rows 8 and 9 keep keys 3, 4 to 8, 9
     steps = Domain(1, 1, 12, 12, 2, 2, mask=whole).visited.by_query()
     assert steps.indices is not None
-    row = [steps.indices[a : a + n].tolist() for a, n in zip(steps.first, steps.count, strict=True)][4]
+    row = [
+        steps.indices[a : a + n].tolist() for a, n in zip(steps.first, steps.count, strict=True)
+    ][4]
     assert row == [1, 4, 2, 3]  # keys 3 and 8, 9 in partial blocks, 4 to 7 in full ones
 
 
@@ -278,10 +339,14 @@ def test_walks_partial_blocks_before_full_ones() -> None:
 
 def test_flex_matches_its_recorded_row() -> None:
     """kernels/measurements/h200_library_kernels.csv, call 155: a window of 1024 keys back at 16,384 tokens."""
-    problem = AttentionProblem(heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="window", window=1024)
+    problem = AttentionProblem(
+        heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="window", window=1024
+    )
     found = predict(problem, "flex", "h200-sxm", method="replay")
     # a head visits 1 + 2 + .. + 8 + 120 x 9 = 1,116 blocks of 128 keys, K and V: 512 bytes a key; Q once; 128 B a CTA
-    assert found.traffic.total("l2", "read") == 16 * (1116 * 128 * 512 + 16384 * 256) + 16 * 128 * 128
+    assert (
+        found.traffic.total("l2", "read") == 16 * (1116 * 128 * 512 + 16384 * 256) + 16 * 128 * 128
+    )
     for level, way, measured, within in (
         ("l2", "read", 1_237_624_000, 1e-3), ("l2", "write", 68_157_000, 1e-3),
         ("hbm", "read", 201_400_000, 0.01), ("hbm", "write", 60_521_984, 0.05),
@@ -296,7 +361,9 @@ def recorded() -> list[Row]:
     return read(measurements("h200_flex.csv"))
 
 
-@pytest.mark.parametrize("row", recorded(), ids=lambda row: f"{row.call} {row.facts['note'].split(',')[0]}")
+@pytest.mark.parametrize(
+    "row", recorded(), ids=lambda row: f"{row.call} {row.facts['note'].split(',')[0]}"
+)
 def test_flex_matches_counters_on_irregular_masks(row: Row) -> None:
     """The kernel was described before these rows were measured. SM<->L2 bytes follow from the lists, HBM bytes from
     the order in which CTAs walk them."""
@@ -326,19 +393,26 @@ def test_flex_visits_whole_mask_blocks() -> None:
     pairs = [plan(problem, k).launches[0].visited_pairs for k in (flex, flash)]
     assert pairs == [2 + 7 * 4, 2 + 7 * 4]
     near = problem.with_(window=60)
-    assert [plan(near, k).launches[0].visited_pairs for k in (flex, flash)] == [2 + 7 * 4, 2 + 7 * 3]
+    assert [plan(near, k).launches[0].visited_pairs for k in (flex, flash)] == [
+        2 + 7 * 4,
+        2 + 7 * 3,
+    ]
 
 
 def test_flex_refuses_tiles_that_do_not_divide_its_blocks() -> None:
     problem = AttentionProblem(seq_q=512, mask="butterfly", mask_block=96)
-    with pytest.raises(InputError, match=r"^tile 128x128 does not divide the mask's blocks of 96x96; accepted"):
+    with pytest.raises(
+        InputError, match=r"^tile 128x128 does not divide the mask's blocks of 96x96; accepted"
+    ):
         predict(problem, "flex", "h200-sxm")
 
 
 # The command line, and the paper's term.
 
 
-def test_predict_reads_a_mask_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_reads_a_mask_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "m.npy"
     np.save(path, np.eye(8, dtype=bool))
     words = ["--kernel", "flash", "--seq-len", "512", "--heads", "2", "--format", "json"]
@@ -368,8 +442,34 @@ def test_bad_options_end_with_2(words: list[str], capsys: pytest.CaptureFixture[
 def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[str]) -> None:
     """4096 tokens in 32 blocks of 128: 32 x (5 + 1) = 192 of 1024, so s = 3/16. With M = 4 d B_q = 32,768 the term is
     N d + N^2 d^2 s / M = 262,144 + 393,216 elements; the kernel reads Q, writes O and reads K and V 8 N^2 d^2 s / M."""
-    words = ["--seq-len", "4096", "--heads", "1", "--batch", "1", "--head-dim", "64", "--dtype", "fp16"]
-    assert main(["formula", "flash", "--mask", "butterfly", "--tile", "128x64", *words, "--format", "json"]) == 0
+    words = [
+        "--seq-len",
+        "4096",
+        "--heads",
+        "1",
+        "--batch",
+        "1",
+        "--head-dim",
+        "64",
+        "--dtype",
+        "fp16",
+    ]
+    assert (
+        main(
+            [
+                "formula",
+                "flash",
+                "--mask",
+                "butterfly",
+                "--tile",
+                "128x64",
+                *words,
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)["formula"]
     assert found["theta"]["source"] == "arXiv 2205.14135, Proposition 4"
     assert found["theta"]["ratio"]["text"] == "8"
@@ -384,7 +484,9 @@ def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_a_report_draws_density_against_bytes_and_time() -> None:
     """Each row names its lines, dense under D; shares are quotients; reports without lists have no such figure."""
-    problems = tuple(AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096))
+    problems = tuple(
+        AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096)
+    )
     made = build(ReportRequest.of(("h200",), ("flash", "fa2"), problems))
     figure = made.figure("density")
     frame = figure.table.to_pandas()
@@ -394,7 +496,9 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
         assert row.l2_share == row.l2_bytes / row.dense_l2_bytes
         assert all(line in made.commands for line in row.commands.split())
         assert 0 < row.time_share <= 1
-    assert {p.title for p in figure.panels} == {f"h200-sxm, {n}" for n in ("SM<->L2 bytes", "HBM bytes", "time")}
+    assert {p.title for p in figure.panels} == {
+        f"h200-sxm, {n}" for n in ("SM<->L2 bytes", "HBM bytes", "time")
+    }
     assert "Block-sparse over dense" in render(made, "md")
     dense = build(ReportRequest.of(("h200",), ("flash",), (AttentionProblem(heads=2, seq_q=1024),)))
     with pytest.raises(KeyError):

@@ -37,10 +37,18 @@ def test_masks_survive_a_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_mask_from_flex_attention(tmp_path: Path) -> None:
     """The arrays of torch's own BlockMask, made from a window, are the blocks that a window covers."""
-    flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch, which makes the mask, is missing")
-    made = flex.create_block_mask(lambda b, h, q, k: (q >= k) & (q - k <= 300), None, None, 1000, 1000, device="cpu")
+    flex = pytest.importorskip(
+        "torch.nn.attention.flex_attention", reason="torch, which makes the mask, is missing"
+    )
+    made = flex.create_block_mask(
+        lambda b, h, q, k: (q >= k) & (q - k <= 300), None, None, 1000, 1000, device="cpu"
+    )
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-    np.savez(tmp_path / "b.npz", BLOCK_SIZE=made.BLOCK_SIZE, **{n: getattr(made, n).numpy() for n in names})
+    np.savez(
+        tmp_path / "b.npz",
+        BLOCK_SIZE=made.BLOCK_SIZE,
+        **{n: getattr(made, n).numpy() for n in names},
+    )
     loaded = load_block_mask(str(tmp_path / "b.npz"), 1000, 1000)
     covering = BlockMask.covering(IntervalMask(300, 0, 0), 1000, 1000, 128, 128)
     assert np.array_equal(dense_blocks(loaded), dense_blocks(covering))
@@ -51,7 +59,11 @@ def test_a_mask_from_flex_attention(tmp_path: Path) -> None:
 
 
 def _arrays(**changes: Any) -> dict[str, Any]:
-    whole = {"kv_num_blocks": np.array([1, 2]), "kv_indices": np.array([[0, 1], [0, 1]]), "BLOCK_SIZE": 8}
+    whole = {
+        "kv_num_blocks": np.array([1, 2]),
+        "kv_indices": np.array([[0, 1], [0, 1]]),
+        "BLOCK_SIZE": 8,
+    }
     return {k: v for k, v in (whole | changes).items() if v is not None}
 
 
@@ -75,7 +87,9 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("arrays", "message"), BAD_FILES)
-def test_bad_files_are_refused_in_one_line(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_bad_files_are_refused_in_one_line(
+    arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "m.npz"
     np.savez(path, **arrays)
     with pytest.raises(InputError, match=message) as error:
@@ -105,7 +119,9 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
 
 def test_block_size_beside_a_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", mask=np.ones((2, 2), dtype=bool), BLOCK_SIZE=8)
-    with pytest.raises(InputError, match="its blocks are 8x8, mask_block says 16x16; accepted: the same size"):
+    with pytest.raises(
+        InputError, match="its blocks are 8x8, mask_block says 16x16; accepted: the same size"
+    ):
         load_block_mask(str(tmp_path / "m.npz"), 16, 16, (16, 16))
 
 
@@ -163,7 +179,9 @@ def test_a_problem_survives_its_dictionary(values: dict[str, Any]) -> None:
 
 def test_kernels_without_lists_refuse_them() -> None:
     problem = AttentionProblem(seq_q=512, mask="butterfly")
-    with pytest.raises(InputError, match=r"^mask=butterfly: kernel fa2 does not take it; accepted by: .*flex"):
+    with pytest.raises(
+        InputError, match=r"^mask=butterfly: kernel fa2 does not take it; accepted by: .*flex"
+    ):
         predict(problem, "fa2", "h200-sxm")
     with pytest.raises(InputError, match="algorithm minimal"):
         plan(problem.with_(dtype="fp32"), Kernel("mine", "minimal", Tile(32, 32)))

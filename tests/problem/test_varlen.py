@@ -90,7 +90,9 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
         tile, index = loop_steps(low)
         each_q, each_k = d.query_blocks // d.sequences, d.key_blocks_total // d.sequences
         block = low.block[tile].astype(int)
-        of_block = block // each_k if launch.outer is Outer.KEY else block % d.query_blocks // each_q
+        of_block = (
+            block // each_k if launch.outer is Outer.KEY else block % d.query_blocks // each_q
+        )
         assert np.array_equal(of_block, index // (each_q if launch.outer is Outer.KEY else each_k))
 
 
@@ -98,10 +100,20 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
     """As many sequences of one length, packed or padded: the same bytes, start order and loops."""
-    n, seq_q, seq_k = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 30)), data.draw(st.integers(1, 30))
+    n, seq_q, seq_k = (
+        data.draw(st.integers(1, 4)),
+        data.draw(st.integers(1, 30)),
+        data.draw(st.integers(1, 30)),
+    )
     mask = data.draw(st.sampled_from(("none", "causal")))
     passes = data.draw(st.sampled_from(("fwd", "bwd")))
-    shape: dict[str, Any] = {"heads": 4, "kv_heads": 2, "head_dim": 8, "mask": mask, "passes": passes}
+    shape: dict[str, Any] = {
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "mask": mask,
+        "passes": passes,
+    }
     plain = AttentionProblem(batch=n, seq_q=seq_q, seq_k=seq_k, **shape)
     packed = AttentionProblem(seq_lens=(seq_q,) * n, seq_lens_k=(seq_k,) * n, **shape)
     order = data.draw(st.sampled_from(tuple(Order)))
@@ -110,7 +122,9 @@ def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
                     edge_k=data.draw(st.sampled_from(tuple(Edge))))  # fmt: skip
     a, b = plan(plain, kernel), plan(packed, kernel)
     mains = [next(x for x in chain.launches if x.name.endswith("main")) for chain in (a, b)]
-    counted = [{k: v for k, v in table(count(chain)).items() if k[0] == mains[0].name} for chain in (a, b)]
+    counted = [
+        {k: v for k, v in table(count(chain)).items() if k[0] == mains[0].name} for chain in (a, b)
+    ]
     assert counted[0] == counted[1]  # other launches move row vectors' sectors in other places
     assert plain.matmul_flops() == packed.matmul_flops()
     (head, block), (head_2, block_2) = (start_order(m) for m in mains)
@@ -122,8 +136,18 @@ def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
 def test_equal_lengths_replay_alike() -> None:
     """HBM bytes of the packed batch against the padded one's: the same tiles in the same order, elsewhere in memory."""
     profile, kernel = load_profile("h200-sxm"), Kernel("flash", "flash", Tile(128, 64))
-    plain = predict(AttentionProblem(batch=6, heads=8, seq_q=1000, mask="causal"), kernel, profile, method="replay")
-    packed = predict(AttentionProblem(seq_lens=(1000,) * 6, heads=8, mask="causal"), kernel, profile, method="replay")
+    plain = predict(
+        AttentionProblem(batch=6, heads=8, seq_q=1000, mask="causal"),
+        kernel,
+        profile,
+        method="replay",
+    )
+    packed = predict(
+        AttentionProblem(seq_lens=(1000,) * 6, heads=8, mask="causal"),
+        kernel,
+        profile,
+        method="replay",
+    )
     for way in ("read", "write"):
         a, b = (p.traffic.total("hbm", way) for p in (plain, packed))
         assert abs(a - b) <= 0.01 * a
@@ -137,7 +161,11 @@ def test_conservation_in_the_replay() -> None:
     found = predict(AttentionProblem(seq_lens=(3000, 17, 800), heads=8, kv_heads=2, mask="causal", passes="fwd+bwd"),
                     "fa2", "h200-sxm", method="replay")  # fmt: skip
     read = found.traffic.total("hbm", "read")
-    assert sum(t.bytes for t in found.chain.role(Role.INPUT)) <= read <= found.traffic.total("l2", "read")
+    assert (
+        sum(t.bytes for t in found.chain.role(Role.INPUT))
+        <= read
+        <= found.traffic.total("l2", "read")
+    )
 
 
 def test_the_grid_is_the_longest_sequence_for_all() -> None:
@@ -150,14 +178,18 @@ def test_the_grid_is_the_longest_sequence_for_all() -> None:
     assert launch.domain.key_rows.tolist() == [4, 4, 4, 4, 4, 3, 0, 0, 0, 0, 4, 4, 1, 0, 0]
     assert launch.domain.visited.count.tolist() == [5, 5, 5, 1, 0, 0, 3, 3, 0]
     moved = table(count(plan(problem, Kernel("flash", "flash", Tile(8, 4), overheads=OVERHEADS))))
-    assert moved["main", "descriptor", "read"] == 64 * 18 + 4 * 12  # CTAs that exit early are CTAs, but have no tile
+    assert (
+        moved["main", "descriptor", "read"] == 64 * 18 + 4 * 12
+    )  # CTAs that exit early are CTAs, but have no tile
     # K is read by each query tile of its sequence: 3 x 20 + 1 x 3 + 2 x 9 rows of 8 columns in 2 bytes, 2 heads
     assert moved["main", "K", "read"] == (60 + 3 + 18) * 16 * 2
 
 
 def test_sequences_do_not_see_each_other() -> None:
     """Each sequence's output is that of attention on it alone."""
-    problem = AttentionProblem(seq_lens=(5, 9), seq_lens_k=(7, 4), heads=1, head_dim=4, dtype="fp32", mask="causal")
+    problem = AttentionProblem(
+        seq_lens=(5, 9), seq_lens_k=(7, 4), heads=1, head_dim=4, dtype="fp32", mask="causal"
+    )
     done = execute(problem, Kernel("flash", "flash", Tile(4, 4)))
     q = k = 0
     for rows, keys in ((5, 7), (9, 4)):
@@ -165,7 +197,9 @@ def test_sequences_do_not_see_each_other() -> None:
         part = {"Q": done.inputs["Q"][:, :, q : q + rows], "K": done.inputs["K"][:, :, k : k + keys],
                 "V": done.inputs["V"][:, :, k : k + keys]}  # fmt: skip
         own = execute(alone, Kernel("flash", "flash", Tile(4, 4)), part)
-        np.testing.assert_allclose(done.outputs["O"][:, :, q : q + rows], own.outputs["O"], rtol=1e-6)
+        np.testing.assert_allclose(
+            done.outputs["O"][:, :, q : q + rows], own.outputs["O"], rtol=1e-6
+        )
         q, k = q + rows, k + keys
     assert dense_mask(problem).sum() == problem.pair_mask.kept_pairs(14, 11)
 
@@ -213,7 +247,9 @@ def test_bad_lengths_are_refused(values: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("kernel", ["fa2", "fa3", "cutlass", "flash"])
 def test_library_kernels_take_a_decoding_batch_without_splitting(kernel: str) -> None:
     """Their variable-length forward does not split keys on its own."""
-    problem = AttentionProblem(seq_lens=(1, 1, 1), seq_lens_k=(9000, 300, 70), heads=8, kv_heads=2, head_dim=128)
+    problem = AttentionProblem(
+        seq_lens=(1, 1, 1), seq_lens_k=(9000, 300, 70), heads=8, kv_heads=2, head_dim=128
+    )
     found = predict(problem, kernel, "h100", method="bounds")
     assert found.kernel.splits == 1
     assert found.hbm_bounds.compulsory_read == (3 * 8 + 2 * 9370 * 2) * 128 * 2
@@ -221,9 +257,13 @@ def test_library_kernels_take_a_decoding_batch_without_splitting(kernel: str) ->
 
 def test_kernels_for_one_length_refuse_several() -> None:
     problem = AttentionProblem(seq_lens=(500, 600), head_dim=64)
-    with pytest.raises(InputError, match=r"seq_lens=[0-9,]+: kernel naive does not take it; accepted by: .*fa2"):
+    with pytest.raises(
+        InputError, match=r"seq_lens=[0-9,]+: kernel naive does not take it; accepted by: .*fa2"
+    ):
         predict(problem, "naive", "h200-sxm")
-    with pytest.raises(InputError, match="seq_lens: a formula in symbols is of sequences of one length"):
+    with pytest.raises(
+        InputError, match="seq_lens: a formula in symbols is of sequences of one length"
+    ):
         derive(problem, Kernel("flash", "flash", Tile(64, 64)))
 
 
@@ -255,6 +295,8 @@ def test_the_command_line_takes_lengths(method: str, capsys: pytest.CaptureFixtu
         (["--seq-lens", "5", "--batch", "2"], "--batch 2 contradicts --seq-lens"),
     ],
 )
-def test_bad_options_end_with_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_end_with_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["predict", "--kernel", "fa2", *words]) == 2
     assert says in capsys.readouterr().err

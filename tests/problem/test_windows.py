@@ -58,7 +58,9 @@ def test_the_mask_is_flash_attentions(
     mask = "causal" if causal else "window"
     problem = AttentionProblem(seq_q=seq_q, seq_k=seq_k, mask=mask, window=None if left < 0 else left,
                                window_right=given_right)  # fmt: skip
-    wanted = local_mask(seq_q, seq_k, left, 0 if causal else right)  # mha_fwd: if (is_causal) window_size_right = 0
+    wanted = local_mask(
+        seq_q, seq_k, left, 0 if causal else right
+    )  # mha_fwd: if (is_causal) window_size_right = 0
     assert (dense(problem.pair_mask, seq_q, seq_k) == wanted).all()
     assert (dense_mask(problem) == wanted).all()
     kept = problem.pair_mask
@@ -100,7 +102,9 @@ def test_the_output_is_torchs() -> None:
 
 def test_bytes_by_hand() -> None:
     """256 tokens in tiles of 64 x 32, 40 keys back and 20 ahead: block n sees keys 64 n - 40 to 64 n + 63 + 20."""
-    problem = AttentionProblem(heads=1, seq_q=256, head_dim=16, mask="window", window=40, window_right=20)
+    problem = AttentionProblem(
+        heads=1, seq_q=256, head_dim=16, mask="window", window=40, window_right=20
+    )
     chain = plan(problem, Kernel("flash", "flash", Tile(64, 32)))
     visited = 3 + 5 + 5 + 4  # keys 0..83, 24..147, 88..211, 152..255
     assert chain.launches[0].domain.visited.count.tolist() == [3, 5, 5, 4]
@@ -110,7 +114,9 @@ def test_bytes_by_hand() -> None:
 
 @pytest.mark.slow
 def test_the_leading_term_counts_both_sides() -> None:
-    problem = AttentionProblem(heads=32, seq_q=65536, head_dim=128, mask="window", window=1024, window_right=512)
+    problem = AttentionProblem(
+        heads=32, seq_q=65536, head_dim=128, mask="window", window=1024, window_right=512
+    )
     text = str(leading(derive(problem, Kernel("flash", "flash", Tile(128, 64))).total()))
     assert "W_r" in text
     assert "W" in text
@@ -141,7 +147,10 @@ def test_one_mask_has_one_form(words: dict[str, Any], same: dict[str, Any]) -> N
         ({"mask": "window"}, "window"),
         ({"mask": "window", "window_right": -1}, "window_right -1 bounds nothing"),
         ({"mask": "none", "window_right": 3}, "window_right 3 contradicts mask 'none'"),
-        ({"mask": "window+global", "window": 3, "window_right": 3}, "window_right 3 contradicts mask"),
+        (
+            {"mask": "window+global", "window": 3, "window_right": 3},
+            "window_right 3 contradicts mask",
+        ),
         ({"mask": "window", "window_right": -2}, "window_right -2 is out of range"),
         ({"mask": "butterfly", "window": 3}, "window 3 contradicts mask 'butterfly'"),
     ],
@@ -160,7 +169,16 @@ def test_a_problem_survives_json_and_the_command_line(
     written = problem.to_dict()
     assert AttentionProblem.from_dict(json.loads(json.dumps(written))).to_dict() == written
     words = shlex.join(
-        ["predict", "--kernel", "fa2", "--seq-len", "256", *problem_options(problem), "--format", "json"]
+        [
+            "predict",
+            "--kernel",
+            "fa2",
+            "--seq-len",
+            "256",
+            *problem_options(problem),
+            "--format",
+            "json",
+        ]
     )
     assert main(shlex.split(words)) == 0
     made = json.loads(capsys.readouterr().out)["predictions"][0]["problem"]
@@ -172,15 +190,37 @@ def test_a_problem_survives_json_and_the_command_line(
 def test_causal_and_a_window_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
     for words in ("--causal --window 64", "--window 64", "--causal --window 64 --window-right 32"):
-        assert main(["predict", "--kernel", "fa2", "--seq-len", "512", *words.split(), "--format", "json"]) == 0
+        assert (
+            main(
+                [
+                    "predict",
+                    "--kernel",
+                    "fa2",
+                    "--seq-len",
+                    "512",
+                    *words.split(),
+                    "--format",
+                    "json",
+                ]
+            )
+            == 0
+        )
         outputs.append(json.loads(capsys.readouterr().out)["predictions"])
     assert outputs[0] == outputs[1] == outputs[2]
-    assert iosim.predict(seq_len=512, causal=True, window=64, kernel="fa2").to_dict() == outputs[0][0]
+    assert (
+        iosim.predict(seq_len=512, causal=True, window=64, kernel="fa2").to_dict() == outputs[0][0]
+    )
 
 
 @pytest.mark.parametrize("kernel", ["cutlass", "cudnn", "fa1", "triton"])
-def test_kernels_that_look_back_only_say_so(capsys: pytest.CaptureFixture[str], kernel: str) -> None:
-    line = refused(capsys, ["predict", "--gpu", "h200", "--kernel", kernel, "--window-right", "9"], "--window-right 9")
+def test_kernels_that_look_back_only_say_so(
+    capsys: pytest.CaptureFixture[str], kernel: str
+) -> None:
+    line = refused(
+        capsys,
+        ["predict", "--gpu", "h200", "--kernel", kernel, "--window-right", "9"],
+        "--window-right 9",
+    )
     assert "fa2" in line
     assert "fa3" in line
 
@@ -203,11 +243,18 @@ def test_kernels_that_look_back_only_say_so(capsys: pytest.CaptureFixture[str], 
         ("fa3", "h100", 256, "128x80", "128x80", "128x64"),
     ],
 )
-def test_tiles_of_a_window(kernel: str, gpu: str, head_dim: int, none: str, causal: str, window: str) -> None:
+def test_tiles_of_a_window(
+    kernel: str, gpu: str, head_dim: int, none: str, causal: str, window: str
+) -> None:
     profile = load_profile(gpu)
     back: dict[str, Any] = {"mask": "window", "window": 512}
     both = {**back, "window_right": 512}
-    for words, tile in (({"mask": "none"}, none), ({"mask": "causal"}, causal), (back, window), (both, window)):
+    for words, tile in (
+        ({"mask": "none"}, none),
+        ({"mask": "causal"}, causal),
+        (back, window),
+        (both, window),
+    ):
         problem = AttentionProblem(seq_q=4096, heads=32, head_dim=head_dim, dtype="bf16", **words)
         assert str(resolve(kernel, problem, profile).tile) == tile, words
 
@@ -217,7 +264,9 @@ def test_tiles_of_a_window(kernel: str, gpu: str, head_dim: int, none: str, caus
     # flash_api.cpp, get_num_splits: left + right + 1 keys, a side without a bound as long as the sequence
     [(99, None, 100), (99, 28, 128), (99, -1, 99 + 4 - 1 + 1), (None, 28, 8191 + 28 + 1)],
 )
-def test_keys_of_a_window_decide_fa3s_splits(left: int | None, right: int | None, keys: int) -> None:
+def test_keys_of_a_window_decide_fa3s_splits(
+    left: int | None, right: int | None, keys: int
+) -> None:
     problem = AttentionProblem(seq_q=4, seq_k=8192, heads=8, kv_heads=1, head_dim=128, dtype="bf16", mask="window",
                                window=left, window_right=right)  # fmt: skip
     assert window_keys(problem) == keys
@@ -228,6 +277,10 @@ def test_wider_windows_move_more(passes: str) -> None:
     """Bytes into the SMs grow with either side, from the causal window to no mask at all."""
     base = AttentionProblem(seq_q=2048, heads=4, head_dim=64, dtype="bf16", passes=passes)
     windows = ((64, 0), (64, 64), (64, 512), (512, 512))
-    problems = [base.with_(mask="window", window=left, window_right=right) for left, right in windows]
-    moved = [predict(p, "fa2", "a100", method="bounds").total("l2", "read") for p in [*problems, base]]
+    problems = [
+        base.with_(mask="window", window=left, window_right=right) for left, right in windows
+    ]
+    moved = [
+        predict(p, "fa2", "a100", method="bounds").total("l2", "read") for p in [*problems, base]
+    ]
     assert all(less < more for less, more in itertools.pairwise(moved))

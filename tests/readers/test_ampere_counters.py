@@ -36,7 +36,9 @@ ROWS = counted()
 @cache
 def problem(seq: int, window: int, causal: bool) -> AttentionProblem:
     sizes = {"heads": 32, "kv_heads": 8, "seq_q": seq, "head_dim": 128, "dtype": "fp16"}
-    return AttentionProblem(**sizes, mask="window", window=window, window_right=0 if causal else window)
+    return AttentionProblem(
+        **sizes, mask="window", window=window, window_right=0 if causal else window
+    )
 
 
 def problem_of(row: dict[str, str]) -> AttentionProblem:
@@ -82,7 +84,10 @@ def mean_error(l2: L2Model, start: str, spills: bool = True) -> float:
         kernel = resolve("fa2", p, profile)
         call = Call.of(p, kernel if spills else replace(kernel, spill=None), profile)
         measured = SECTOR * int(row["dram_sectors"])
-        errors.append(abs(call.replay(Play(l2_start=start, l2_model=l2)).traffic.total("hbm") - measured) / measured)
+        errors.append(
+            abs(call.replay(Play(l2_start=start, l2_model=l2)).traffic.total("hbm") - measured)
+            / measured
+        )
     return float(sum(errors) / len(errors))
 
 
@@ -104,7 +109,11 @@ def test_a_warm_start_is_what_the_same_call_left() -> None:
     """1,024 tokens: Q, K, V and O, 21 MB, do not fit beside each other where K and V are kept twice, so that a repeat
     reads all of it again; of 512 tokens, half as much, it reads nothing. Its predecessor's dirty lines are written."""
     small, larger = problem(512, 512, True), problem(1024, 512, True)
-    assert prediction(small, "warm").total("hbm", "read") < 100_000 < prediction(small, "cold").total("hbm", "read")
+    assert (
+        prediction(small, "warm").total("hbm", "read")
+        < 100_000
+        < prediction(small, "cold").total("hbm", "read")
+    )
     q, k, o = 1024 * 32 * 128 * 2, 1024 * 8 * 128 * 2, 1024 * 32 * 128 * 2
     warm, cold = prediction(larger, "warm"), prediction(larger, "cold")
     assert warm.total("hbm", "read") > 0.9 * (q + 2 * k)
@@ -112,8 +121,13 @@ def test_a_warm_start_is_what_the_same_call_left() -> None:
 
 
 def test_a_window_as_wide_as_the_keys_runs_the_causal_kernel() -> None:
-    causal = AttentionProblem(heads=32, kv_heads=8, seq_q=512, head_dim=128, dtype="fp16", mask="causal")
-    kernels = [planned(p, "fa2", "a30").kernel for p in (causal, problem(512, 512, True), problem(512, 511, True))]
+    causal = AttentionProblem(
+        heads=32, kv_heads=8, seq_q=512, head_dim=128, dtype="fp16", mask="causal"
+    )
+    kernels = [
+        planned(p, "fa2", "a30").kernel
+        for p in (causal, problem(512, 512, True), problem(512, 511, True))
+    ]
     assert kernels[0] == kernels[1]
     assert kernels[0].spill != kernels[2].spill
 

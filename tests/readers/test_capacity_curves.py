@@ -25,7 +25,10 @@ def measured() -> dict[tuple[str, int], tuple[int, int]]:
     with open(measurements("l2_capacity_curve.csv"), encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {int(r["passes"]) for r in rows} == {PASSES}
-    return {(r["pattern"], int(r["footprint_MiB"])): (int(r["dram_read"]), int(r["fabric"])) for r in rows}
+    return {
+        (r["pattern"], int(r["footprint_MiB"])): (int(r["dram_read"]), int(r["fabric"]))
+        for r in rows
+    }
 
 
 @cache
@@ -44,10 +47,14 @@ def footprint_at(pattern: str, reads: dict[int, int], share: float) -> float:
 
 def curves(pattern: str) -> tuple[dict[int, int], dict[int, int]]:
     sizes = [f for p, f in measured() if p == pattern]
-    return {f: measured()[pattern, f][0] for f in sizes}, {f: replayed(pattern, f)[0] for f in sizes}
+    return {f: measured()[pattern, f][0] for f in sizes}, {
+        f: replayed(pattern, f)[0] for f in sizes
+    }
 
 
-OFF_THE_CLIFF = quick_every([(p, f) for p, f in measured() if not CLIFF_MIB[p][0] < f < CLIFF_MIB[p][1]], 4)
+OFF_THE_CLIFF = quick_every(
+    [(p, f) for p, f in measured() if not CLIFF_MIB[p][0] < f < CLIFF_MIB[p][1]], 4
+)
 
 
 @pytest.mark.parametrize(("pattern", "mib"), OFF_THE_CLIFF)
@@ -61,11 +68,15 @@ def test_hbm_reads_off_the_cliff(pattern: str, mib: int) -> None:
 def test_the_cliff_stands_where_it_was_measured(pattern: str, share: float) -> None:
     """Its foot, where a tenth of the re-reads misses, and its middle, within 2 MiB."""
     real, model = curves(pattern)
-    assert footprint_at(pattern, model, share) == pytest.approx(footprint_at(pattern, real, share), abs=2.0)
+    assert footprint_at(pattern, model, share) == pytest.approx(
+        footprint_at(pattern, real, share), abs=2.0
+    )
 
 
 @pytest.mark.parametrize(("pattern", "mib"), OFF_THE_CLIFF)
 def test_bytes_between_partitions_off_the_cliff(pattern: str, mib: int) -> None:
     """Data that all SMs read cross about once, data that one SM reads every second time; within 10 %
     or 0.6 MB."""
-    assert replayed(pattern, mib)[1] == pytest.approx(measured()[pattern, mib][1], rel=0.1, abs=0.6e6)
+    assert replayed(pattern, mib)[1] == pytest.approx(
+        measured()[pattern, mib][1], rel=0.1, abs=0.6e6
+    )

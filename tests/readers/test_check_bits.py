@@ -57,7 +57,9 @@ def test_counters_hold_check_bits_and_times_do_not() -> None:
 @pytest.mark.parametrize("name", list_profiles())
 def test_boards_whose_check_bits_lie_elsewhere_have_none(name: str) -> None:
     profile = load_profile(name)
-    found = predict(AttentionProblem(heads=2, seq_q=256), "naive", profile, method="capacity").check_bits.total
+    found = predict(
+        AttentionProblem(heads=2, seq_q=256), "naive", profile, method="capacity"
+    ).check_bits.total
     assert (found > 0) == (profile.ecc == "inline")
     assert profile.ecc is None or name in GDDR6_WITH_ECC
 
@@ -67,19 +69,34 @@ def test_ecc_is_switched_on_where_the_board_has_it() -> None:
     assert predict(SMALL, "naive", "rtx-a6000", ecc="on").check_bits.total > 0
     with pytest.raises(InputError, match="ecc on: profile 'a100-sxm-80gb' knows no check bits"):
         predict(SMALL, "naive", "a100", ecc="on")
-    with pytest.raises(InputError, match=r"ecc.*'maybe' is not known; accepted: delivered, on, off"):
+    with pytest.raises(
+        InputError, match=r"ecc.*'maybe' is not known; accepted: delivered, on, off"
+    ):
         predict(SMALL, "naive", "a100", ecc="maybe")
 
 
 def test_the_answer_says_how_much_is_check_bits(capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["--batch", "128", "--heads", "3", "--seq-len", "64", "--head-dim", "64", "--dtype", "fp32"]
+    shape = [
+        "--batch",
+        "128",
+        "--heads",
+        "3",
+        "--seq-len",
+        "64",
+        "--head-dim",
+        "64",
+        "--dtype",
+        "fp32",
+    ]
     assert main(["predict", "--gpu", "l4", "--kernel", "naive", *shape]) == 0
     text = capsys.readouterr().out
     assert "(the compulsory bytes; 2.36 MB check bits)" in text
     assert re.search(r"of it check bits +2.36 MB", text)
     assert main(["predict", "--gpu", "l4", "--kernel", "naive", *shape, "--ecc", "off"]) == 0
     assert "check bits" not in capsys.readouterr().out
-    assert main(["check-claim", "--gpu", "l4", "--kernel", "naive", *shape, "--hbm", "18.87MB"]) == 0
+    assert (
+        main(["check-claim", "--gpu", "l4", "--kernel", "naive", *shape, "--hbm", "18.87MB"]) == 0
+    )
     assert "naive's HBM bytes without check bits, read (18.87 MB" in capsys.readouterr().out
 
 
@@ -94,7 +111,9 @@ def test_the_range_holds_fewest_and_most_check_bits() -> None:
 def test_validate_compares_with_check_bits(tmp_path: Path, profile_of_l4: HardwareProfile) -> None:
     sizes = "batch,heads,kv_heads,seq_q,seq_k,head_dim"
     header = f"implementation,{sizes},dtype,causal,window,hbm_read,hbm_write,l2_read,l2_write"
-    (tmp_path / "l4.csv").write_text(f"{header}\ncutlass,128,3,3,64,64,64,fp32,0,,21300000,,,\n", encoding="utf-8")
+    (tmp_path / "l4.csv").write_text(
+        f"{header}\ncutlass,128,3,3,64,64,64,fp32,0,,21300000,,,\n", encoding="utf-8"
+    )
     rows = read(tmp_path / "l4.csv")
     (found,) = compare(rows, profile_of_l4).residuals
     (bare,) = compare(rows, dataclasses.replace(profile_of_l4, ecc=None)).residuals

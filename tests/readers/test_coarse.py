@@ -24,14 +24,18 @@ from iosim.readers.replay.sampling import Coarse, coarse_plan
 
 
 def problem_of(tokens: int, heads: int, mask: str, **more: object) -> AttentionProblem:
-    return AttentionProblem(**{"heads": heads, "seq_q": tokens, "head_dim": 128, "dtype": "bf16", "mask": mask, **more})  # type: ignore[arg-type]
+    return AttentionProblem(
+        **{"heads": heads, "seq_q": tokens, "head_dim": 128, "dtype": "bf16", "mask": mask, **more}
+    )  # type: ignore[arg-type]
 
 
 def chain_of(kernel: str, gpu: str, problem: AttentionProblem, order: str | None = None) -> Chain:
     return plan(problem, resolve(kernel, problem, load_profile(gpu), Overrides(order=order)))
 
 
-def planned(kernel: str, gpu: str, problem: AttentionProblem, budget: int, order: str | None = None) -> Coarse | None:
+def planned(
+    kernel: str, gpu: str, problem: AttentionProblem, budget: int, order: str | None = None
+) -> Coarse | None:
     chain = chain_of(kernel, gpu, problem, order)
     return coarse_plan(chain, lower(chain, 1), model(load_profile(gpu)), budget)
 
@@ -60,15 +64,24 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "gpu", "problem", "budget", "error"), CASES)
 def test_coarse_steps_tell_the_whole(
-    monkeypatch: pytest.MonkeyPatch, kernel: str, gpu: str, problem: AttentionProblem, budget: int, error: float
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: str,
+    gpu: str,
+    problem: AttentionProblem,
+    budget: int,
+    error: float,
 ) -> None:
     whole = played(kernel, gpu, problem, part=False)
     monkeypatch.setattr(replays, "coarse_plan", partial(coarse_plan, budget=budget))
     part = played(kernel, gpu, problem, part=True)
     grain = next(x.coarse for x in part.launches if x.coarse)
     assert grain.steps >= 4
-    assert part.traffic.total("hbm", "read") == pytest.approx(whole.traffic.total("hbm", "read"), rel=error)
-    assert part.traffic.total("hbm", "write") == pytest.approx(whole.traffic.total("hbm", "write"), rel=0.05)
+    assert part.traffic.total("hbm", "read") == pytest.approx(
+        whole.traffic.total("hbm", "read"), rel=error
+    )
+    assert part.traffic.total("hbm", "write") == pytest.approx(
+        whole.traffic.total("hbm", "write"), rel=0.05
+    )
     assert part.seconds == pytest.approx(whole.seconds, rel=0.03)
     assert [x.accesses for x in part.launches] == [x.accesses for x in whole.launches]
     assert any(f"coarse steps of {grain.steps}" in note for note in part.notes())
@@ -82,7 +95,9 @@ def test_small_steps_are_all_there() -> None:
     assert grain is not None
     big = grain.lowered.launches[0]
     inner = np.maximum(big.count - 2, 0) * grain.how.steps
-    assert (np.where(big.count > 1, grain.lead + grain.trail + inner, grain.lead) == low.count).all()
+    assert (
+        np.where(big.count > 1, grain.lead + grain.trail + inner, grain.lead) == low.count
+    ).all()
     assert grain.lead.min() >= 1
     assert max(grain.lead.max(), grain.trail.max()) <= grain.how.steps
     assert grain.lead.min() < grain.how.steps  # some work tiles begin inside a coarse step
@@ -106,11 +121,17 @@ def test_heads_that_begin_anew_stand_for_one_another() -> None:
     assert causal is not None
     assert (causal.how.heads, causal.how.of) == (coarses.HEADS_PLAYED, 8)
     assert causal.lowered.launches[0].tiles == 2 * 1024
-    for problem, order in ((problem_of(65536, 8, "none"), None), (problem_of(65536, 8, "causal"), "head")):
+    for problem, order in (
+        (problem_of(65536, 8, "none"), None),
+        (problem_of(65536, 8, "causal"), "head"),
+    ):
         all_heads = planned("fa2", "l4", problem, 500_000, order)
         assert all_heads is not None
         assert all_heads.how.heads == all_heads.how.of == 1
-        assert all_heads.lowered.launches[0].tiles == chain_of("fa2", "l4", problem, order).launches[0].work_tiles
+        assert (
+            all_heads.lowered.launches[0].tiles
+            == chain_of("fa2", "l4", problem, order).launches[0].work_tiles
+        )
 
 
 def test_q_is_read_once_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +143,20 @@ def test_q_is_read_once_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (grain.heads, grain.of) == (2, 4)
     each = 4 * 131072 * 256
     assert part.traffic.total("hbm", "read", tensor="Q") == each
-    assert 0.99 * each - part.dirty_bytes <= part.traffic.total("hbm", "write", tensor="O") <= 1.05 * each
+    assert (
+        0.99 * each - part.dirty_bytes
+        <= part.traffic.total("hbm", "write", tensor="O")
+        <= 1.05 * each
+    )
 
 
 def test_what_is_not_played_in_coarse_steps() -> None:
     """Short launches; lists of blocks; packed sequences; two long launches in one chain."""
     assert planned("fa2", "l4", problem_of(8192, 1, "causal"), 10_000_000) is None
     assert planned("flex", "h200", problem_of(16384, 1, "strided", mask_stride=8), 1_000) is None
-    assert planned("fa2", "l4", problem_of(16384, 1, "causal", seq_lens=(8192, 8192)), 1_000) is None
+    assert (
+        planned("fa2", "l4", problem_of(16384, 1, "causal", seq_lens=(8192, 8192)), 1_000) is None
+    )
     assert planned("fa2", "l4", problem_of(16384, 1, "causal", passes="fwd+bwd"), 1_000) is None
 
 
@@ -149,7 +176,9 @@ def test_waiting_with_few_coarse_steps_in_the_l2_is_named(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_what_every_small_step_stores_again_stays_in_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_every_small_step_stores_again_stays_in_the_l2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Registers that fa2 spills on Hopper: stored to once a coarse step, they would be driven out in between."""
     problem = problem_of(131072, 4, "causal")
     whole = played("fa2", "h200", problem, part=False)

@@ -19,12 +19,19 @@ from iosim.problem.masks.mask import IntervalMask
 Bytes = dict[str, int]
 
 
-def kernel(algorithm: str, tile: tuple[int, int], options: dict[str, Any] | None = None, **changes: Any) -> Kernel:
-    return Kernel(algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **changes)
+def kernel(
+    algorithm: str, tile: tuple[int, int], options: dict[str, Any] | None = None, **changes: Any
+) -> Kernel:
+    return Kernel(
+        algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **changes
+    )
 
 
 def counted(problem: AttentionProblem, made: Kernel) -> Bytes:
-    return {f"{launch} {way} {tensor}": n for (launch, tensor, way), n in table(count(plan(problem, made))).items()}
+    return {
+        f"{launch} {way} {tensor}": n
+        for (launch, tensor, way), n in table(count(plan(problem, made))).items()
+    }
 
 
 # One head of 256 queries and keys, head_dim 64, fp16: u bytes a tensor, s bytes a row statistic, n an N x N tensor.
@@ -276,7 +283,9 @@ def test_naive_is_the_papers_count() -> None:
     twice; and dO, dV; dO, V; K, dQ; Q, dK.
     """
     length, d, heads = 2048, 64, 2
-    problem = AttentionProblem(heads=heads, seq_q=length, head_dim=d, dtype="fp16", passes="fwd+bwd")
+    problem = AttentionProblem(
+        heads=heads, seq_q=length, head_dim=d, dtype="fp16", passes="fwd+bwd"
+    )
     traffic = count(plan(problem, kernel("naive", (128, 128), {"gemm_tile": (2048, 2048)})))
     total = traffic.total("l2", "read") + traffic.total("l2", "write")
     assert total == 2 * heads * (11 * length**2 + 12 * length * d)
@@ -292,7 +301,9 @@ def test_naive_is_the_papers_count() -> None:
         (256, {1024: 83.9, 4096: 1141, 16384: 17448}),
     ],
 )
-def test_flash_is_the_optimal_fused_mapping_of_accelforge(block_q: int, megabytes: dict[int, float]) -> None:
+def test_flash_is_the_optimal_fused_mapping_of_accelforge(
+    block_q: int, megabytes: dict[int, float]
+) -> None:
     """AccelForge's figures for an A100, 32 heads, head_dim 128, fp16: between SM and L2, in MB of 10^6, no LSE."""
     for length, published in megabytes.items():
         problem = AttentionProblem(heads=32, seq_q=length, head_dim=128, dtype="fp16")
@@ -304,17 +315,24 @@ def test_flash_is_the_optimal_fused_mapping_of_accelforge(block_q: int, megabyte
 
 def test_a_million_tokens_cost_one_array_of_query_blocks() -> None:
     length, block = 1 << 20, 128
-    problem = AttentionProblem(heads=8, seq_q=length, head_dim=64, dtype="fp16", mask="causal", passes="fwd+bwd")
+    problem = AttentionProblem(
+        heads=8, seq_q=length, head_dim=64, dtype="fp16", mask="causal", passes="fwd+bwd"
+    )
     chain = plan(problem, kernel("flash", (block, block)))
     tracemalloc.start()
     traffic = count(chain)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     blocks = length // block
-    assert peak < 400 * blocks  # bytes: some dozens of int64 arrays of one entry a query block; N^2 / 8 would be 137 GB
+    assert (
+        peak < 400 * blocks
+    )  # bytes: some dozens of int64 arrays of one entry a query block; N^2 / 8 would be 137 GB
     pairs = blocks * (blocks + 1) // 2
     assert traffic.total("l2", "read", tensor="K", launch="main") == 8 * pairs * block * 64 * 2
-    assert traffic.total("l2", "write", tensor="dQ_acc", launch="bwd.main") == 8 * pairs * block * 64 * 4
+    assert (
+        traffic.total("l2", "write", tensor="dQ_acc", launch="bwd.main")
+        == 8 * pairs * block * 64 * 4
+    )
 
 
 def test_overheads() -> None:
@@ -363,11 +381,18 @@ def test_visited_splits(splits: int, visited: list[int]) -> None:
         (IntervalMask(None, 0, 0), [0, 0, 0], [1, 2, 2], [2, 4, 5]),
         (IntervalMask(None, 0, 2), [0, 0, 0], [2, 2, 3], [4, 6, 7]),
         (IntervalMask(None, 0, -2), [0, 0, 0], [0, 1, 1], [0, 2, 3]),  # rows 0-1 keep nothing
-        (IntervalMask(1, 0, 2), [0, 1, 1], [2, 2, 3], [4, 6, 7]),  # rows keep keys 1-2, 2-3, 3-4, 4-5, 5-6
+        (
+            IntervalMask(1, 0, 2),
+            [0, 1, 1],
+            [2, 2, 3],
+            [4, 6, 7],
+        ),  # rows keep keys 1-2, 2-3, 3-4, 4-5, 5-6
         (IntervalMask(0, 0, 4), [1, 2, 3], [2, 3, 3], [6, 7, 9]),  # key 8 of row 4 is past the end
     ],
 )
-def test_key_blocks(mask: IntervalMask, first: list[int], end: list[int], end_row: list[int]) -> None:
+def test_key_blocks(
+    mask: IntervalMask, first: list[int], end: list[int], end_row: list[int]
+) -> None:
     got = mask.key_blocks(5, 7, 2, 3)
     assert got.first.tolist() == first
     assert got.end.tolist() == end

@@ -38,16 +38,26 @@ def test_places_that_are_slow_lie_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "gpu", "waits"),
-    [("cutlass", "h100", 2), ("fa2", "h100", 0), ("cudnn", "h100", 0), ("flash", "t4", 2), ("fa3", "h100", 0)],
+    [
+        ("cutlass", "h100", 2),
+        ("fa2", "h100", 0),
+        ("cudnn", "h100", 0),
+        ("flash", "t4", 2),
+        ("fa3", "h100", 0),
+    ],
 )
-def test_a_cta_waits_for_what_its_kernel_does_not_load_ahead(kernel: str, gpu: str, waits: int) -> None:
+def test_a_cta_waits_for_what_its_kernel_does_not_load_ahead(
+    kernel: str, gpu: str, waits: int
+) -> None:
     problem = AttentionProblem(batch=1, heads=1, seq_q=512, seq_k=512, head_dim=64, dtype="fp16")
     assert planned(problem, kernel, gpu).paces[0].waits == waits
 
 
 def errors(kept: Any) -> list[float]:
     rows = [row for row in read(measurements(TABLE)) if kept(row)]
-    found = [r.error for r in compare(rows, load_profile("h100")).residuals if r.quantity == "hbm_read"]
+    found = [
+        r.error for r in compare(rows, load_profile("h100")).residuals if r.quantity == "hbm_read"
+    ]
     assert len(found) == len(rows)
     return sorted(error for error in found if error is not None)
 
@@ -68,7 +78,9 @@ def test_reads_of_long_launches() -> None:
 
 def test_coarse_steps_keep_ctas_that_wait_together() -> None:
     """Of a kernel that loads its queries again in every step, too."""
-    problem = AttentionProblem(batch=1, heads=8, seq_q=65536, seq_k=65536, head_dim=128, dtype="fp16", mask="causal")
+    problem = AttentionProblem(
+        batch=1, heads=8, seq_q=65536, seq_k=65536, head_dim=128, dtype="fp16", mask="causal"
+    )
     whole, part = (
         Request(problem, "cutlass", "h100", method=method, accesses=6_000_000).predict(Replays())
         for method in ("replay", "sampled")

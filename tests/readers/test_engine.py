@@ -27,7 +27,8 @@ FIXED: dict[str, list[Access]] = {
     "a scan that fits": in_turn(4, 3),
     "a scan that does not": in_turn(5, 3),
     "both sides read": [(LOAD, o % 7, o % 2) for o in range(40)],
-    "written, read from the other side": [(STORE, o, 0) for o in range(6)] + [(LOAD, o, 1) for o in range(6)],
+    "written, read from the other side": [(STORE, o, 0) for o in range(6)]
+    + [(LOAD, o, 1) for o in range(6)],
     "written until dirty lines leave": in_turn(9, 2, STORE),
     "sums": [(REDUCE, o % 5, o % 2) for o in range(30)],
 }
@@ -36,13 +37,17 @@ FIXED: dict[str, list[Access]] = {
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("dirty_ways", [1, 2, 4])
 @pytest.mark.parametrize("name", list(FIXED))
-def test_engine_is_the_slow_cache_on_fixed_traces(name: str, partitions: int, dirty_ways: int) -> None:
+def test_engine_is_the_slow_cache_on_fixed_traces(
+    name: str, partitions: int, dirty_ways: int
+) -> None:
     assert_same(small(partitions, 1, 4, dirty_ways), FIXED[name], 10)
 
 
 @pytest.mark.parametrize("seed", quick_first(range(4), 1))
 @pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize(("sets", "ways", "lines"), [(1, 1, 1), (1, 16, 1), (16, 2, 3), (32, 4, 8), (64, 16, 32)])
+@pytest.mark.parametrize(
+    ("sets", "ways", "lines"), [(1, 1, 1), (1, 16, 1), (16, 2, 3), (32, 4, 8), (64, 16, 32)]
+)
 def test_engine_is_the_slow_cache_on_random_traces(
     partitions: int, sets: int, ways: int, lines: int, seed: int
 ) -> None:
@@ -61,7 +66,9 @@ def test_engine_is_the_slow_cache_on_random_traces(
     ways=st.integers(1, 32), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)),
     dirty_ways=st.integers(1, 32),
 )  # fmt: skip
-def test_engine_is_the_slow_cache(trace: list[Access], ways: int, partitions: int, sets: int, dirty_ways: int) -> None:
+def test_engine_is_the_slow_cache(
+    trace: list[Access], ways: int, partitions: int, sets: int, dirty_ways: int
+) -> None:
     assert_same(small(partitions, sets, ways, min(ways, dirty_ways)), trace, 12)
 
 
@@ -77,10 +84,16 @@ def test_the_launch_worked_by_hand() -> None:
         loop=(Template("K", 0, each(0, 0, 0), coef=1),), epilogue=(Template("O", 1, each(5, 6, 7)),),
         down=np.zeros(3, dtype=np.uint8), head=each(0, 0, 0), block=each(0, 1, 2),
     )  # fmt: skip
-    l2 = L2(l2_of_gpu, np.full(8, LINE, dtype=np.int32), np.array([1, 1, 0, 0, 0, 2, 2, 2], dtype=np.uint8))
+    l2 = L2(
+        l2_of_gpu,
+        np.full(8, LINE, dtype=np.int32),
+        np.array([1, 1, 0, 0, 0, 2, 2, 2], dtype=np.uint8),
+    )
     record = TraceRecord(ctas=3, samples=int(l2.samples.object.size))
     sm, (start, end) = np.zeros(3, dtype=np.int32), np.zeros((2, 3), dtype=np.int64)
-    record.cta_sm, record.cta_start, record.cta_end = (array.ctypes.data for array in (sm, start, end))
+    record.cta_sm, record.cta_start, record.cta_end = (
+        array.ctypes.data for array in (sm, start, end)
+    )
     took, _ = l2.replay(launch, Ctas(slots=3, sms=2, step_s=1e-6, slow=(1.0, 2.0)), trace=record)
     assert sm.tolist() == [0, 1, 0]
     assert start.tolist() == [0, 0, 0]
@@ -119,10 +132,16 @@ def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
     (8, 22, 7, True), (8, 23, 7, False),  # then two loads for each of the other 7
     (16, 1, 0, False), (16, 22, 15, True), (16, 23, 15, False),  # the first 8 were written back as others came
 ])  # fmt: skip
-def test_a_dirty_line_gets_a_second_chance(stored: int, loads: int, asked: int, there: bool) -> None:
+def test_a_dirty_line_gets_a_second_chance(
+    stored: int, loads: int, asked: int, there: bool
+) -> None:
     """What an H200's sets did (experiments/sets.py --orders): stores, loads of others, then one is asked for."""
     old, new = range(100, 116), range(200, 200 + loads)
-    trace = [(LOAD, o, 0) for o in old] + [(STORE, o, 0) for o in range(stored)] + [(LOAD, o, 0) for o in new]
+    trace = (
+        [(LOAD, o, 0) for o in old]
+        + [(STORE, o, 0) for o in range(stored)]
+        + [(LOAD, o, 0) for o in new]
+    )
     before = play(small(1, 1, 16, dirty_ways=8), trace, 300)
     after = play(small(1, 1, 16, dirty_ways=8), [*trace, (LOAD, asked, 0)], 300)
     assert (sum(after.counts()[0]) == sum(before.counts()[0])) == there
@@ -137,7 +156,9 @@ def test_a_fraction_of_a_dirty_line_is_one_more_in_so_many_sets() -> None:
 
 def test_a_set_holds_no_more_dirty_lines_than_it_may() -> None:
     """Three stores into four ways, at most two of them dirty: the first is written back and stays; reading it hits."""
-    l2 = play(small(ways=4, dirty_ways=2), [(STORE, 0, 0), (STORE, 1, 0), (STORE, 2, 0), (LOAD, 0, 0)], 3)
+    l2 = play(
+        small(ways=4, dirty_ways=2), [(STORE, 0, 0), (STORE, 1, 0), (STORE, 2, 0), (LOAD, 0, 0)], 3
+    )
     assert l2.counts() == ([0] * 64, [LINE] + [0] * 63)
     assert l2.dirty_bytes() == 2 * LINE
 
@@ -145,7 +166,9 @@ def test_a_set_holds_no_more_dirty_lines_than_it_may() -> None:
 @pytest.mark.parametrize("capacity", [1, 2, 3, 7, 16])
 def test_lru_hits_are_the_short_reuse_distances(capacity: int) -> None:
     items = [o for _, o, _ in random_trace(1, 20, 500)]
-    assert lru_hits(items, capacity) == sum(d is not None and d < capacity for d in reuse_distances(items))
+    assert lru_hits(items, capacity) == sum(
+        d is not None and d < capacity for d in reuse_distances(items)
+    )
 
 
 @pytest.mark.parametrize(("objects", "limit"), [(100, 0.0), (240, 0.1), (600, 0.06)])
@@ -171,13 +194,17 @@ def test_misses_fall_as_capacity_grows(seed: int) -> None:
     objects = 128
     reads = monotone_reads([o for _, o, _ in random_trace(seed, objects, 2500)], objects)
     assert all(after <= 1.02 * before for before, after in pairwise(reads))
-    assert reads[-1] == objects * 16 * LINE  # 256 sets x 16 ways x 128 bytes hold twice the 256 KiB touched
+    assert (
+        reads[-1] == objects * 16 * LINE
+    )  # 256 sets x 16 ways x 128 bytes hold twice the 256 KiB touched
 
 
 @pytest.mark.parametrize(("ways", "slots"), [(0, 1), (33, 1), (-1, 1), (16, 0)])
 def test_nonsense_is_refused(ways: int, slots: int) -> None:
     with pytest.raises(InputError, match=r"l2_ways|at least one CTA"):
-        L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(fixed([(LOAD, 0, 0)]), Ctas(slots, sms=1))
+        L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(
+            fixed([(LOAD, 0, 0)]), Ctas(slots, sms=1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -228,32 +255,52 @@ WRONG: dict[str, Callable[[L2], Any]] = {
     "tiles below": lambda l2: l2.replay(launch_of(base=-2), Ctas(1, 1)),
     "tiles above": lambda l2: l2.replay(launch_of(count=5), Ctas(1, 1)),
     "tiles far above": lambda l2: l2.replay(launch_of(first=2**31 - 2, count=1), Ctas(1, 1)),
-    "a list that goes above": lambda l2: l2.replay(launch_of(count=3, indices=[0, 4, 1]), Ctas(1, 1)),
-    "a list that goes below": lambda l2: l2.replay(launch_of(count=3, indices=[0, -1, 1]), Ctas(1, 1)),
+    "a list that goes above": lambda l2: l2.replay(
+        launch_of(count=3, indices=[0, 4, 1]), Ctas(1, 1)
+    ),
+    "a list that goes below": lambda l2: l2.replay(
+        launch_of(count=3, indices=[0, -1, 1]), Ctas(1, 1)
+    ),
     "a list too short": lambda l2: l2.replay(launch_of(count=3, indices=[0, 1]), Ctas(1, 1)),
     "fewer than no steps": lambda l2: l2.replay(launch_of(count=-1), Ctas(1, 1)),
     "stores above": lambda l2: l2.replay(
         launch_of(epilogue=(Template("x", STORE, np.full(1, 4, np.int32)),)), Ctas(1, 1)
     ),
     "rows above": lambda l2: l2.replay(
-        launch_of(prologue=(Template("x", LOAD, np.zeros(1, np.int32), rows=3, row_stride=2),)), Ctas(1, 1)
+        launch_of(prologue=(Template("x", LOAD, np.zeros(1, np.int32), rows=3, row_stride=2),)),
+        Ctas(1, 1),
     ),
     "heads in turn above": lambda l2: l2.replay(
-        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=3),)), Ctas(1, 1)
+        launch_of(
+            count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=3),)
+        ),
+        Ctas(1, 1),
     ),
     "heads in turn backwards": lambda l2: l2.replay(
-        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=-1),)), Ctas(1, 1)
+        launch_of(
+            count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=-1),)
+        ),
+        Ctas(1, 1),
     ),
     "a list of skips too short": lambda l2: l2.replay(
         launch_of(
             count=2,
             loop=(
-                Template("x", LOAD, np.zeros(1, np.int32), 1, skips=np.zeros(1, np.int32), block=np.ones(1, np.int32)),
+                Template(
+                    "x",
+                    LOAD,
+                    np.zeros(1, np.int32),
+                    1,
+                    skips=np.zeros(1, np.int32),
+                    block=np.ones(1, np.int32),
+                ),
             ),
         ),
         Ctas(1, 1),
     ),
-    "no such mode": lambda l2: l2.replay(launch_of(prologue=(Template("x", 3, np.zeros(1, np.int32)),)), Ctas(1, 1)),
+    "no such mode": lambda l2: l2.replay(
+        launch_of(prologue=(Template("x", 3, np.zeros(1, np.int32)),)), Ctas(1, 1)
+    ),
     "too few tiles": lambda l2: l2.replay(launch_of(down=np.zeros(0, np.uint8)), Ctas(1, 1)),
     "tiles of another type": lambda l2: l2.replay(
         launch_of(loop=(Template("x", LOAD, np.zeros(1, np.int64)),)), Ctas(1, 1)
@@ -270,12 +317,18 @@ WRONG: dict[str, Callable[[L2], Any]] = {
     "a trace of other work tiles": lambda l2: l2.replay(
         launch_of(), Ctas(1, 1), trace=TraceRecord(ctas=2, cta_start=1, cta_sm=1)
     ),
-    "a trace without bins": lambda l2: l2.replay(launch_of(), Ctas(1, 1), trace=TraceRecord(bin_ps=1)),
-    "recorded from no side": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(2)),
+    "a trace without bins": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1), trace=TraceRecord(bin_ps=1)
+    ),
+    "recorded from no side": lambda l2: l2.replay_recorded(
+        launch_of(), numbers(0)[None], numbers(1), 1, numbers(2)
+    ),
     "recorded at too few marks": lambda l2: l2.replay_recorded(
         launch_of(count=3), numbers(0)[None], numbers(1), 2, numbers(0)
     ),
-    "recorded every 0 steps": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 0, numbers(0)),
+    "recorded every 0 steps": lambda l2: l2.replay_recorded(
+        launch_of(), numbers(0)[None], numbers(1), 0, numbers(0)
+    ),
     "recorded tiles above": lambda l2: l2.replay_recorded(
         launch_of(base=9), numbers(0)[None], numbers(1), 1, numbers(0)
     ),
@@ -297,7 +350,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(what: str) -> None:
     ({"partitions": 0}, "l2_partitions"), ({"partitions": 3}, "1 or 2"), ({"partitions": 64}, "l2_partitions"),
     ({"dirty_ways": 0.5}, "dirty ways"), ({"ways": 33}, "l2_ways"),
 ])  # fmt: skip
-def test_an_l2_that_the_model_does_not_cover_is_refused(wrong: dict[str, float], words: str) -> None:
+def test_an_l2_that_the_model_does_not_cover_is_refused(
+    wrong: dict[str, float], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         L2(replace(small(), **wrong), np.full(1, LINE), np.zeros(1))
 
@@ -335,10 +390,20 @@ def takers(steps: list[int], slots: int, *, ahead: bool = False, step_s: float =
         zero, zero,
     )  # fmt: skip
     l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8))
-    sm, start, end = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    sm, start, end = (
+        np.zeros(n, dtype=np.int32),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+    )
     record = TraceRecord(ctas=n, samples=1)
-    record.cta_sm, record.cta_start, record.cta_end = sm.ctypes.data, start.ctypes.data, end.ctypes.data
-    l2.replay(launch, Ctas(slots=slots, sms=slots, step_s=step_s, start_s=1e-9, ahead=ahead), trace=record)
+    record.cta_sm, record.cta_start, record.cta_end = (
+        sm.ctypes.data,
+        start.ctypes.data,
+        end.ctypes.data,
+    )
+    l2.replay(
+        launch, Ctas(slots=slots, sms=slots, step_s=step_s, start_s=1e-9, ahead=ahead), trace=record
+    )
     return [int(x) for x in sm]
 
 

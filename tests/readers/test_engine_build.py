@@ -66,9 +66,12 @@ def not_an_engine(tmp_path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("what", "start"), [("nowhere", "cold"), ("text", "cold"), ("the mark alone", "cold"), ("nowhere", "warm")]
+    ("what", "start"),
+    [("nowhere", "cold"), ("text", "cold"), ("the mark alone", "cold"), ("nowhere", "warm")],
 )
-def test_without_an_engine_a_prediction_is_the_capacity_rules(what: str, start: str, tmp_path: Path) -> None:
+def test_without_an_engine_a_prediction_is_the_capacity_rules(
+    what: str, start: str, tmp_path: Path
+) -> None:
     call = [*PREDICT, "--l2", start, "--format", "json"]
     found = iosim(*call, engine=not_an_engine(tmp_path, what))
     asked = iosim(*call, "--method", "capacity")
@@ -141,7 +144,9 @@ def test_a_changed_source_makes_an_engine_old(sources: Path, tmp_path: Path) -> 
 def test_a_checkout_compiles_its_engine_when_it_needs_it(before: str, tmp_path: Path) -> None:
     """A package with no engine, or one of other sources, replays what the compiled one does."""
     package = tmp_path / "iosim"
-    shutil.copytree(build.FOLDER.parents[1], package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(
+        build.FOLDER.parents[1], package, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
     for name in ("hardware_profiles", "kernels"):
         if (build.FOLDER.parents[2] / name).is_dir():
             (tmp_path / name).symlink_to(build.FOLDER.parents[2] / name)
@@ -162,7 +167,9 @@ def test_a_source_that_does_not_compile_leaves_no_file(sources: Path, tmp_path: 
     assert [p.name for p in tmp_path.iterdir()] == ["sources"]
 
 
-def test_without_a_compiler_there_is_an_error(bare_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_there_is_an_error(
+    bare_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", bare_path)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(build, "find_spec", lambda _: None)
@@ -172,7 +179,9 @@ def test_without_a_compiler_there_is_an_error(bare_path: str, tmp_path: Path, mo
 
 
 @needs_compiler
-def test_a_compiler_that_does_not_work_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_does_not_work_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One without the C library's headers, say."""
     broken = tmp_path / "broken-cc"
     broken.write_text("#!/bin/sh\nexit 1\n")

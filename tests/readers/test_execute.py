@@ -33,7 +33,19 @@ from iosim.catalog.algorithms import algorithm, algorithms, plan
 from iosim.catalog.algorithms.common import matrix, score_matrix
 from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Launch,
+    Mode,
+    Outer,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.schedule import Direction
 from iosim.problem.attention import AttentionProblem
 
@@ -95,7 +107,9 @@ def test_rounding_is_torchs(values: np.ndarray) -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of rounding, is not installed")
     kinds = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp16": torch.float16}
     for name, kind in kinds.items():
-        np.testing.assert_array_equal(round_to(values, name), torch.tensor(values).to(kind).double().numpy())
+        np.testing.assert_array_equal(
+            round_to(values, name), torch.tensor(values).to(kind).double().numpy()
+        )
 
 
 # Dropout.
@@ -138,7 +152,15 @@ def test_reference_of_two_keys_by_hand() -> None:
 def test_reference_gradient_is_the_slope() -> None:
     """dQ, dK, dV against central differences of sum(O o dO), dropout included."""
     problem = AttentionProblem(
-        heads=2, kv_heads=1, seq_q=4, seq_k=5, head_dim=3, mask="causal", dropout=0.3, dtype="fp32", passes="fwd+bwd"
+        heads=2,
+        kv_heads=1,
+        seq_q=4,
+        seq_k=5,
+        head_dim=3,
+        mask="causal",
+        dropout=0.3,
+        dtype="fp32",
+        passes="fwd+bwd",
     )
     arrays = random_arrays(problem, 3)
     right = reference(problem, arrays, 3)
@@ -148,7 +170,9 @@ def test_reference_gradient_is_the_slope() -> None:
             for step in (1e-6, -1e-6):
                 moved = {n: a.copy() for n, a in arrays.items()}
                 moved[name][index] += step
-                slope += np.sign(step) * float((reference(problem, moved, 3)["O"] * arrays["dO"]).sum())
+                slope += np.sign(step) * float(
+                    (reference(problem, moved, 3)["O"] * arrays["dO"]).sum()
+                )
             assert abs(slope / 2e-6 - right[f"d{name}"][index]) < 1e-7
 
 
@@ -169,7 +193,9 @@ def test_rows_without_keys_are_zero(algorithm: str) -> None:
 def test_every_split_may_be_empty() -> None:
     problem = AttentionProblem(seq_q=4, seq_k=6, head_dim=4, mask="causal", offset=-9)
     for statistics in (1, 2):
-        done = execute(problem, flash((4, 2), splits=3, options=FlashOptions(statistics_per_row=statistics)))
+        done = execute(
+            problem, flash((4, 2), splits=3, options=FlashOptions(statistics_per_row=statistics))
+        )
         assert (done.outputs["O"] == 0).all()
         assert np.isneginf(done.outputs["LSE"]).all()
         assert done.traffic.total("l2", "read", launch="main") == 0
@@ -195,13 +221,17 @@ def test_an_execution_repeats_and_a_seed_changes_it() -> None:
 def test_a_backward_alone_is_the_second_half_of_both() -> None:
     for planner in ("flash", "flash1", "naive"):
         made = Kernel(planner, planner, Tile(4, 4), writes_lse=False)
-        problem = AttentionProblem(heads=2, seq_q=9, head_dim=4, dropout=0.3, mask="causal", passes="bwd")
+        problem = AttentionProblem(
+            heads=2, seq_q=9, head_dim=4, dropout=0.3, mask="causal", passes="bwd"
+        )
         alone = execute(problem, made)
         both = execute(problem.with_(passes="fwd+bwd"), made)
         for name in ("dQ", "dK", "dV"):
             np.testing.assert_array_equal(alone.outputs[name], both.outputs[name])
         assert "O" not in alone.outputs
-        assert table(alone.traffic) == {k: n for k, n in table(both.traffic).items() if k[0].startswith("bwd.")}
+        assert table(alone.traffic) == {
+            k: n for k, n in table(both.traffic).items() if k[0].startswith("bwd.")
+        }
 
 
 def test_the_direction_of_the_keys_moves_the_same_bytes_and_gives_the_same_output() -> None:
@@ -213,8 +243,12 @@ def test_the_direction_of_the_keys_moves_the_same_bytes_and_gives_the_same_outpu
 
 
 def test_packing_reads_the_group_once_and_changes_no_output() -> None:
-    problem = AttentionProblem(batch=2, heads=8, kv_heads=2, seq_q=1, seq_k=30, head_dim=4, dropout=0.2)
-    apart, packed = (execute(problem, flash((16, 8), packs_group=p, splits=2)) for p in (False, True))
+    problem = AttentionProblem(
+        batch=2, heads=8, kv_heads=2, seq_q=1, seq_k=30, head_dim=4, dropout=0.2
+    )
+    apart, packed = (
+        execute(problem, flash((16, 8), packs_group=p, splits=2)) for p in (False, True)
+    )
     np.testing.assert_array_equal(apart.outputs["O"], packed.outputs["O"])
     k_bytes = [x.traffic.total("l2", "read", tensor="K") for x in (apart, packed)]
     assert k_bytes == [4 * 2 * 2 * 30 * 4 * 2, 2 * 2 * 30 * 4 * 2]  # 4 heads a group
@@ -225,18 +259,25 @@ def test_keys_past_the_needed_ones_are_not_used() -> None:
     problem = AttentionProblem(seq_q=13, head_dim=4, mask="causal", dtype="fp32")
     whole, needed = (execute(problem, flash((4, 8), edge_k=e)) for e in (Edge.EXACT, Edge.NEEDED))
     np.testing.assert_array_equal(whole.outputs["O"], needed.outputs["O"])
-    assert needed.traffic.total("l2", "read", tensor="K") < whole.traffic.total("l2", "read", tensor="K")
+    assert needed.traffic.total("l2", "read", tensor="K") < whole.traffic.total(
+        "l2", "read", tensor="K"
+    )
 
 
 def test_too_large_a_problem_is_refused() -> None:
-    for problem in (AttentionProblem(seq_q=1 << 20, head_dim=64), AttentionProblem(seq_q=1 << 16, head_dim=1)):
+    for problem in (
+        AttentionProblem(seq_q=1 << 20, head_dim=64),
+        AttentionProblem(seq_q=1 << 16, head_dim=1),
+    ):
         with pytest.raises(InputError, match="too large to execute"):
             execute(problem, flash())
 
 
 def test_an_array_of_another_shape_is_refused() -> None:
     problem = AttentionProblem(seq_q=5, head_dim=4)
-    with pytest.raises(InputError, match=r"array K has shape \(1, 1, 4, 4\); accepted: \(1, 1, 5, 4\)"):
+    with pytest.raises(
+        InputError, match=r"array K has shape \(1, 1, 4, 4\); accepted: \(1, 1, 5, 4\)"
+    ):
         execute(problem, flash(), random_arrays(problem) | {"K": np.zeros((1, 1, 4, 4))})
 
 
@@ -253,11 +294,21 @@ def test_an_array_of_another_shape_is_refused() -> None:
         (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {}, 9, 1, 64),
         (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {}, 0, 1, 0),
         (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {"packet_rows": 4}, 9, 1, 96),
-        (Tensor("S", 1, 1, 9, 9, 1, Role.TEMP), {"rows": Rows.PAIR}, 3, 1, 3),  # a tile of one column is no vector
+        (
+            Tensor("S", 1, 1, 9, 9, 1, Role.TEMP),
+            {"rows": Rows.PAIR},
+            3,
+            1,
+            3,
+        ),  # a tile of one column is no vector
     ],
 )
-def test_bytes_of_one_touch(tensor: Tensor, access: dict[str, Any], rows: int, cols: int, expected: int) -> None:
-    made = Access(**({"tensor": tensor.name, "mode": Mode.LOAD, "rows": Rows.QUERY, "per": Per.PAIR} | access))
+def test_bytes_of_one_touch(
+    tensor: Tensor, access: dict[str, Any], rows: int, cols: int, expected: int
+) -> None:
+    made = Access(
+        **({"tensor": tensor.name, "mode": Mode.LOAD, "rows": Rows.QUERY, "per": Per.PAIR} | access)
+    )
     assert moved_bytes(tensor, made, rows, cols, rows) == expected
 
 
@@ -271,7 +322,12 @@ def test_storage_formats() -> None:
         "fp8", "bf16", "fp8", "bf16", "bf16"
     ]  # fmt: skip
     assert [made("LSE", 4), made("x", 8)] == ["fp32", "fp64"]
-    assert storage_format(Tensor("P", 1, 1, 2, 2, 4, Role.TEMP), problem.with_(dtype="tf32", output="tf32")) == "fp32"
+    assert (
+        storage_format(
+            Tensor("P", 1, 1, 2, 2, 4, Role.TEMP), problem.with_(dtype="tf32", output="tf32")
+        )
+        == "fp32"
+    )
     with pytest.raises(ExecutionError, match="tensor x has 3 bytes an element"):
         made("x", 3)
 
@@ -305,9 +361,16 @@ def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
         at.put("Y", 2 * at["X"])
 
     x, y = (Tensor(n, 1, 1, 5, 3, 4, r) for n, r in (("X", Role.INPUT), ("Y", Role.OUTPUT)))
-    accesses = (Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY), Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY))
+    accesses = (
+        Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY),
+        Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY),
+    )
     launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), Outer.FLAT, accesses)
-    yield AttentionProblem(seq_q=5), flash().with_(algorithm="doubling"), Chain({"X": x, "Y": y}, (launch,))
+    yield (
+        AttentionProblem(seq_q=5),
+        flash().with_(algorithm="doubling"),
+        Chain({"X": x, "Y": y}, (launch,)),
+    )
     for registry, before in ((_BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
         registry.clear()
         registry.update(before)
@@ -343,7 +406,9 @@ def _faulty(chain: Chain, *changes: tuple[int, dict[str, Any]]) -> Chain:
         ([(0, {"rows": Rows.KEY, "per": Per.PAIR})], "X has 5 rows, the launch 1 along k"),
     ],
 )
-def test_faulty_accesses(doubling: Doubling, changes: list[tuple[int, dict[str, Any]]], message: str) -> None:
+def test_faulty_accesses(
+    doubling: Doubling, changes: list[tuple[int, dict[str, Any]]], message: str
+) -> None:
     problem, made, chain = doubling
     with pytest.raises(ExecutionError, match=message):
         execute(problem, made, X, chain=_faulty(chain, *changes))
@@ -371,7 +436,9 @@ def test_missing_accesses(doubling: Doubling, keep: tuple[int, ...], message: st
         ({"batch": 2}, "X has 2 sequences, the grid 1"),
     ],
 )
-def test_tensors_that_do_not_fit_the_grid(doubling: Doubling, tensor: dict[str, int], message: str) -> None:
+def test_tensors_that_do_not_fit_the_grid(
+    doubling: Doubling, tensor: dict[str, int], message: str
+) -> None:
     problem, made, chain = doubling
     x = replace(chain.tensors["X"], **tensor)
     held = replace(chain, tensors={**chain.tensors, "X": x})
@@ -382,7 +449,9 @@ def test_tensors_that_do_not_fit_the_grid(doubling: Doubling, tensor: dict[str, 
 def test_heads_that_store_over_each_other(doubling: Doubling) -> None:
     problem, made, chain = doubling
     domain = replace(chain.launches[0].domain, heads=2)
-    with pytest.raises(ExecutionError, match="several heads of the grid store over each other in Y"):
+    with pytest.raises(
+        ExecutionError, match="several heads of the grid store over each other in Y"
+    ):
         execute(problem, made, X, chain=altered(chain, "main", domain=domain))
 
 
@@ -420,7 +489,9 @@ def test_bodies_are_registered_once(doubling: Doubling) -> None:
     with pytest.raises(ValueError, match=r"body .*doubling.*main.* is registered already"):
         body("doubling", "main")(Body)
     renamed = altered(chain, "main", name="other")
-    with pytest.raises(ExecutionError, match="launch 'other' of algorithm 'doubling' has no body to execute"):
+    with pytest.raises(
+        ExecutionError, match="launch 'other' of algorithm 'doubling' has no body to execute"
+    ):
         execute(problem, made, X, chain=renamed)
     numbered = altered(chain, "main", name="main12")
     assert execute(problem, made, X, chain=numbered).traffic.total("l2") == 120
@@ -429,7 +500,9 @@ def test_bodies_are_registered_once(doubling: Doubling) -> None:
 def test_every_algorithm_can_be_executed() -> None:
     for name in algorithms():
         only = (
-            {"dtype": "bf16", "mask": "causal"} if name in ("delta_rule", "moba", "nsa", "ssd") else {"dtype": "fp32"}
+            {"dtype": "bf16", "mask": "causal"}
+            if name in ("delta_rule", "moba", "nsa", "ssd")
+            else {"dtype": "fp32"}
         )
         heads = {"heads": 16, "kv_heads": 1} if name == "nsa" else {}
         problem = AttentionProblem(seq_q=8, head_dim=4, latent_kv=name == "mla", **heads, **only)

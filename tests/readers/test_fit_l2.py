@@ -26,7 +26,9 @@ def test_every_scan_is_read_and_the_cliff_is_where_some_hit(fit_l2: ModuleType) 
         assert row.on_cliff or not 0.02 < misses < 0.98, row
 
 
-def test_the_error_is_a_share_of_the_re_reads(fit_l2: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_is_a_share_of_the_re_reads(
+    fit_l2: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # 10 MiB read 4 times: 30 MiB of re-reads; 16 MiB replayed, 10 measured: a fifth
     monkeypatch.setattr(fit_l2, "scan", lambda l2, footprint, pattern, passes: (16 * MIB, 0))
     held = model(load_profile("h200"))

@@ -6,7 +6,12 @@ import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim.readers.formula.floor_sums import clipped_floor_sum, clipped_floor_sum_array, floor_sum, floor_sum_array
+from iosim.readers.formula.floor_sums import (
+    clipped_floor_sum,
+    clipped_floor_sum_array,
+    floor_sum,
+    floor_sum_array,
+)
 from iosim.readers.formula.symbolic import ClippedFloorSum
 
 whole = st.integers(-400, 400)
@@ -78,7 +83,9 @@ def test_floor_sum_refuses(bad):
         floor_sum(*bad)
 
 
-@pytest.mark.parametrize("bad", [(-1, 3, 2, 0, 1), (4, 0, 2, 0, 1), (4, 3, 0, 0, 1), (4, 3, 2, 0, -1)])
+@pytest.mark.parametrize(
+    "bad", [(-1, 3, 2, 0, 1), (4, 0, 2, 0, 1), (4, 3, 0, 0, 1), (4, 3, 2, 0, -1)]
+)
 def test_clipped_refuses(bad):
     with pytest.raises(ValueError, match="clipped_floor_sum needs"):
         clipped_floor_sum(*bad)

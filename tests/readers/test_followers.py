@@ -40,7 +40,9 @@ def column(case: Any, group: int) -> list[int]:
 
 
 def test_a_follower_reads_what_its_leader_read_so_much_before() -> None:
-    case = Case("follow", "both", True, 2, 1, stream=2)  # 2 MiB are 8 chunks of 256 KiB, the distance is 4
+    case = Case(
+        "follow", "both", True, 2, 1, stream=2
+    )  # 2 MiB are 8 chunks of 256 KiB, the distance is 4
     assert column(case, 0) == [*range(8), -1, -1, -1, -1]
     assert column(case, 1) == [-1, -1, -1, -1, *range(8)]
 
@@ -53,7 +55,17 @@ def test_a_follower_reads_what_its_leader_read_so_much_before() -> None:
 def test_every_group_reads_every_chunk_once_at_its_distance(
     groups: int, distance: int, stream: int, chunk: int, apart: int, place: int
 ) -> None:
-    case = Case("follow", "both", True, groups, distance, stream=stream, chunk=chunk, apart=apart, place=place)
+    case = Case(
+        "follow",
+        "both",
+        True,
+        groups,
+        distance,
+        stream=stream,
+        chunk=chunk,
+        apart=apart,
+        place=place,
+    )
     table, chunks, lag = case.table(), stream * 1024 // chunk, distance * 1024 // chunk
     assert table.shape == (chunks + (groups - 1) * lag, groups)
     leader = table[:chunks, 0]
@@ -67,25 +79,33 @@ def test_every_group_reads_every_chunk_once_at_its_distance(
 
 
 def test_two_areas_take_turns() -> None:
-    case = Case("follow", "both", True, 1, 1, stream=2, apart=50)  # 50 MiB are 200 chunks of 256 KiB
+    case = Case(
+        "follow", "both", True, 1, 1, stream=2, apart=50
+    )  # 50 MiB are 200 chunks of 256 KiB
     assert column(case, 0) == [0, 200, 1, 201, 2, 202, 3, 203]
 
 
 def test_eighths_of_the_buffer() -> None:
-    case = Case("scan", "both", True, 1, 1, place=-3)  # 3/8 of 2,048 MiB are 768 MiB, 3,072 chunks of 256 KiB
+    case = Case(
+        "scan", "both", True, 1, 1, place=-3
+    )  # 3/8 of 2,048 MiB are 768 MiB, 3,072 chunks of 256 KiB
     assert column(case, 0) == [3072, 3073, 3074, 3075] * 4
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_pages_are_a_permutation(seed: int) -> None:
-    whole = Case("follow", "both", True, 1, 1, stream=2048, place=seed)  # the whole buffer: 1,024 pages of 8 chunks
+    whole = Case(
+        "follow", "both", True, 1, 1, stream=2048, place=seed
+    )  # the whole buffer: 1,024 pages of 8 chunks
     pages = whole.table()[:, 0].reshape(1024, 8)
     assert (pages % 8 == np.arange(8)).all()  # in a page, chunks keep their order
     assert (pages // 8 == pages[:, :1] // 8).all()
     assert sorted(pages[:, 0] // 8) == list(range(1024))
     assert np.mean(np.diff(pages[:, 0] // 8) == 1) < 0.02  # and pages do not
     small_one = Case("scan", "both", True, 1, 30, place=seed)
-    assert np.array_equal(small_one.table()[:120, 0], pages.ravel()[:120])  # 30 MiB are the first 120 chunks of it
+    assert np.array_equal(
+        small_one.table()[:120, 0], pages.ravel()[:120]
+    )  # 30 MiB are the first 120 chunks of it
 
 
 def test_a_scan_goes_round_four_times() -> None:
@@ -131,9 +151,16 @@ def test_a_stream_beside_writes_is_written_once(stream: int, written: int) -> No
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
     ("sides", "groups"),
-    [(s, g) for s in ("one", "both", "apart") for g in (1, 2, 4, 8, 16, 32, 64) if s != "apart" or g > 1],
+    [
+        (s, g)
+        for s in ("one", "both", "apart")
+        for g in (1, 2, 4, 8, 16, 32, 64)
+        if s != "apart" or g > 1
+    ],
 )
-def test_members_are_disjoint_and_lie_where_they_should(sides: str, groups: int, shared: bool) -> None:
+def test_members_are_disjoint_and_lie_where_they_should(
+    sides: str, groups: int, shared: bool
+) -> None:
     side = side_of_each_sm()
     member = Case("follow", sides, shared, groups, 1).members(side)
     assert member.shape == (132, 3)
@@ -191,7 +218,9 @@ def compulsory(case: Any) -> int:
 
 @pytest.mark.parametrize("stride", every(4))
 def test_reads_are_never_below_the_compulsory(rows: pd.DataFrame, stride: int) -> None:
-    plain = [r for r in rows[:: 5 * stride].itertuples() if {r.case.stream_op, r.case.hot_op} == {"load"}]
+    plain = [
+        r for r in rows[:: 5 * stride].itertuples() if {r.case.stream_op, r.case.hot_op} == {"load"}
+    ]
     for row in plain:
         assert row.hbm_read >= compulsory(row.case), row.case
 
@@ -301,7 +330,9 @@ def errors(rows: pd.DataFrame, made: L2Model) -> dict[str, float]:
     reads = (played.model_read / played.hbm_read - 1).abs().groupby(played.kind).mean()
     writes = ((played.model_write - played.hbm_write) / 1e6).abs().groupby(played.kind).mean()
     found = {f"reads, {k}": reads[k] / limit for k, limit in READS.items() if k in reads}
-    return found | {f"writes, {k}": writes[k] / limit for k, limit in WRITES_MB.items() if k in writes}
+    return found | {
+        f"writes, {k}": writes[k] / limit for k, limit in WRITES_MB.items() if k in writes
+    }
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +354,9 @@ def far(sample: pd.DataFrame, most: float, least: float) -> Iterator[tuple[Any, 
     for row in sample.itertuples():
         case = row.case
         spans = case.distance * case.groups
-        plain = case.pattern == "follow" and case.sides == "both" and not case.place and not case.apart
+        plain = (
+            case.pattern == "follow" and case.sides == "both" and not case.place and not case.apart
+        )
         if plain and (spans <= most or spans >= least):
             yield case, int(row.hbm_read)
 
@@ -347,7 +380,9 @@ WRONG = {
     "direct mapped": lambda m: replace(m, ways=1, sets=16 * m.sets, dirty_ways=1),
     "dirty lines as many as there are": lambda m: replace(m, dirty_ways=m.ways),
     "a quarter of the lines dirty": lambda m: replace(m, dirty_ways=m.ways // 4),
-    "half of the ways": lambda m: replace(m, ways=m.ways // 2, sets=2 * m.sets, dirty_ways=m.dirty_ways / 2),
+    "half of the ways": lambda m: replace(
+        m, ways=m.ways // 2, sets=2 * m.sets, dirty_ways=m.dirty_ways / 2
+    ),
     "nothing of others": lambda m: replace(m, foreign_dirty_bytes=0),
 }
 

@@ -21,7 +21,19 @@ from iosim.catalog.algorithms.flash1 import Flash1Options
 from iosim.catalog.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.commands.cli import main
 from iosim.kernel.kernel import Edge, Kernel, PassSettings, Tile
-from iosim.kernel.launch import Access, Domain, Fetch, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Domain,
+    Fetch,
+    Launch,
+    Mode,
+    Outer,
+    Overhead,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
@@ -78,7 +90,13 @@ def accesses(draw):
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(domains(), accesses(), st.sampled_from((1, 1, 5, 8, 40, 56)), st.sampled_from((1, 2, 4)), st.booleans())
+@given(
+    domains(),
+    accesses(),
+    st.sampled_from((1, 1, 5, 8, 40, 56)),
+    st.sampled_from((1, 2, 4)),
+    st.booleans(),
+)
 def test_every_access_of_every_domain(domain, access, cols, element_bytes, strided):
     tensor = Tensor("X", 1, 1, 1, cols, element_bytes, Role.INPUT, strided=strided)
     made = access_bytes(BlockSums(domain), tensor, access)
@@ -88,7 +106,9 @@ def test_every_access_of_every_domain(domain, access, cols, element_bytes, strid
 @settings(max_examples=examples(150), deadline=None)
 @given(domains(), st.sampled_from(list(Outer)), st.none() | st.integers(1, 200))
 def test_overheads(domain, outer, persistent):
-    overhead = Overhead("spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000)
+    overhead = Overhead(
+        "spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000
+    )
     launch = Launch("main", domain, outer, (), persistent_ctas=persistent)
     assert overhead_bytes(launch, overhead) == counting.overhead_bytes(launch, overhead)
 
@@ -113,7 +133,15 @@ def problems(draw, algorithm="flash"):
         draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))),
     )
     if algorithm == "minimal":
-        mask, shift, dtype, passes, group, seq_q, seq_k = "none", False, "fp32", "fwd", 1, 32 * seq_q, 32 * seq_k
+        mask, shift, dtype, passes, group, seq_q, seq_k = (
+            "none",
+            False,
+            "fp32",
+            "fwd",
+            1,
+            32 * seq_q,
+            32 * seq_k,
+        )
     return AttentionProblem(
         batch=draw(st.integers(1, 3)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k,
         head_dim=draw(st.integers(1, 130)), head_dim_v=draw(st.integers(1, 130)), dtype=dtype, mask=mask,
@@ -169,14 +197,25 @@ def test_symbols_with_their_numbers_put_in_are_the_count(call):
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 def test_a_formula_holds_beyond_the_problem_it_was_derived_from(algorithm, mask):
     window = 37 if mask == "window" else None
-    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=300, seq_k=411, head_dim=72, mask=mask, window=window)
+    problem = AttentionProblem(
+        heads=4, kv_heads=2, seq_q=300, seq_k=411, head_dim=72, mask=mask, window=window
+    )
     kernel = Kernel("k", algorithm, Tile(48, 80))
     made = derive(problem, kernel)
     rng = np.random.default_rng(3)
     for _ in range(3):
         seq_q, seq_k, d, bq, bk, w, group = (int(x) for x in rng.integers(2, 200, 7))
-        size = {"seq_q": seq_q, "seq_k": seq_k, "head_dim": d, "block_q": bq, "block_k": bk, "batch": 3}
-        size |= {"kv_heads": 5, "group": group, "element_bytes": 2} | ({"window": w} if window is not None else {})
+        size = {
+            "seq_q": seq_q,
+            "seq_k": seq_k,
+            "head_dim": d,
+            "block_q": bq,
+            "block_k": bk,
+            "batch": 3,
+        }
+        size |= {"kv_heads": 5, "group": group, "element_bytes": 2} | (
+            {"window": w} if window is not None else {}
+        )
         put_in = made.substitute(size)
         assert put_in.conditions == ()
         other = AttentionProblem(
@@ -187,7 +226,10 @@ def test_a_formula_holds_beyond_the_problem_it_was_derived_from(algorithm, mask)
 
 
 def test_conditions_are_said_and_matter():
-    made = derive(AttentionProblem(heads=8, kv_heads=2, seq_q=64, passes="bwd"), Kernel("k", "flash", Tile(64, 64)))
+    made = derive(
+        AttentionProblem(heads=8, kv_heads=2, seq_q=64, passes="bwd"),
+        Kernel("k", "flash", Tile(64, 64)),
+    )
     assert (symbol("group") > 1) in made.conditions  # a launch sums dK over the group
     one_head = made.substitute({"group": 1})
     assert sp.false in one_head.conditions
@@ -196,13 +238,17 @@ def test_conditions_are_said_and_matter():
 def test_a_number_taken_by_the_description_is_said():
     problem = AttentionProblem(heads=2, seq_q=512, head_dim=64, page_size=16)
     made = derive(problem, Kernel("k", "flash", Tile(64, 64), splits=3))
-    assert made.fixed == {"block_k": 64}  # a split's sectors of the block table go by whole key blocks
+    assert made.fixed == {
+        "block_k": 64
+    }  # a split's sectors of the block table go by whole key blocks
     assert symbol("block_k") not in made.total().free_symbols
 
 
 def test_the_size_of_an_element_stays_a_symbol():
     for algorithm in ("flash", "flash1", "naive"):
-        made = derive(AttentionProblem(heads=2, seq_q=64, head_dim=64), Kernel("k", algorithm, Tile(64, 64)))
+        made = derive(
+            AttentionProblem(heads=2, seq_q=64, head_dim=64), Kernel("k", algorithm, Tile(64, 64))
+        )
         assert not made.fixed
         assert symbol("element_bytes") in made.total().free_symbols
 
@@ -238,8 +284,12 @@ def test_window_by_hand():
 
 
 def test_text_of_the_plain_formula():
-    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64)))
-    b, h, n, d, e, bq = (symbol(x) for x in ("batch", "heads", "seq", "head_dim", "element_bytes", "block_q"))
+    made = derive(
+        AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64))
+    )
+    b, h, n, d, e, bq = (
+        symbol(x) for x in ("batch", "heads", "seq", "head_dim", "element_bytes", "block_q")
+    )
     assert made.total("read", tensor="Q") == b * h * n * d * e
     assert made.total("read", tensor="K") == b * h * n * d * e * sp.ceiling(n / bq)
     assert made.total("write", tensor="O") == b * h * n * d * e
@@ -261,7 +311,9 @@ def test_arrays_are_counts(algorithm, mask, passes):
     values["heads"] = values["kv_heads"] * (1 if one_head else rng.integers(1, 3, n))
     if mask == "window":
         values["window"] = rng.integers(0, 400, n)
-    problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)
+    problem = AttentionProblem(
+        batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes
+    )
     kernel = Kernel("k", algorithm, Tile(64, 64), edge_k=Edge.NEEDED)
     left = np.arange(n)
     while left.size:
@@ -273,18 +325,27 @@ def test_arrays_are_counts(algorithm, mask, passes):
                 plan(first, kernel.with_(tile=tile))
             return
         arrays = {name: v[left] for name, v in values.items()}
-        read, write, holds = on_arrays(first, kernel.with_(tile=tile), **arrays, head_dim_v=arrays["head_dim"])
+        read, write, holds = on_arrays(
+            first, kernel.with_(tile=tile), **arrays, head_dim_v=arrays["head_dim"]
+        )
         assert holds[0]
         for i in np.flatnonzero(holds):
             one = {name: int(v[i]) for name, v in arrays.items()}
             tile = Tile(one.pop("block_q"), one.pop("block_k"))
-            counted = count(plan(problem.with_(**one, head_dim_v=one["head_dim"]), kernel.with_(tile=tile)))
-            assert (read[i], write[i]) == (counted.total("l2", "read"), counted.total("l2", "write"))
+            counted = count(
+                plan(problem.with_(**one, head_dim_v=one["head_dim"]), kernel.with_(tile=tile))
+            )
+            assert (read[i], write[i]) == (
+                counted.total("l2", "read"),
+                counted.total("l2", "write"),
+            )
         left = left[~holds]
 
 
 def test_arrays_broadcast_and_know_the_tiles_of_the_backward():
-    problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3, passes="bwd")
+    problem = AttentionProblem(
+        heads=4, seq_q=64, head_dim=64, mask="causal", offset=3, passes="bwd"
+    )
     kernel = Kernel("k", "flash", Tile(64, 64), backward=PassSettings(Tile(32, 32)))
     seq, blocks = np.arange(64, 400, 7)[:, None], np.array([16, 48])
     read, write, holds = on_arrays(problem, kernel, seq_q=seq, seq_k=seq, backward_block_k=blocks)
@@ -318,7 +379,10 @@ BQ, BK, W = (symbol(x) for x in ("block_q", "block_k", "window"))
     ], 2),
 )  # fmt: skip
 def test_leading_terms(algorithm, extra, expected):
-    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128, **extra), Kernel("k", algorithm, Tile(128, 64)))
+    made = derive(
+        AttentionProblem(heads=32, seq_q=4096, head_dim=128, **extra),
+        Kernel("k", algorithm, Tile(128, 64)),
+    )
     assert sp.simplify(leading(made.total()) - expected) == 0
 
 
@@ -328,7 +392,10 @@ def test_leading_term_of_unequal_lengths_takes_their_order_from_values():
     made = derive(problem, Kernel("k", "flash", Tile(128, 64)))
     nq, nk = symbol("seq_q"), symbol("seq_k")
     # pairs kept: N_q N_k - N_q^2 / 2
-    assert sp.simplify(leading(made.total(), made.values) - B * H * nq * (2 * nk - nq) * D * E / BQ) == 0
+    assert (
+        sp.simplify(leading(made.total(), made.values) - B * H * nq * (2 * nk - nq) * D * E / BQ)
+        == 0
+    )
     open_form = leading(made.total())
     assert open_form.has(sp.Max)
     assert open_form.subs({nq: 1000, nk: 4000, BK: 64}).equals(
@@ -362,7 +429,9 @@ def test_flash_meets_the_papers_term_up_to_eight():
     # block_q = M / 4d: 2 N^2 d / block_q = 8 N^2 d^2 / M elements a head
     from iosim.readers.formula.theory import bound
 
-    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64)))
+    made = derive(
+        AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64))
+    )
     term = leading(made.total()).subs(BQ, sp.Symbol("M", positive=True) / (4 * D)) / (B * H * E)
     assert sp.simplify(term / bound("flash").expression()) == 8
 
@@ -382,14 +451,18 @@ def test_command_in_symbols():
     k = next(r for r in found["traffic"] if r["tensor"] == "K")
     assert (k["text"], k["bytes"]) == ("B*H*N*d*e*n_q", None)
     assert found["theta"]["ratio"]["text"] == "8"
-    assert {"symbol": "n_q", "meaning": "query blocks, ceil(N/B_q)", "value": None} in found["symbols"]
+    assert {"symbol": "n_q", "meaning": "query blocks, ceil(N/B_q)", "value": None} in found[
+        "symbols"
+    ]
 
 
 @pytest.mark.parametrize("name", ["flash", "flash1", "naive", "fa2"])
 def test_every_symbol_that_is_printed_is_defined(name):
     found, _ = run(name)
     defined = {s["symbol"] for s in found["symbols"]}
-    printed = " ".join([found["leading"]["text"], found["theta"]["text"], *(r["text"] for r in found["traffic"])])
+    printed = " ".join(
+        [found["leading"]["text"], found["theta"]["text"], *(r["text"] for r in found["traffic"])]
+    )
     assert set(re.findall(r"[A-Za-z]\w*", printed)) - {"ceil", "floor", "min", "sqrt"} <= defined
 
 
@@ -424,7 +497,8 @@ def test_command_with_numbers():
     ("form", "name"),
     some(
         product(
-            ["table", "csv", "md", "json"], [*(a for a in ALGORITHMS if a not in ("moba", "nsa")), "fa2", "cutlass"]
+            ["table", "csv", "md", "json"],
+            [*(a for a in ALGORITHMS if a not in ("moba", "nsa")), "fa2", "cutlass"],
         )
     ),
 )

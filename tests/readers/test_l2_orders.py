@@ -77,15 +77,25 @@ def test_lines_are_found_where_they_are() -> None:
     made, _ = KERNEL.sides(probe, found, random)
     said = dict(zip(KERNEL.questions(), KERNEL.asked_of(probe, made, random), strict=True))
     for then in range(KERNEL.MOST_THEN + 1):
-        assert said["1 near load, then near loads", then, "near 1"] == ("near" if then < 16 else "memory")
-        assert said["1 near load, then far loads", then, "near 1"] == ("near" if then < 16 else "memory")
-        assert said["1 far load, then near loads", then, "far 1"] == ("near" if then < 16 else "far")
-        assert said["1 far load, then far loads", then, "far 1"] == ("near" if then < 16 else "memory")
+        assert said["1 near load, then near loads", then, "near 1"] == (
+            "near" if then < 16 else "memory"
+        )
+        assert said["1 near load, then far loads", then, "near 1"] == (
+            "near" if then < 16 else "memory"
+        )
+        assert said["1 far load, then near loads", then, "far 1"] == (
+            "near" if then < 16 else "far"
+        )
+        assert said["1 far load, then far loads", then, "far 1"] == (
+            "near" if then < 16 else "memory"
+        )
 
 
 def test_sides_that_cannot_be_told_apart_fail() -> None:
     found, _ = known()
-    made, _ = KERNEL.sides(KnownSides(np.array([], dtype=np.int64)), found, np.random.default_rng(3))
+    made, _ = KERNEL.sides(
+        KnownSides(np.array([], dtype=np.int64)), found, np.random.default_rng(3)
+    )
     assert KERNEL.asked_of(KnownSides(np.array([])), made, np.random.default_rng(3)) is None
 
 
@@ -141,11 +151,23 @@ def test_sets_agree(rows: pd.DataFrame) -> None:
     [
         ("1 near load, then near loads", "near 1", 15),  # 16 ways
         ("1 near load, then far loads", "near 1", 15),  # far lines take places of near ones
-        ("1 near store, then near loads", "near 1", 16),  # written back and stays; goes at the next miss
-        ("16 near loads, 1 far store, then near loads", "near 2", 0),  # the copy has driven out near 1
+        (
+            "1 near store, then near loads",
+            "near 1",
+            16,
+        ),  # written back and stays; goes at the next miss
+        (
+            "16 near loads, 1 far store, then near loads",
+            "near 2",
+            0,
+        ),  # the copy has driven out near 1
         ("16 near stores, then near loads", "near 1", 0),
         ("16 near stores, then near loads", "near 9", 8),  # clean by now: 15 others
-        ("16 near stores, then near loads", "near 16", 22),  # 9 clean ones go first, then 7 at every other miss
+        (
+            "16 near stores, then near loads",
+            "near 16",
+            22,
+        ),  # 9 clean ones go first, then 7 at every other miss
         ("32 near stores, then near loads", "near 32", 22),
     ],
 )
@@ -199,7 +221,12 @@ def test_a_copy_that_took_no_place_would_be_seen(rows: pd.DataFrame) -> None:
     order = "16 near loads, 1 far store, then near loads"
     assert KERNEL.order_steps(order, 0)[-1] == ("store", "far", 1)
     assert BENCHMARK.place(BENCHMARK.one_set(), order, 0, "near 1") == "memory"
-    assert BENCHMARK.place(BENCHMARK.one_set(), order.replace("1 far store", "0 far stores"), 0, "near 1") == "near"
+    assert (
+        BENCHMARK.place(
+            BENCHMARK.one_set(), order.replace("1 far store", "0 far stores"), 0, "near 1"
+        )
+        == "near"
+    )
 
 
 def test_the_table_has_a_line_a_question(rows: pd.DataFrame) -> None:

@@ -33,12 +33,18 @@ class KnownSet:
         self, target: int, tests: Sequence[Sequence[tuple[int, int]]], keep: Sequence[int] = ()
     ) -> npt.NDArray[np.int32]:
         segments = np.array([s for test in tests for s in test] or [(0, 0)])
-        inside = np.diff(np.searchsorted(self.lines, np.stack([segments[:, 0], segments.sum(axis=1)])), axis=0)[0]
-        read = np.concatenate([[0], np.cumsum(inside)])[np.cumsum([0, *(len(test) for test in tests)])]
+        inside = np.diff(
+            np.searchsorted(self.lines, np.stack([segments[:, 0], segments.sum(axis=1)])), axis=0
+        )[0]
+        read = np.concatenate([[0], np.cumsum(inside)])[
+            np.cumsum([0, *(len(test) for test in tests)])
+        ]
         gone = np.isin(keep, self.lines).sum() + np.diff(read) >= self.ways
         number = self.made + 1 + np.arange(len(tests))
         self.made += len(tests)
-        return np.where(gone | ((number % self.wrong == 0) if self.wrong else False), 650, 330).astype(np.int32)
+        return np.where(
+            gone | ((number % self.wrong == 0) if self.wrong else False), 650, 330
+        ).astype(np.int32)
 
 
 def known(seed: int) -> npt.NDArray[np.int64]:

@@ -75,7 +75,9 @@ def test_where_m_is_less_than_d_squared() -> None:
     assert sm.term_bytes < 2 * 2048**2 * 1024**2 / 163_840  # what FlashAttention's term would be
     assert l2.term_bytes == pytest.approx(2 * 2048**2 * 1024**2 / 2_097_152)
     backward, _ = level_bounds(wide.with_(passes="bwd"), profile, 1, {})
-    assert backward.term_bytes == pytest.approx(2 * (2048**2 * 1024 + 2048 * 1024**2) / math.sqrt(163_840))
+    assert backward.term_bytes == pytest.approx(
+        2 * (2048**2 * 1024 + 2048 * 1024**2) / math.sqrt(163_840)
+    )
 
 
 def test_masks_count_the_pairs_they_keep() -> None:
@@ -83,7 +85,9 @@ def test_masks_count_the_pairs_they_keep() -> None:
     full, _ = bounds_of(base)
     causal, _ = bounds_of(base.with_(mask="causal"))
     window, _ = bounds_of(base.with_(mask="window", window=127))
-    assert causal.term_bytes / full.term_bytes == pytest.approx((4096 + 1) / (2 * 4096))  # N (N + 1) / 2 of N^2 pairs
+    assert causal.term_bytes / full.term_bytes == pytest.approx(
+        (4096 + 1) / (2 * 4096)
+    )  # N (N + 1) / 2 of N^2 pairs
     assert window.term_bytes / full.term_bytes == pytest.approx(128 / 4096, rel=0.02)
     assert window.crossover_tokens is None  # its pairs grow as the tokens do
     assert causal.crossover_tokens == pytest.approx(2 * (full.crossover_tokens or 0), rel=0.01)
@@ -121,7 +125,19 @@ def test_a_tile_that_fills_the_memory_reaches_four_times_the_term() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["formula", "fa2", "--bound", "--gpu", "a100", "--heads", "2", "--seq-len", "1k", "--head-dim", "128"]
+    words = [
+        "formula",
+        "fa2",
+        "--bound",
+        "--gpu",
+        "a100",
+        "--heads",
+        "2",
+        "--seq-len",
+        "1k",
+        "--head-dim",
+        "128",
+    ]
     assert main([*words, "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     sm, l2 = made["bounds"]["levels"]

@@ -26,7 +26,9 @@ from iosim.readers.replay.templates import Template
 
 OBJECTS, LINES = 12, 3
 ACCESSES = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, OBJECTS - 1), st.integers(0, 7)), min_size=1, max_size=120
+    st.tuples(st.integers(0, 2), st.integers(0, OBJECTS - 1), st.integers(0, 7)),
+    min_size=1,
+    max_size=120,
 )
 LAW = settings(max_examples=examples(100), deadline=None)
 
@@ -41,7 +43,12 @@ def behind(sets: int, ways: int = 4) -> SideCache:
 
 def accessed(l2_of_gpu: L2Model, accesses: list[tuple[int, int, int]]) -> L2:
     """An L2 after accesses (mode, object, L2 of the SM), all lines followed."""
-    l2 = L2(l2_of_gpu, np.full(OBJECTS, LINES * LINE, dtype=np.int32), np.zeros(OBJECTS, dtype=np.uint8), 1e9)
+    l2 = L2(
+        l2_of_gpu,
+        np.full(OBJECTS, LINES * LINE, dtype=np.int32),
+        np.zeros(OBJECTS, dtype=np.uint8),
+        1e9,
+    )
     assert int(l2.config.sample_bytes) == LINE
     mode, number, side = np.array(accesses).reshape(-1, 3).T
     l2.access(mode.astype(np.uint8), number.astype(np.int32), side.astype(np.uint8))
@@ -67,16 +74,23 @@ def test_one_l2_for_itself_is_one_l2(accesses: list[tuple[int, int, int]]) -> No
 def test_eight_l2s_read_what_eight_replays_do(accesses: list[tuple[int, int, int]]) -> None:
     """Loads: no L2 knows of the others."""
     loads = [(LOAD, item, side) for _, item, side in accesses]
-    apart = [total(accessed(several(1), [(m, o, 0) for m, o, s in loads if s == n]))[0] for n in range(8)]
+    apart = [
+        total(accessed(several(1), [(m, o, 0) for m, o, s in loads if s == n]))[0] for n in range(8)
+    ]
     assert total(accessed(several(8), loads))[0] == sum(apart)
 
 
 @LAW
 @given(accesses=ACCESSES, sets=st.sampled_from((2, 4, 8)))
-def test_a_cache_at_the_memorys_side_never_raises_hbm_bytes(accesses: list[tuple[int, int, int]], sets: int) -> None:
+def test_a_cache_at_the_memorys_side_never_raises_hbm_bytes(
+    accesses: list[tuple[int, int, int]], sets: int
+) -> None:
     """What is read beyond it is no more than without it, what is written the same; and the L2s ask it for exactly what
     they asked memory for."""
-    without, with_it = accessed(several(8), accesses), accessed(several(8, side=behind(sets)), accesses)
+    without, with_it = (
+        accessed(several(8), accesses),
+        accessed(several(8, side=behind(sets)), accesses),
+    )
     assert total(with_it)[0] <= total(without)[0]
     assert total(with_it)[1] == total(without)[1]
     filled, drained = map(sum, with_it.behind())
@@ -118,7 +132,9 @@ def test_a_line_that_is_written_is_in_one_l2_alone() -> None:
     assert total(accessed(several(2), [*reads, (REDUCE, 0, 0)])) == (3 * whole, whole)
 
 
-def launched(tiles: int, mode: int, item: npt.NDArray[np.int32], steps: npt.NDArray[np.int32]) -> LoweredLaunch:
+def launched(
+    tiles: int, mode: int, item: npt.NDArray[np.int32], steps: npt.NDArray[np.int32]
+) -> LoweredLaunch:
     zero = np.zeros(tiles, dtype=np.int32)
     access = (Template("data", mode, item),)
     return LoweredLaunch("main", zero, steps, access, (), (), zero.astype(np.uint8), zero, zero)
@@ -129,10 +145,18 @@ def test_workgroups_go_to_l2s_in_turn_whatever_is_free() -> None:
     tiles, sms = 160, 16
     steps = np.where(np.arange(tiles) % 3 == 0, 40, 1).astype(np.int32)
     l2 = L2(several(8), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8), 1e9)
-    sm, start, end = np.zeros(tiles, dtype=np.int32), np.zeros(tiles, dtype=np.int64), np.zeros(tiles, dtype=np.int64)
-    trace = TraceRecord(ctas=tiles, cta_sm=sm.ctypes.data, cta_start=start.ctypes.data, cta_end=end.ctypes.data)
+    sm, start, end = (
+        np.zeros(tiles, dtype=np.int32),
+        np.zeros(tiles, dtype=np.int64),
+        np.zeros(tiles, dtype=np.int64),
+    )
+    trace = TraceRecord(
+        ctas=tiles, cta_sm=sm.ctypes.data, cta_start=start.ctypes.data, cta_end=end.ctypes.data
+    )
     zero = np.zeros(tiles, dtype=np.int32)
-    l2.replay(launched(tiles, LOAD, zero, steps), Ctas(slots=sms, sms=sms, step_s=1e-6), trace=trace)
+    l2.replay(
+        launched(tiles, LOAD, zero, steps), Ctas(slots=sms, sms=sms, step_s=1e-6), trace=trace
+    )
     assert (sm % 8 == np.arange(tiles) % 8).all()
     own = start[np.arange(tiles) % 8 == 3]
     assert (np.diff(own) >= 0).all()
@@ -140,7 +164,12 @@ def test_workgroups_go_to_l2s_in_turn_whatever_is_free() -> None:
 
 
 def test_what_is_dirty_at_the_end_of_a_launch_is_written_back_and_stays() -> None:
-    l2 = L2(several(8, side=behind(8)), np.full(8, LINE, dtype=np.int32), np.zeros(8, dtype=np.uint8), 1e9)
+    l2 = L2(
+        several(8, side=behind(8)),
+        np.full(8, LINE, dtype=np.int32),
+        np.zeros(8, dtype=np.uint8),
+        1e9,
+    )
     each, none = np.arange(8, dtype=np.int32), np.zeros(8, dtype=np.int32)
     l2.replay(launched(8, STORE, each, none), Ctas(slots=8, sms=8))
     assert (total(l2), l2.dirty_bytes(), sum(l2.behind()[1])) == ((0, 8 * LINE), 0, 8 * LINE)
@@ -160,7 +189,10 @@ MIB = 1 << 20
 
 def test_levels_of_profiles() -> None:
     amd, h200, v100 = (load_profile(name).levels for name in ("mi355x", "h200", "v100"))
-    assert amd == (CacheLevel("L2", 4 * MIB, 8, 8), CacheLevel("memory-side cache", 256 * MIB, 1, 1))
+    assert amd == (
+        CacheLevel("L2", 4 * MIB, 8, 8),
+        CacheLevel("memory-side cache", 256 * MIB, 1, 1),
+    )
     assert (amd[0].bytes, amd[0].shared_bytes) == (32 * MIB, 4 * MIB)
     assert (h200, h200[0].shared_bytes) == ((CacheLevel("L2", 60 * MIB, 1, 2),), 30 * MIB)
     assert v100 == (CacheLevel("L2", 6 * MIB, 1, 1),)

@@ -24,7 +24,9 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower, start_order
 from iosim.readers.replay.objects import streams
 
-SLOW = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd") if p == "fwd" or a not in FORWARD_ONLY]
 
 
@@ -35,7 +37,9 @@ def flash(schedule: Schedule = Schedule(), **changes: object) -> Kernel:  # noqa
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
 @SLOW
 @given(data=st.data())
-def test_lowered_bytes_are_the_counted_bytes(algorithm: str, passes: str, data: st.DataObject) -> None:
+def test_lowered_bytes_are_the_counted_bytes(
+    algorithm: str, passes: str, data: st.DataObject
+) -> None:
     problem, kernel = data.draw(cases(algorithm, passes))
     chain = plan(problem, kernel)
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
@@ -54,7 +58,10 @@ def test_loops_run_over_the_visited_blocks(case: tuple[AttentionProblem, Kernel]
         if launch.outer is Outer.KEY:
             pairs = {(int(h), int(i), int(j)) for h, i, j in zip(head, index, block, strict=True)}
         else:
-            pairs = {(int(h), int(b) % d.query_blocks, int(j)) for h, b, j in zip(head, block, index, strict=True)}
+            pairs = {
+                (int(h), int(b) % d.query_blocks, int(j))
+                for h, b, j in zip(head, block, index, strict=True)
+            }
         v = d.visited
         right = {(h, i, j) for h in range(d.grid_heads) for i in range(d.query_blocks)
                  for j in range(int(v.first[i]), int(v.end[i]))}  # fmt: skip
@@ -69,13 +76,17 @@ SECTIONS = (0, 1, 2, 3, 4, 5, 6, 100)
 @pytest.mark.parametrize("start", list(Start))
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("cluster", [1, 2, 4])
-def test_every_work_tile_starts_once(order: Order, start: Start, section: int, cluster: int) -> None:
+def test_every_work_tile_starts_once(
+    order: Order, start: Start, section: int, cluster: int
+) -> None:
     """2 x 5 heads in sections of 3 or 4 leave a smaller last section; 5 blocks a smaller last cluster."""
     problem = AttentionProblem(batch=2, heads=5, seq_q=70, head_dim=8, mask="causal")
     schedule = Schedule(order=order, start=start, section_heads=section, cluster=cluster)
     launch = plan(problem, flash(schedule)).launches[0]
     head, block = start_order(launch)
-    assert sorted(zip(head.tolist(), block.tolist(), strict=True)) == [(h, i) for h in range(10) for i in range(5)]
+    assert sorted(zip(head.tolist(), block.tolist(), strict=True)) == [
+        (h, i) for h in range(10) for i in range(5)
+    ]
 
 
 def first_tiles(n: int, **schedule: object) -> list[tuple[int, int]]:
@@ -90,7 +101,15 @@ def test_orders_by_hand() -> None:
     assert first_tiles(5, start=Start.HEAVY_FIRST) == [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1)]
     assert first_tiles(6, order=Order.HEAD) == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
     # batch next to blocks: head 0 of sequence 0, head 0 of sequence 1 (grid head 2), then head 1
-    assert first_tiles(7, order=Order.BATCH) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2), (1, 0)]
+    assert first_tiles(7, order=Order.BATCH) == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (2, 0),
+        (2, 1),
+        (2, 2),
+        (1, 0),
+    ]
     assert first_tiles(4, start=Start.FOLD) == [(0, 2), (0, 0), (0, 1), (1, 2)]
     # clusters of two blocks: the last of the three has one alone
     assert first_tiles(5, order=Order.HEAD, cluster=2) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
@@ -130,11 +149,17 @@ def test_the_cases_reach_every_kind_of_launch() -> None:
     @settings(max_examples=400, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def look(data: st.DataObject) -> None:
-        algorithm, passes = data.draw(st.sampled_from((*PAIRS, *4 * (("flash", "fwd"),))))  # it alone splits keys
+        algorithm, passes = data.draw(
+            st.sampled_from((*PAIRS, *4 * (("flash", "fwd"),)))
+        )  # it alone splits keys
         chain = plan(*data.draw(cases(algorithm, passes)))
         for launch in chain.launches:
             seen.add(launch.outer)
-            seen.update(n for n, yes in (("pack", launch.domain.pack > 1), ("stream", streams(launch))) if yes)
+            seen.update(
+                n
+                for n, yes in (("pack", launch.domain.pack > 1), ("stream", streams(launch)))
+                if yes
+            )
 
     look()
     assert seen >= {"q", "k", "qk", "q,split", "head", "flat", "pack", "stream"}
@@ -150,7 +175,9 @@ def test_schedulers_leave_the_start_order(scheduler: Scheduler) -> None:
 def test_blocks_of_different_launches_that_divide_unevenly() -> None:
     """Forward in blocks of 64, backward in blocks of 96, on 70 rows: two blocks of 64 reach further than one of 96."""
     problem = AttentionProblem(batch=1, heads=2, seq_q=70, head_dim=8, passes="fwd+bwd")
-    chain = plan(problem, Kernel("flash", "flash", Tile(64, 64), backward=PassSettings(Tile(96, 96))))
+    chain = plan(
+        problem, Kernel("flash", "flash", Tile(64, 64), backward=PassSettings(Tile(96, 96)))
+    )
     assert wrong_bytes(chain, lower(chain, 1)) == []
 
 
@@ -162,12 +189,18 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize(("problem", "kernel"), TOO_LARGE)
-def test_a_problem_too_large_is_refused_with_its_size(problem: AttentionProblem, kernel: Kernel) -> None:
+def test_a_problem_too_large_is_refused_with_its_size(
+    problem: AttentionProblem, kernel: Kernel
+) -> None:
     chain = plan(problem, kernel)
     tracemalloc.start()
-    with pytest.raises(InputError, match=r"[\d,]+ (objects of memory|work tiles in \w+), .*B to replay; accepted"):
+    with pytest.raises(
+        InputError, match=r"[\d,]+ (objects of memory|work tiles in \w+), .*B to replay; accepted"
+    ):
         lower(chain, 132)
-    assert tracemalloc.get_traced_memory()[1] < 10e6  # bytes: nothing was laid out before the refusal
+    assert (
+        tracemalloc.get_traced_memory()[1] < 10e6
+    )  # bytes: nothing was laid out before the refusal
     tracemalloc.stop()
 
 
@@ -204,10 +237,14 @@ def test_rows_beside_other_heads_rows_take_the_lines_that_they_touch(
     assert of["O"] == heads * 128 * 2 * head_dim
     assert low.own_share[low.tensors.index("K")] == 2 * head_dim / room
     touched = [
-        len({(start + n) // 128 for n in range(2 * head_dim)}) for start in range(0, 128, 2 * head_dim & -2 * head_dim)
+        len({(start + n) // 128 for n in range(2 * head_dim)})
+        for start in range(0, 128, 2 * head_dim & -2 * head_dim)
     ]
     assert room in (2 * head_dim, 128 * sum(touched) // len(touched))
-    assert predict(problem, "fa2", "h100").traffic.total("hbm", "read", tensor="K") == heads * 128 * 2 * head_dim
+    assert (
+        predict(problem, "fa2", "h100").traffic.total("hbm", "read", tensor="K")
+        == heads * 128 * 2 * head_dim
+    )
 
 
 def test_work_tiles_without_rows_spill_nothing() -> None:

@@ -86,7 +86,9 @@ def assert_close(found: int, measured: int, tolerance: float, what: str) -> None
 def test_what_is_covered() -> None:
     rows = [r for c in MODELLED for r in calls()[c]]
     assert len(rows) > 180
-    assert {"cudnn", "pytorch_flash", "pytorch_mem_efficient", "triton_plain"} <= {r["implementation"] for r in rows}
+    assert {"cudnn", "pytorch_flash", "pytorch_mem_efficient", "triton_plain"} <= {
+        r["implementation"] for r in rows
+    }
     strict = [r for r in rows if not spills(r)]
     assert len(strict) > 80
 
@@ -116,7 +118,11 @@ def test_bytes_of_every_launch(call: int) -> None:
 
 
 def test_split_calls_are_among_them() -> None:
-    split = [c for c in MODELLED if len(calls()[c]) == 2 and not calls()[c][0]["implementation"].endswith("backward")]
+    split = [
+        c
+        for c in MODELLED
+        if len(calls()[c]) == 2 and not calls()[c][0]["implementation"].endswith("backward")
+    ]
     assert len(split) >= 8
     for c in split:
         assert [n.name for n in predicted(calls()[c][0]).chain.launches] == ["main", "combine"]
@@ -132,6 +138,8 @@ def test_only_two_rows_need_the_wider_bound() -> None:
         made = predicted(rows[0])
         for launch, row in zip(made.chain.launches, rows, strict=True):
             measured = int(row["l2_read"])
-            if abs(made.traffic.total("l2", "read", launch=launch.name) - measured) > max(1000, 1e-3 * measured):
+            if abs(made.traffic.total("l2", "read", launch=launch.name) - measured) > max(
+                1000, 1e-3 * measured
+            ):
                 wide.add(c)
     assert wide == {135, 149}

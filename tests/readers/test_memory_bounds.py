@@ -44,7 +44,9 @@ print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.
 
 def peak_bytes(*words: str) -> int:
     """Peak memory of a command that must succeed."""
-    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, timeout=300
+    )
     code, peak = done.stderr.split()[-2:]
     assert code == "0", done.stderr
     return int(peak)
@@ -53,7 +55,11 @@ def peak_bytes(*words: str) -> int:
 def tiny_l2(tmp_path: Path) -> str:
     """A profile with 256 KiB of L2."""
     text = (ROOT / "hardware_profiles" / "a100-sxm-80gb.toml").read_text()
-    text = re.sub(r"aliases = .*\n", "", re.sub(r"l2_bytes = \{ value = [\d_]+", "l2_bytes = { value = 262144", text))
+    text = re.sub(
+        r"aliases = .*\n",
+        "",
+        re.sub(r"l2_bytes = \{ value = [\d_]+", "l2_bytes = { value = 262144", text),
+    )
     path = tmp_path / "tiny.toml"
     path.write_text(text.replace('name = "a100-sxm-80gb"', 'name = "tiny"'))
     return str(path)
@@ -83,7 +89,10 @@ def test_long_chains_over_score_matrices_stay_below_2_gb() -> None:
 @pytest.mark.slow
 def test_a_small_l2_takes_no_more_memory_than_a_large_one(tmp_path: Path) -> None:
     """Every eighth line would be followed: 2.4 billion of them."""
-    assert peak_bytes("predict", "--gpu", tiny_l2(tmp_path), "--kernel", "math", "--seq-len", "64k") < 2e9
+    assert (
+        peak_bytes("predict", "--gpu", tiny_l2(tmp_path), "--kernel", "math", "--seq-len", "64k")
+        < 2e9
+    )
 
 
 @pytest.mark.slow
@@ -104,11 +113,15 @@ def test_a_warm_start_that_would_take_gigabytes_is_estimated() -> None:
         predict(problem, "naive", "a100", l2_start="warm", method="replay")
     warm, cold = (predict(problem, "naive", "a100", l2_start=start) for start in ("warm", "cold"))
     assert warm.method != "replay"
-    assert warm.total("hbm", "read") == pytest.approx(cold.total("hbm", "read"), rel=0.01)  # nothing of it fits
+    assert warm.total("hbm", "read") == pytest.approx(
+        cold.total("hbm", "read"), rel=0.01
+    )  # nothing of it fits
 
 
 def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:
-    return AttentionProblem(**{"heads": 32, "seq_q": thousand_tokens << 10, "head_dim": 128, **sizes})
+    return AttentionProblem(
+        **{"heads": 32, "seq_q": thousand_tokens << 10, "head_dim": 128, **sizes}
+    )
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h200", "l4"])
@@ -130,7 +143,9 @@ def test_some_heads_stand_for_all(
     assert share.of == problem.batch * problem.heads == 4 * share.heads
     whole, some = call.replay(), call.replay(Play(share=share))
     for direction in ("read", "write"):
-        assert some.traffic.total("hbm", direction) == pytest.approx(whole.traffic.total("hbm", direction), rel=ERROR)
+        assert some.traffic.total("hbm", direction) == pytest.approx(
+            whole.traffic.total("hbm", direction), rel=ERROR
+        )
     assert sum(one.accesses for one in some.launches) == sum(one.accesses for one in whole.launches)
     assert f"{share.heads} of {share.of} heads" in " ".join(some.notes())
 
@@ -148,9 +163,15 @@ def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: 
 @pytest.mark.slow
 def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
     """All 32 heads in 4.8 GB of memory: 1.892 TB. The capacity rule: 1.241 TB."""
-    by_default, asked = (predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled"))
+    by_default, asked = (
+        predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled")
+    )
     assert by_default.total("hbm", "read") == pytest.approx(1.892e12, rel=ERROR)
-    assert (asked.method, asked.traffic, asked.notes) == (by_default.method, by_default.traffic, by_default.notes)
+    assert (asked.method, asked.traffic, asked.notes) == (
+        by_default.method,
+        by_default.traffic,
+        by_default.notes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +188,9 @@ def test_heads_that_cannot_stand_for_all(kernel: str, problem: AttentionProblem)
 def test_heads_side_by_side_do_not_stand_for_all() -> None:
     chain = planned(problem_of(32), "naive", "a100").chain
     assert head_share(chain, tile_accesses(chain), 1) is not None
-    fast = tuple(replace(one, schedule=replace(one.schedule, order=Order.HEAD)) for one in chain.launches)
+    fast = tuple(
+        replace(one, schedule=replace(one.schedule, order=Order.HEAD)) for one in chain.launches
+    )
     assert head_share(replace(chain, launches=fast), tile_accesses(chain), 1) is None
 
 
@@ -182,7 +205,9 @@ def test_a_long_explanation_says_so_before_it_begins(
 
     monkeypatch.setattr("iosim.prediction.predictor.Request.predict", begun)
     for command in ("explain", "trace"):
-        assert main([command, "--seq-len", "192k"]) == 2  # 32 heads x 1,536 x 3,072 tiles of K, V and spilled words
+        assert (
+            main([command, "--seq-len", "192k"]) == 2
+        )  # 32 heads x 1,536 x 3,072 tiles of K, V and spilled words
         first, last = capsys.readouterr().err.splitlines()
         assert re.search(r"\d{3},\d{3},\d{3} accesses to replay, some \d{2} s", first), first
         assert "begun" in last
@@ -192,7 +217,8 @@ def test_a_long_explanation_says_so_before_it_begins(
 
 @pytest.mark.parametrize("command", ["explain", "trace"])
 @pytest.mark.parametrize(
-    ("options", "reason"), [("--seq-len 1m", "takes too long"), ("--kernel naive --seq-len 64k --gpu {}", "followed")]
+    ("options", "reason"),
+    [("--seq-len 1m", "takes too long"), ("--kernel naive --seq-len 64k --gpu {}", "followed")],
 )
 def test_nothing_is_lowered_or_played_that_is_refused(
     command: str, options: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -206,12 +232,18 @@ def test_nothing_is_lowered_or_played_that_is_refused(
     assert reason in capsys.readouterr().err
 
 
-def test_lowering_shows_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lowering_shows_bars_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
     predict(problem_of(2, heads=2), "naive", "a100", method="replay")
     shown = capsys.readouterr().err
-    for heading in ("cutting tensors into objects", "work tiles of scores", "work tiles of softmax"):
+    for heading in (
+        "cutting tensors into objects",
+        "work tiles of scores",
+        "work tiles of softmax",
+    ):
         assert heading in shown, heading
 
 
@@ -229,10 +261,14 @@ def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
 @pytest.mark.slow
 def test_many_small_ctas_of_a_pass_cost_no_more_than_their_number() -> None:
     """2-byte objects: hundreds of thousands of loads of a pass are under way on an SM."""
-    problem = AttentionProblem(heads=32, seq_q=256, bias="full", bias_shared="both", bias_grad=True, passes="bwd")
+    problem = AttentionProblem(
+        heads=32, seq_q=256, bias="full", bias_shared="both", bias_grad=True, passes="bwd"
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     predict(problem, Kernel("small", "flash", Tile(1, 1)), "a100", method="replay")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 20  # 2.6 s; their square would be minutes
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 20
+    )  # 2.6 s; their square would be minutes
 
 
 # Archives.
@@ -240,10 +276,17 @@ def test_many_small_ctas_of_a_pass_cost_no_more_than_their_number() -> None:
 
 def bomb(path: Path, name: str, megabytes: int, *, header: tuple[int, ...] | None = None) -> str:
     """An archive with a small mask and `megabytes` of zeros in the member `name`."""
-    np.savez(path, **({} if name == "mask" else {"mask": np.ones((2, 2), dtype=bool)}), BLOCK_SIZE=8)
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
+    np.savez(
+        path, **({} if name == "mask" else {"mask": np.ones((2, 2), dtype=bool)}), BLOCK_SIZE=8
+    )
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open(f"{name}.npy", "w") as member,
+    ):
         shape = header or (megabytes << 20,)
-        np.lib.format.write_array_header_1_0(member, {"descr": "|b1", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "|b1", "fortran_order": False, "shape": shape}
+        )
         for _ in range(megabytes):
             member.write(bytes(1 << 20))
     return str(path)
@@ -257,7 +300,9 @@ def test_members_that_no_mask_needs_are_not_unpacked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("header", [None, (1 << 50,), (1 << 30, 1 << 30), (3,)])
-def test_a_member_is_bounded_before_it_is_unpacked(header: tuple[int, ...] | None, tmp_path: Path) -> None:
+def test_a_member_is_bounded_before_it_is_unpacked(
+    header: tuple[int, ...] | None, tmp_path: Path
+) -> None:
     path = bomb(tmp_path / "mask.npz", "mask", 513 if header is None else 20, header=header)
     with allocated_below(5e6), pytest.raises(InputError, match=r"^mask_file"):
         load_block_mask(path, 16, 16)
@@ -319,7 +364,10 @@ def test_broken_archives_are_refused_in_a_line(write: Any, tmp_path: Path) -> No
 def test_lzma_and_bzip2_members_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", mask=np.ones((2, 2), dtype=bool), BLOCK_SIZE=8)
     for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        with zipfile.ZipFile(tmp_path / "a.npz") as source, zipfile.ZipFile(tmp_path / "b.npz", "w", kind) as target:
+        with (
+            zipfile.ZipFile(tmp_path / "a.npz") as source,
+            zipfile.ZipFile(tmp_path / "b.npz", "w", kind) as target,
+        ):
             for name in source.namelist():
                 target.writestr(name, source.read(name))
         assert load_block_mask(str(tmp_path / "b.npz"), 16, 16).nnz == 4

@@ -52,7 +52,10 @@ def test_passes_do_what_they_are_called() -> None:
 
 def test_what_is_recorded_is_the_plan() -> None:
     table = BENCHMARK.recorded()
-    assert list(table[["chain", "mib", "launches"]].itertuples(index=False, name=None)) == KERNEL.plan()
+    assert (
+        list(table[["chain", "mib", "launches"]].itertuples(index=False, name=None))
+        == KERNEL.plan()
+    )
 
 
 def test_reads_and_writes_stay_within_what_was_touched() -> None:

@@ -48,7 +48,9 @@ def test_offsets_by_hand() -> None:
 
 def test_what_is_recorded_is_the_plan() -> None:
     table = BENCHMARK.measured()
-    names = [f"allocation {n + 1}" for n in range(KERNEL.ALLOCATIONS)] + [place.name for place in KERNEL.PLACES]
+    names = [f"allocation {n + 1}" for n in range(KERNEL.ALLOCATIONS)] + [
+        place.name for place in KERNEL.PLACES
+    ]
     assert table.place.tolist() == names * len(KERNEL.CASES)
     cases = [KERNEL.Case(**row) for row in table[BENCHMARK.PROBLEM].to_dict("records")]
     assert cases == [case for case in KERNEL.CASES for _ in names]
@@ -59,7 +61,9 @@ def test_tensors_lay_where_they_should() -> None:
     start = table[table.place == "base 0 MiB"].q_page.iloc[0]  # the pool's, for all problems
     places = {place.name: place for place in KERNEL.PLACES}
     for row in table[table.place.isin(places)].itertuples():
-        case = KERNEL.Case(row.implementation, row.batch, row.heads, row.seq, row.head_dim, row.causal)
+        case = KERNEL.Case(
+            row.implementation, row.batch, row.heads, row.seq, row.head_dim, row.causal
+        )
         expected = [start + at / KERNEL.PAGE for at in places[row.place].offsets(case.tensor_bytes)]
         assert [row.q_page, row.k_page, row.v_page] == expected
 
@@ -86,7 +90,9 @@ def test_predictions_lie_among_the_places(number: int, rows: list[Any]) -> None:
 def test_the_table_has_a_line_a_problem(rows: list[Any]) -> None:
     lines = BENCHMARK.table(rows).splitlines()
     assert len(lines) == 2 + len(KERNEL.CASES)
-    assert lines[2].startswith("| pytorch_mem_efficient 1 x 8 x 65,536, 128, causal | 667 | 742 | 1,088 | 1.0% | 774 |")
+    assert lines[2].startswith(
+        "| pytorch_mem_efficient 1 x 8 x 65,536, 128, causal | 667 | 742 | 1,088 | 1.0% | 774 |"
+    )
 
 
 def test_another_gpu_is_predicted_nearly_as_well() -> None:
@@ -113,5 +119,7 @@ def test_a_prediction_says_how_far_places_move_it(rows: list[Any]) -> None:
         of = measured[(measured.implementation == row.implementation) & (measured.heads == p.heads)]
         read = of[(of.seq == p.seq_q) & (of.causal == (p.mask == "causal"))].hbm_read
         assert share == pytest.approx(read.std() / read.mean(), rel=1.0, abs=0.02), row.name
-    fits = iosim.predict(iosim.AttentionProblem(heads=8, seq_q=4096, dtype="bf16"), "cutlass", "h200")
+    fits = iosim.predict(
+        iosim.AttentionProblem(heads=8, seq_q=4096, dtype="bf16"), "cutlass", "h200"
+    )
     assert not [note for note in fits.notes if "where the tensors lie" in note]

@@ -24,7 +24,9 @@ from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 from iosim.readers.replay.templates import Template
 
 
-def call(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2) -> tuple[AttentionProblem, Chain]:
+def call(
+    kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2
+) -> tuple[AttentionProblem, Chain]:
     problem = AttentionProblem(heads=heads, seq_q=tokens, head_dim=128, dtype="bf16", mask=mask)
     return problem, plan(problem, resolve(kernel, problem, load_profile(gpu)))
 
@@ -32,12 +34,16 @@ def call(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2) -> tuple
 def played(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2, *, part: bool) -> Replay:
     problem, chain = call(kernel, gpu, mask, tokens, heads)
     profile = load_profile(gpu)
-    return Call.of(problem, resolve(kernel, problem, profile), profile, chain).replay(Play(part=part))
+    return Call.of(problem, resolve(kernel, problem, profile), profile, chain).replay(
+        Play(part=part)
+    )
 
 
 def budget(monkeypatch: pytest.MonkeyPatch, accesses: int) -> None:
     monkeypatch.setattr(replays, "coarse_plan", lambda *_, **__: None)
-    monkeypatch.setattr(replays, "sampling_plan", lambda low, slots: sampling_plan(low, slots, accesses))
+    monkeypatch.setattr(
+        replays, "sampling_plan", lambda low, slots: sampling_plan(low, slots, accesses)
+    )
 
 
 CASES = [
@@ -50,7 +56,9 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kernel", "gpu", "mask", "tokens", "heads", "accesses", "error"), some(CASES))
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "mask", "tokens", "heads", "accesses", "error"), some(CASES)
+)
 def test_a_part_tells_the_whole(
     monkeypatch: pytest.MonkeyPatch,
     kernel: str,
@@ -67,7 +75,9 @@ def test_a_part_tells_the_whole(
     windows = part.launches[0].windows
     assert windows is not None
     assert windows.played.sum() < 0.5 * windows.stands_for.sum()
-    assert part.traffic.total("hbm", "read") == pytest.approx(whole.traffic.total("hbm", "read"), rel=error)
+    assert part.traffic.total("hbm", "read") == pytest.approx(
+        whole.traffic.total("hbm", "read"), rel=error
+    )
     assert part.seconds == pytest.approx(whole.seconds, rel=0.01)
 
 
@@ -80,7 +90,9 @@ def test_every_step_is_stood_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert windows.stands_for.sum() == pytest.approx(2 * 2048 * 4096, abs=windows.played.size)
 
 
-def test_what_is_outside_the_loop_is_counted_for_skipped_tiles_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_outside_the_loop_is_counted_for_skipped_tiles_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Q is read once, 2 x 131,072 x 256 bytes; O is written or stays dirty."""
     budget(monkeypatch, 1_000_000)
     part = played("fa2", "h200", "none", 131072, part=True)
@@ -92,7 +104,9 @@ def test_what_is_outside_the_loop_is_counted_for_skipped_tiles_too(monkeypatch: 
 def test_short_launches_are_played_whole() -> None:
     problem, chain = call("fa2", "h200", "causal", 8192)
     profile = load_profile("h200")
-    found = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(Play(part=True))
+    found = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(
+        Play(part=True)
+    )
     assert found.launches[0].windows is None
     assert found == played("fa2", "h200", "causal", 8192, part=False)
 
@@ -129,7 +143,13 @@ def test_totals_and_error_of_windows() -> None:
     sqrt(3^2 x 90^2 / 1.5) / 440.
     """
     ten = np.full(3, 10, dtype=np.int64)
-    windows = Windows(ten, np.array([20, 100, 20]), np.array([[10], [40], [10]]), np.zeros((3, 1), dtype=np.int64), 0.0)
+    windows = Windows(
+        ten,
+        np.array([20, 100, 20]),
+        np.array([[10], [40], [10]]),
+        np.zeros((3, 1), dtype=np.int64),
+        0.0,
+    )
     assert windows.totals()[0].tolist() == [440]
     assert windows.standard_error() == pytest.approx(np.sqrt(9 * 8100 / 1.5) / 440)
 
@@ -139,7 +159,9 @@ def test_a_plan_keeps_to_its_budget() -> None:
     steps = np.full(1000, 1000, dtype=np.int32)
     load = Template("K", 0, np.zeros(1000, dtype=np.int32), coef=1)
     zero = np.zeros(1000, dtype=np.int32)
-    low = LoweredLaunch("main", zero, steps, (), (load, load), (), zero.astype(np.uint8), zero, zero)
+    low = LoweredLaunch(
+        "main", zero, steps, (), (load, load), (), zero.astype(np.uint8), zero, zero
+    )
     plan_ = sampling_plan(low, 100, budget=100_000, settle=5, window=5)
     assert plan_ == SamplingPlan(5, 5, 10_000 // 50 - 10, 50)
     assert sampling_plan(low, 100, budget=10_000_000) is None

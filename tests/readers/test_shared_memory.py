@@ -59,14 +59,22 @@ def test_forward_by_hand() -> None:
 
 def test_backward_by_hand() -> None:
     """One head of 128 queries and keys, head_dim 64: one CTA of 128 keys, 8 warps, one step of 128 queries."""
-    chain, launches = planned("flash-cu", heads=1, seq_q=128, head_dim=64, dtype="bf16", passes="bwd")
+    chain, launches = planned(
+        "flash-cu", heads=1, seq_q=128, head_dim=64, dtype="bf16", passes="bwd"
+    )
     tile = 128 * 64 * 2
     table = moved(chain, launches["bwd.main"])
-    assert table["Q", "read"] == table["dO", "read"] == 2 * 8 * tile  # 8 warps, for two products each
+    assert (
+        table["Q", "read"] == table["dO", "read"] == 2 * 8 * tile
+    )  # 8 warps, for two products each
     assert table["V", "read"] == tile  # 16 keys a warp
-    assert table["K", "read"] == tile + 8 * tile  # and for dQ 8 warps own 16 queries and all columns
+    assert (
+        table["K", "read"] == tile + 8 * tile
+    )  # and for dQ 8 warps own 16 queries and all columns
     assert table["dS", "write"] == 128 * 128 * 2 == table["dS", "read"]
-    assert table["LSE_copy", "read"] == table["D", "read"] == 8 * (128 // 8) * 2 * 128  # a word for each of two rows
+    assert (
+        table["LSE_copy", "read"] == table["D", "read"] == 8 * (128 // 8) * 2 * 128
+    )  # a word for each of two rows
     assert table["dK", "read"] == table["dV", "write"] == tile
 
 
@@ -100,14 +108,20 @@ def test_warps_leave_out_what_the_mask_takes_from_all_their_rows() -> None:
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("kernel", ["flash-cu", "fa2", "naive-cu"])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_what_is_staged_whole_moves_no_less_than_at_the_l2(kernel: str, head_dim: int, mask: str) -> None:
-    chain, launches = planned(kernel, heads=4, seq_q=1000, head_dim=head_dim, dtype="bf16", mask=mask)
+def test_what_is_staged_whole_moves_no_less_than_at_the_l2(
+    kernel: str, head_dim: int, mask: str
+) -> None:
+    chain, launches = planned(
+        kernel, heads=4, seq_q=1000, head_dim=head_dim, dtype="bf16", mask=mask
+    )
     for launch in launches.values():
         table = moved(chain, launch)
         for name in ("Q", "K", "V"):
             l2 = count(chain).total("l2", "read", launch=launch.name, tensor=name)
             assert table.get((name, "write"), 0) >= l2, (launch.name, name)
-            if name != "Q" or launch.domain.splits == 1:  # a split without keys leaves Q where it is
+            if (
+                name != "Q" or launch.domain.splits == 1
+            ):  # a split without keys leaves Q where it is
                 assert table.get((name, "read"), 0) >= table.get((name, "write"), 0)
 
 
@@ -144,7 +158,11 @@ def test_flash_attention_3_by_hand(head_dim: int, mask: str, dtype: str, p_in_sh
     main, table = launches["main"], moved(chain, launches["main"])
     steps, width = main.visited_pairs, 1 if dtype == "fp8" else 2
     scores, values = main.domain.block_q * main.domain.block_k, main.domain.block_k * head_dim
-    assert table.get(("P", "read")) == table.get(("P", "write")) == (steps * scores * width if p_in_shared else None)
+    assert (
+        table.get(("P", "read"))
+        == table.get(("P", "write"))
+        == (steps * scores * width if p_in_shared else None)
+    )
     again = steps * values if dtype == "fp8" else 0
     assert table["V", "write"] == steps * values * width + again
     assert table["V", "read"] == steps * values * width * (main.domain.block_q // 64) + again
@@ -157,7 +175,9 @@ def test_what_is_not_known_is_said() -> None:
     known, unknown = (iosim.predict(problem, name, "h200") for name in ("flash-cu", "fa3"))
     assert known.smem is not None
     assert unknown.smem is None
-    said = "shared-memory bytes are not known: how warps of combine divide operands is not described"
+    said = (
+        "shared-memory bytes are not known: how warps of combine divide operands is not described"
+    )
     assert said in unknown.to_dict()["notes"]
     assert not any("shared-memory" in note for note in known.to_dict()["notes"])
 
@@ -169,12 +189,20 @@ def test_an_unknown_layout_moves_nothing_that_is_told() -> None:
 
 
 def test_cudnn_decodes_by_another_unit_whose_fragments_are_not_described() -> None:
-    decoding: dict[str, Any] = {"heads": 8, "seq_q": 1, "seq_k": 8192, "head_dim": 128, "dtype": "bf16"}
+    decoding: dict[str, Any] = {
+        "heads": 8,
+        "seq_q": 1,
+        "seq_k": 8192,
+        "head_dim": 128,
+        "dtype": "bf16",
+    }
     chain, launches = planned("cudnn", **decoding)
     assert wavefronts(launches["main"], chain) is None
     chain, launches = planned("cudnn", heads=1, seq_q=256, head_dim=64, dtype="bf16")
     q_k_v = 128 * 64 * 2 * (1 + 2 + 2)  # of a step: Q once, K and V for each of two warpgroups
-    assert wavefronts(launches["main"], chain) == (4 * q_k_v + 256 * 64 * 2) // 128 + (4 + 2) * 8 * 4
+    assert (
+        wavefronts(launches["main"], chain) == (4 * q_k_v + 256 * 64 * 2) // 128 + (4 + 2) * 8 * 4
+    )
 
 
 SIZES: dict[str, Any] = {"heads": 1, "seq_q": 128, "head_dim": 64, "dtype": "bf16"}
@@ -205,18 +233,28 @@ def instructions(kernel: str, **sizes: Any) -> float:
 def test_copies_past_the_end_write_zeros() -> None:
     """Of a block of 64 queries and of 64 keys a line of 128 bytes holds two rows of 32 columns, or one of 64 of V."""
     whole = instructions("cutlass", seq_q=64, seq_k=64)
-    assert instructions("cutlass", seq_q=60, seq_k=64) - whole == 2 * 4 / 2  # Q, two turns of 32 columns
+    assert (
+        instructions("cutlass", seq_q=60, seq_k=64) - whole == 2 * 4 / 2
+    )  # Q, two turns of 32 columns
     assert instructions("cutlass", seq_q=64, seq_k=50) - whole == 2 * 14 / 2 + 14  # K and V
-    assert instructions("cutlass", seq_q=64, seq_k=64, head_dim=56) - whole == 32 + 32 + 64  # in each row of all three
+    assert (
+        instructions("cutlass", seq_q=64, seq_k=64, head_dim=56) - whole == 32 + 32 + 64
+    )  # in each row of all three
 
 
 @pytest.mark.parametrize(("dtype", "head_dim"), [("bf16", 256), ("fp32", 128)])
 def test_a_product_whose_stages_do_not_fit_copies_in_its_loop(dtype: str, head_dim: int) -> None:
     """Idle loads come with each turn; the last turn fetches the next one's first fragments; P in fp32 conflicts."""
     chain, launches = planned("cutlass", **SIZES | {"head_dim": head_dim, "dtype": dtype})
-    main, table, width = launches["main"], moved(chain, launches["main"]), 2 if dtype == "bf16" else 4
+    main, table, width = (
+        launches["main"],
+        moved(chain, launches["main"]),
+        2 if dtype == "bf16" else 4,
+    )
     steps, warps, turns = main.visited_pairs, main.resources.threads // 32, head_dim // 32
-    assert table["Q", "read"] == table["K", "read"] == steps * warps * 32 * 32 * width * (turns + 0.25)
+    assert (
+        table["Q", "read"] == table["K", "read"] == steps * warps * 32 * 32 * width * (turns + 0.25)
+    )
     assert table["P", "read"] == table["V", "read"] * (1 if dtype == "bf16" else 2)
     assert instructions("cutlass", head_dim=head_dim, dtype=dtype) > steps * warps * 9 * turns
 
@@ -230,9 +268,12 @@ def test_a_mask_tensor_passes_through_shared_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "gpu"), [({"dropout": 0.1}, "h200"), ({"passes": "bwd"}, "h200"), ({"dtype": "fp16"}, "v100")]
+    ("sizes", "gpu"),
+    [({"dropout": 0.1}, "h200"), ({"passes": "bwd"}, "h200"), ({"dtype": "fp16"}, "v100")],
 )
-def test_what_of_the_memory_efficient_kernel_is_not_described(sizes: dict[str, Any], gpu: str) -> None:
+def test_what_of_the_memory_efficient_kernel_is_not_described(
+    sizes: dict[str, Any], gpu: str
+) -> None:
     problem = iosim.AttentionProblem(**SIZES | sizes)
     assert iosim.predict(problem, "cutlass", gpu).smem is None
 
@@ -256,7 +297,9 @@ def test_flash_attention_2_backward_by_hand() -> None:
 
 def test_a_build_of_96_columns_holds_v_unless_it_drops() -> None:
     for dropout, times in ((0.0, 1), (0.1, 2)):
-        chain, launches = planned("fa2", **SIZES | {"head_dim": 96, "passes": "bwd", "dropout": dropout})
+        chain, launches = planned(
+            "fa2", **SIZES | {"head_dim": 96, "passes": "bwd", "dropout": dropout}
+        )
         assert moved(chain, launches["bwd.main"])["V", "read"] == times * 2 * 128 * 96 * 2
 
 
@@ -285,7 +328,9 @@ BUILDS = {"pytorch_flash_backward bwd.main": (121, 0.02, 0.05, 0.03)}
         1,
     ),
 )
-def test_wavefronts_agree_with_the_counter(table: str, expected: dict[str, tuple[int, float, float, float]]) -> None:
+def test_wavefronts_agree_with_the_counter(
+    table: str, expected: dict[str, tuple[int, float, float, float]]
+) -> None:
     errors: dict[str, list[float]] = defaultdict(list)
     for what, error in load_script("benchmarks/shared_memory.py").launches(table):
         if error is not None:
@@ -300,4 +345,6 @@ def test_wavefronts_agree_with_the_counter(table: str, expected: dict[str, tuple
 def test_the_page_shows_these_errors() -> None:
     script = load_script("benchmarks/shared_memory.py")
     found, _ = script.errors()
-    assert f"{script.BEGIN}\n{script.table(found)}\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+    assert f"{script.BEGIN}\n{script.table(found)}\n{script.END}" in script.PAGE.read_text(
+        encoding="utf-8"
+    )

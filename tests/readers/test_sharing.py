@@ -23,7 +23,14 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import sharing
-from iosim.readers.replay.sharing import Key, measured_rates, rates_from_ends, rates_of, sloped, usual_heights
+from iosim.readers.replay.sharing import (
+    Key,
+    measured_rates,
+    rates_from_ends,
+    rates_of,
+    sloped,
+    usual_heights,
+)
 
 GPU = load_profile("h200-sxm")
 Rates = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
@@ -49,7 +56,9 @@ def ends_on_an_sm(rates: Sequence[float], work: Sequence[float]) -> list[float]:
 def test_two_ctas_by_hand() -> None:
     # the older does 12 at 3 a second and ends at 4 s; the younger has done 4 by then and does the other 8 at 3: 6.67 s
     assert ends_on_an_sm([3, 1], [12, 12]) == pytest.approx([4, 20 / 3])
-    assert rates_from_ends([4, 20 / 3], [12, 12]) == pytest.approx((1.5, 0.5))  # 3 and 1 over their mean
+    assert rates_from_ends([4, 20 / 3], [12, 12]) == pytest.approx(
+        (1.5, 0.5)
+    )  # 3 and 1 over their mean
 
 
 def test_three_ctas_by_hand() -> None:
@@ -100,7 +109,9 @@ def nobody_moves_up(ends: Sequence[float], work: Sequence[float]) -> list[float]
 def all_go_first(ends: Sequence[float], work: Sequence[float]) -> list[float]:
     """As though all who are left had the oldest's rate from the first end on."""
     made = [work[0] / ends[0]]
-    made += [(w - made[0] * (t - ends[0])) / ends[0] for w, t in zip(work[1:], ends[1:], strict=True)]
+    made += [
+        (w - made[0] * (t - ends[0])) / ends[0] for w, t in zip(work[1:], ends[1:], strict=True)
+    ]
     return [rate / mean(made) for rate in made]
 
 
@@ -154,7 +165,11 @@ def test_the_table_loads() -> None:
         assert min(rates) > 0.3, key
         assert all(a > b - 0.05 for a, b in pairwise(rates)), key  # the older, the faster
     for ctas, height in usual.items():
-        own = [rates[0] - rates[-1] for key, rates in found.items() if key[0] == "own" and len(rates) == ctas]
+        own = [
+            rates[0] - rates[-1]
+            for key, rates in found.items()
+            if key[0] == "own" and len(rates) == ctas
+        ]
         assert height == median(own)
 
 
@@ -184,9 +199,18 @@ def two_ctas(kernel: str, head_dim: str, causal: str, build: str = "") -> tuple[
     """The mean rates of a library's kernel with two CTAs, by hand from its rows."""
     made = []
     for row in rows():
-        if (row["kernel"], row["head_dim"], row["causal"], row.get("build", "")) == (kernel, head_dim, causal, build):
-            (first, second), (older, younger) = ([float(x) for x in row[n].split()] for n in ("ends_us", "keys"))
-            rate = (younger / older * first - (second - first)) / first  # of the younger, in units of the older's
+        if (row["kernel"], row["head_dim"], row["causal"], row.get("build", "")) == (
+            kernel,
+            head_dim,
+            causal,
+            build,
+        ):
+            (first, second), (older, younger) = (
+                [float(x) for x in row[n].split()] for n in ("ends_us", "keys")
+            )
+            rate = (
+                younger / older * first - (second - first)
+            ) / first  # of the younger, in units of the older's
             made.append((2 / (1 + rate), 2 * rate / (1 + rate)))
     return mean(a for a, _ in made), mean(b for _, b in made)
 
@@ -220,7 +244,9 @@ def test_an_untested_mask_takes_the_unmasked_kernel_of_the_library() -> None:
     plain = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16")
     causal = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16", mask="causal")
     kernel = resolve("cutlass", causal, GPU)
-    assert rates_of(kernel, causal, 2) == rates_of(kernel, plain, 2) != sloped(usual_heights()[2], 2)
+    assert (
+        rates_of(kernel, causal, 2) == rates_of(kernel, plain, 2) != sloped(usual_heights()[2], 2)
+    )
 
 
 def own(tile: tuple[int, int] = (128, 64), dtype: str = "bf16", mask: str = "none", **over: Any) -> tuple[
@@ -250,7 +276,9 @@ def test_a_dtype_that_was_not_measured_takes_that_of_bf16() -> None:
     found = all_rates()
     assert ("own", 128, 128, 64, 4, 2, False, False, "fp16", 2) not in found
     assert rates_of(*own(dtype="fp16"), 2) == rates_of(*own(), 2)
-    assert rates_of(*own(dtype="fp16", mask="causal"), 2) != rates_of(*own(mask="causal"), 2)  # this one was
+    assert rates_of(*own(dtype="fp16", mask="causal"), 2) != rates_of(
+        *own(mask="causal"), 2
+    )  # this one was
 
 
 def test_what_was_not_measured_falls_evenly() -> None:
@@ -301,7 +329,10 @@ def test_keys_of_a_causal_kernel(script: ModuleType) -> None:
     # last row is row 127 and has 131,072 - 768 + 128 keys, CTA 4's 131,072 - 768 + 320.
     causal = script.Shared("flash", 256, True, 64, 2)
     assert script.keys_of_groups(causal, 2, 3) == [130432, 130624]
-    assert script.keys_of_groups(script.Shared("flash", 256, False, 64, 2), 2, 3) == [131072, 131072]
+    assert script.keys_of_groups(script.Shared("flash", 256, False, 64, 2), 2, 3) == [
+        131072,
+        131072,
+    ]
     assert script.keys_of_groups(script.Shared("own", 64, True, 128, 3), 4, 3) == [32768] * 4
 
 
@@ -309,9 +340,13 @@ def test_keys_of_the_table_are_the_scripts(script: ModuleType) -> None:
     cases = {(c.kernel, str(c.head_dim), str(int(c.causal))): c for c in script.SHARED_LIBRARY}
     long = {(c.kernel, str(c.head_dim), str(c.tokens)) for c in script.CASES if not c.causal}
     for row in rows():
-        if (row["kernel"], row["head_dim"], row["keys"].split()[0]) in long and row["causal"] == "0":
+        if (row["kernel"], row["head_dim"], row["keys"].split()[0]) in long and row[
+            "causal"
+        ] == "0":
             continue  # the first CTAs of a long launch, by --first
-        case = cases.get((row["kernel"], row["head_dim"], row["causal"]), script.Shared("own", 64, False, 128, 2))
+        case = cases.get(
+            (row["kernel"], row["head_dim"], row["causal"]), script.Shared("own", 64, False, 128, 2)
+        )
         keys = script.keys_of_groups(case, int(row["ctas"]), 132)
         assert [int(x) for x in row["keys"].split()] == keys
 
@@ -320,7 +355,9 @@ def test_keys_of_the_table_are_the_scripts(script: ModuleType) -> None:
 def test_an_output_elsewhere_is_tried_again(
     misses: int, tries: int, script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: None)))
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: None))
+    )
     tried: list[int] = []
 
     def measure() -> str:

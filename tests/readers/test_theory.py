@@ -57,7 +57,14 @@ def test_flash1_blocks():
 
 
 @pytest.mark.parametrize(
-    "bad", [(0, 64, 4096, 1.0), (10, 0, 4096, 1.0), (10, 64, 63, 1.0), (10, 64, 640, 0.0), (10, 64, 640, 1.1)]
+    "bad",
+    [
+        (0, 64, 4096, 1.0),
+        (10, 0, 4096, 1.0),
+        (10, 64, 63, 1.0),
+        (10, 64, 640, 0.0),
+        (10, 64, 640, 1.1),
+    ],
 )
 def test_refused(bad):
     with pytest.raises(InputError, match="out of range"):

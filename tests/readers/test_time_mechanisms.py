@@ -43,7 +43,9 @@ from iosim.readers.timing.tile_terms import (
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
-    asked = AttentionProblem(**{"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16", **problem})
+    asked = AttentionProblem(
+        **{"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16", **problem}
+    )
     profile = load_profile(gpu)
     return Call.of(asked, resolve(kernel, asked, profile), profile)
 
@@ -57,7 +59,9 @@ def main_launch(made: Call, hbm: bool = True, **changed: object) -> LaunchTime:
 
 
 def decoding(batch: int) -> Call:
-    return call("a100", "vllm-fa2", batch=batch, heads=2, kv_heads=2, seq_q=1, seq_k=16384, page_size=64)
+    return call(
+        "a100", "vllm-fa2", batch=batch, heads=2, kv_heads=2, seq_q=1, seq_k=16384, page_size=64
+    )
 
 
 class TestSharesOfHbm:
@@ -86,13 +90,21 @@ class TestSharesOfHbm:
         assert Rates(load_profile("a100"), measured=True).most_shares() == 1
         even = replace(made, profile=replace(made.profile, sm_dram_bytes_per_clock=None))
         shared, free = main_launch(even), main_launch(made)
-        assert shared.total_s > 1.2 * shared.seconds["hbm"]  # at the pace of a CTA alone in the last round
+        assert (
+            shared.total_s > 1.2 * shared.seconds["hbm"]
+        )  # at the pace of a CTA alone in the last round
         assert free.total_s < 1.1 * free.seconds["hbm"]
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
         lengths = (512,) * 19 + (32768,)
         made = call(
-            "a100", "vllm-fa2", seq_q=20, seq_k=sum(lengths), seq_lens=(1,) * 20, seq_lens_k=lengths, page_size=64
+            "a100",
+            "vllm-fa2",
+            seq_q=20,
+            seq_k=sum(lengths),
+            seq_lens=(1,) * 20,
+            seq_lens_k=lengths,
+            page_size=64,
         )
         launch = made.chain.launches[0]
         assert launch.work_tiles >= 108
@@ -108,21 +120,34 @@ class TestTilesOfServingKernels:
     def test_a_tile_waits_for_its_place_in_every_round(self) -> None:
         """1,056 tiles on 132 SMs: in each of 8 rounds 10 loads from the L2, one behind the other, and one more, since
         five groups of 31 sequences are searched in these rounds."""
-        made = call("h200", "sglang-fa3", seq_q=100, seq_k=100, batch=132, mask="causal", page_size=64)
+        made = call(
+            "h200", "sglang-fa3", seq_q=100, seq_k=100, batch=132, mask="causal", page_size=64
+        )
         launch = made.chain.launches[0]
-        assert (launch.work.serial_loads, launch.work_tiles, made.residencies[0].slots) == (11, 8 * 132, 132)
+        assert (launch.work.serial_loads, launch.work_tiles, made.residencies[0].slots) == (
+            11,
+            8 * 132,
+            132,
+        )
         waiting, free = main_launch(made, hbm=False), main_launch(made, hbm=False, serial_loads=0)
         rates = Rates(made.profile, measured=True)
         rates.clock_hz = waiting.clock_hz
-        assert waiting.total_s - free.total_s == pytest.approx(88 * rates.load_latency_s(from_dram=False), rel=0.1)
+        assert waiting.total_s - free.total_s == pytest.approx(
+            88 * rates.load_latency_s(from_dram=False), rel=0.1
+        )
 
     def test_warps_that_merge_hold_up_their_sm(self) -> None:
         """4 warps write 16 x 128 fp32 values each, and each reads those of all, at half a bank's rate: 2,560 cycles for
         each of an SM's 8 tiles, whether they run side by side or not."""
-        made = call("l40s", "flashinfer", heads=32, kv_heads=8, seq_q=1, seq_k=64, batch=142, page_size=16)
+        made = call(
+            "l40s", "flashinfer", heads=32, kv_heads=8, seq_q=1, seq_k=64, batch=142, page_size=16
+        )
         bytes_of_tile = made.chain.launches[0].work.tile_shared_bytes
         assert bytes_of_tile == 2 * 4 * 5 * 16 * 128 * 4 == 2560 * 128
-        merging, free = main_launch(made, hbm=False), main_launch(made, hbm=False, tile_shared_bytes=0)
+        merging, free = (
+            main_launch(made, hbm=False),
+            main_launch(made, hbm=False, tile_shared_bytes=0),
+        )
         assert merging.clock_hz is not None
         assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
 
@@ -131,14 +156,23 @@ class TestTilesOfServingKernels:
         made = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
         shared = call("h200", "fa2", heads=32)
         paged = main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=256))
-        from_hbm, from_l2, twice = main_launch(made), main_launch(made, hbm=False), main_launch(shared)
-        assert paged.total_s - from_hbm.total_s == pytest.approx(PAGED_START_S - STREAM_START_S, rel=0.1)
+        from_hbm, from_l2, twice = (
+            main_launch(made),
+            main_launch(made, hbm=False),
+            main_launch(shared),
+        )
+        assert paged.total_s - from_hbm.total_s == pytest.approx(
+            PAGED_START_S - STREAM_START_S, rel=0.1
+        )
         few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
         of_few = main_launch(few)
         monkeypatch.setattr(launch_terms, "STREAM_START_S", 0.0)
         assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
         assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
-        assert (from_l2.total_s, twice.total_s) == (main_launch(made, hbm=False).total_s, main_launch(shared).total_s)
+        assert (from_l2.total_s, twice.total_s) == (
+            main_launch(made, hbm=False).total_s,
+            main_launch(shared).total_s,
+        )
 
     def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
         made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
@@ -149,7 +183,16 @@ class TestTilesOfServingKernels:
         """64 rows in four warps, each of which has all 256 values of a key and its V: two operations a value."""
         for gpu, more in (("l40s", 2.0 * 256 * 4 / 64), ("b200", 0.0)):
             plain, narrow = (
-                call(gpu, "flashinfer", heads=8, kv_heads=8, seq_q=64, seq_k=64, page_size=16, cache_dtype=kind)
+                call(
+                    gpu,
+                    "flashinfer",
+                    heads=8,
+                    kv_heads=8,
+                    seq_q=64,
+                    seq_k=64,
+                    page_size=16,
+                    cache_dtype=kind,
+                )
                 for kind in (None, "fp8")
             )
             assert plain.kernel.tile.block_q == narrow.kernel.tile.block_q == 64
@@ -167,10 +210,17 @@ class TestSpillsAndMasks:
         assert each == pytest.approx(100 * made.profile.need("spill_access_cycles"), rel=0.01)
 
     def test_a_causal_mask_is_asked_at_the_diagonal_alone(self) -> None:
-        short, long = (call("h200", mask="causal", seq_q=n, seq_k=n).chain.launches[0] for n in (512, 4096))
-        window, free = (call("h200", **mask).chain.launches[0] for mask in ({"mask": "window", "window": 1000}, {}))
+        short, long = (
+            call("h200", mask="causal", seq_q=n, seq_k=n).chain.launches[0] for n in (512, 4096)
+        )
+        window, free = (
+            call("h200", **mask).chain.launches[0]
+            for mask in ({"mask": "window", "window": 1000}, {})
+        )
         alone = call("h200", mask="causal", seq_q=1).chain.launches[0]
-        assert short.work.mask == MaskOperations(edge_steps=2)  # 64 rows see the end of one block of 128
+        assert short.work.mask == MaskOperations(
+            edge_steps=2
+        )  # 64 rows see the end of one block of 128
         assert window.work.mask == MaskOperations(every_step=4)
         assert free.work.mask == alone.work.mask == MaskOperations()
         # tiles of 128 queries and 64 keys: two masked steps of 2, 4, 6 and 8
@@ -182,10 +232,18 @@ class TestCode:
     """Code of FlashAttention-2's forward (experiments/measurements/library_code.csv)."""
 
     def test_the_first_round_waits_for_all_that_a_tile_runs(self) -> None:
-        one, more = (call("h100", seq_q=128, seq_k=n, heads=256).chain.launches[0] for n in (64, 512))
+        one, more = (
+            call("h100", seq_q=128, seq_k=n, heads=256).chain.launches[0] for n in (64, 512)
+        )
         assert one.work.code == more.work.code == (295, 1564, 2674, 3368)
-        assert code_cycles(one, 1, 264) == pytest.approx(16 * (3368 - (2674 - 1564)) / 44)  # no step in its loop
-        assert code_cycles(more, 1, 264) == code_cycles(more, 1, 264, warm=True) == pytest.approx(16 * 3368 / 44)
+        assert code_cycles(one, 1, 264) == pytest.approx(
+            16 * (3368 - (2674 - 1564)) / 44
+        )  # no step in its loop
+        assert (
+            code_cycles(more, 1, 264)
+            == code_cycles(more, 1, 264, warm=True)
+            == pytest.approx(16 * 3368 / 44)
+        )
         assert code_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2, 1) == 0
 
     @pytest.mark.parametrize(("warm", "rate"), [(False, 2.8), (True, 18)])
@@ -195,9 +253,12 @@ class TestCode:
         behind = 16 * (8024 - 6909)  # the code after the loop, all of it beyond 70,000 bytes
         assert code_cycles(launch, 1, 264, warm) == pytest.approx(16 * 1929 / 44 + behind / rate)
 
-    def test_later_tiles_fetch_what_is_outside_of_the_loop_and_unequal_ones_their_masked_steps(self) -> None:
+    def test_later_tiles_fetch_what_is_outside_of_the_loop_and_unequal_ones_their_masked_steps(
+        self,
+    ) -> None:
         even, causal = (
-            call("h100", mask=mask, seq_q=512, seq_k=512, heads=64).chain.launches[0] for mask in ("none", "causal")
+            call("h100", mask=mask, seq_q=512, seq_k=512, heads=64).chain.launches[0]
+            for mask in ("none", "causal")
         )
         outside = 16 * (1564 + 3368 - 2674)
         first, later = 16 * 3368 / 44, outside / 71
@@ -209,7 +270,10 @@ class TestCode:
 
     def test_ctas_of_a_first_round_issue_one_behind_the_other(self) -> None:
         """What stands outside of the loop, 4 instructions a cycle: of CUTLASS's 4 and 8 warps."""
-        narrow, wide = (call("h100", "cutlass", heads=528, seq_q=64, head_dim=d).chain.launches[0] for d in (64, 128))
+        narrow, wide = (
+            call("h100", "cutlass", heads=528, seq_q=64, head_dim=d).chain.launches[0]
+            for d in (64, 128)
+        )
         assert (narrow.work.code, wide.work.code) == ((489, 2386, 2984), (490, 2422, 2952))
         assert code_cycles(narrow, 4, 528) == 3 * (489 + 2984 - 2386)
         assert code_cycles(wide, 2, 528) == 2 * (490 + 2952 - 2422)
@@ -227,7 +291,9 @@ class TestCode:
 
     def test_a_window_runs_one_build_for_lengths_of_every_kind(self) -> None:
         asked = {"mask": "window", "window": 200, "heads": 64}
-        codes = {call("h200", seq_q=n, seq_k=n, **asked).chain.launches[0].work.code for n in (500, 512)}
+        codes = {
+            call("h200", seq_q=n, seq_k=n, **asked).chain.launches[0].work.code for n in (500, 512)
+        }
         assert codes == {(903, 2453, 4124, 5814, 7237, 8048)}
 
     def test_the_time_is_that_of_each_tile(self) -> None:
@@ -240,18 +306,26 @@ class TestCode:
 class TestFirstLoads:
     """Heads with one block of queries each: every byte is used once."""
 
-    def test_ctas_wait_for_their_queries_before_they_compute(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ctas_wait_for_their_queries_before_they_compute(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """cuDNN's loading warps run ahead."""
         waits = {}
-        monkeypatch.setattr(Tile, "operand_bytes", (0.0, 0.0))  # those of every tile, at the L2's rate
+        monkeypatch.setattr(
+            Tile, "operand_bytes", (0.0, 0.0)
+        )  # those of every tile, at the L2's rate
         for kernel in ("fa2", "cudnn"):
             made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
             as_it_is = main_launch(made).total_s
             with monkeypatch.context() as without:
                 without.setattr(Running, "loaded", lambda self, in_steps: set())
                 waits[kernel] = as_it_is - main_launch(made).total_s
-        seconds = 1056 * 128 * 128 * 2 / load_profile("h200").need("dram_read_bandwidth_bytes_per_s")
-        assert 0.4 * seconds < waits["fa2"] < seconds  # less than all: what is left of HBM's time overlaps better
+        seconds = (
+            1056 * 128 * 128 * 2 / load_profile("h200").need("dram_read_bandwidth_bytes_per_s")
+        )
+        assert (
+            0.4 * seconds < waits["fa2"] < seconds
+        )  # less than all: what is left of HBM's time overlaps better
         assert waits["cudnn"] == 0
 
     def test_hbm_holds_up_what_computes(self) -> None:
@@ -266,12 +340,22 @@ class TestFirstLoads:
     def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
         """Warps that divide the keys, and warps that load where none take turns; not cuDNN's kernels for few keys."""
         starts = {}
-        for kernel, keys in (("fa2", 128), ("cutlass", 128), ("triton", 128), ("cudnn", 4096), ("cudnn", 128)):
+        for kernel, keys in (
+            ("fa2", 128),
+            ("cutlass", 128),
+            ("triton", 128),
+            ("cudnn", 4096),
+            ("cudnn", 128),
+        ):
             made = call("h100", kernel, heads=1, seq_q=1, seq_k=keys)
-            starts[kernel, keys] = main_launch(made).parts["start"] - made.profile.need("launch_latency_s")
+            starts[kernel, keys] = main_launch(made).parts["start"] - made.profile.need(
+                "launch_latency_s"
+            )
         for kernel in ("cudnn", "fa3"):
             made = call("h100", kernel, heads=1, seq_q=128)
-            starts[kernel, "prefill"] = main_launch(made).parts["start"] - made.profile.need("launch_latency_s")
+            starts[kernel, "prefill"] = main_launch(made).parts["start"] - made.profile.need(
+                "launch_latency_s"
+            )
         two = pytest.approx(2 * (687 + 80) / 1.98e9)
         assert starts == {("fa2", 128): 0, ("cutlass", 128): 0, ("triton", 128): 0, ("cudnn", 4096): two,
                           ("cudnn", 128): 0, ("cudnn", "prefill"): 0, ("fa3", "prefill"): two}  # fmt: skip
@@ -301,9 +385,13 @@ class TestKeysAmongWarps:
         assert (made.domain.block_q, made.work.loop.key_warps) == (16, 4)
         rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
         whole = replace(made, work=replace(made.work, loop=replace(made.work.loop, key_warps=1)))
-        divided, repeated = (step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (made, whole))
+        divided, repeated = (
+            step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (made, whole)
+        )
         assert repeated.tensor == 4 * divided.tensor == 4 * 16 * 128 * 512 / 1024
-        assert divided.smem * 128 == 128 * 512 + 4 * (26 * 128 + 16 * 256)  # K and V once; idle wavefronts, Q by each
+        assert divided.smem * 128 == 128 * 512 + 4 * (
+            26 * 128 + 16 * 256
+        )  # K and V once; idle wavefronts, Q by each
 
 
 class TestNarrowBuilds:
@@ -315,7 +403,9 @@ class TestNarrowBuilds:
         assert whole.work.fragments is not None
         assert (narrow.work.fragments.step, whole.work.fragments.step) == (2 * 8 * 7, 6)
         rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
-        costs = [step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (narrow, whole)]
+        costs = [
+            step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (narrow, whole)
+        ]
         assert costs[0].softmax - costs[1].softmax == 2 * (112 - 6) * 4 / 4
         assert costs[0].smem - costs[1].smem == 4 * (112 - 6)  # a wavefront of each warp
 
@@ -361,7 +451,8 @@ class TestListsOfBlocks:
         assert self.cost(seq_q=4095).exposed - self.cost().exposed == 64 * 20 / 4
 
     @pytest.mark.parametrize(
-        ("block_q", "edge_rows", "steps"), [(128, 0, 64), (128, 127, 31 * 2 + 64), (64, 65, 62 * 2 + 2 * 64)]
+        ("block_q", "edge_rows", "steps"),
+        [(128, 0, 64), (128, 127, 31 * 2 + 64), (64, 65, 62 * 2 + 2 * 64)],
     )
     def test_rows_of_a_last_block_that_is_not_whole_are_at_an_end_everywhere(
         self, block_q: int, edge_rows: int, steps: int
@@ -376,7 +467,10 @@ class TestListsOfBlocks:
 
     def test_which_rows_those_are(self) -> None:
         """Of 4,095 the last 127; a call without a mask has no ends."""
-        rows = [call("h100", "flex", seq_q=4095, mask=mask).chain.launches[-1] for mask in ("causal", "none")]
+        rows = [
+            call("h100", "flex", seq_q=4095, mask=mask).chain.launches[-1]
+            for mask in ("causal", "none")
+        ]
         assert [launch.work.mask.edge_rows for launch in rows] == [127, 0]
 
     def test_a_second_loop_begins_with_loads_of_its_own(self) -> None:
@@ -387,7 +481,9 @@ class TestListsOfBlocks:
         assert waits == [0, 3, 3, 0]
 
     def test_few_queries_have_a_loop_that_loads_nothing_ahead(self) -> None:
-        loops = [call("h100", "flex", seq_q=n, seq_k=4096).kernel.loop.loads_ahead for n in (64, 256)]
+        loops = [
+            call("h100", "flex", seq_q=n, seq_k=4096).kernel.loop.loads_ahead for n in (64, 256)
+        ]
         assert loops == [False, None]
 
 
@@ -435,7 +531,10 @@ class TestBackwardTiles:
 
     def test_columns_beside_the_heads_are_waited_for(self) -> None:
         """Boxes are as wide as the build: 80 columns take as long as 128."""
-        whole, narrow = (self.running(call("h100", "cudnn", heads=1, seq_q=128, head_dim=d), "main") for d in (128, 80))
+        whole, narrow = (
+            self.running(call("h100", "cudnn", heads=1, seq_q=128, head_dim=d), "main")
+            for d in (128, 80)
+        )
         assert first_cycles(narrow) == pytest.approx(first_cycles(whole))
 
     def test_a_first_tile_takes_its_loads_and_its_start(self) -> None:
@@ -460,7 +559,15 @@ class TestBackwardTiles:
         rates = Rates(made.profile, measured=True)
         resident = made.residencies[n]
         return Running(
-            made.problem, made.kernel, made.chain, launch, resident, made.counted, rates, Conditions(), first=False
+            made.problem,
+            made.kernel,
+            made.chain,
+            launch,
+            resident,
+            made.counted,
+            rates,
+            Conditions(),
+            first=False,
         )
 
 
@@ -493,7 +600,9 @@ class TestStreamedQueries:
         rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
         costs = [step_cost(call("h100", "cutlass", seq_k=n).chain.launches[0], UNITS[MatrixUnit.MMA_SYNC], rates, 0.0,
                            2, 90) for n in (128, 35)]  # fmt: skip
-        assert costs[1].tensor / costs[0].tensor == costs[1].smem / costs[0].smem == (1 + 2 / 4) / 2  # turns of four
+        assert (
+            costs[1].tensor / costs[0].tensor == costs[1].smem / costs[0].smem == (1 + 2 / 4) / 2
+        )  # turns of four
 
     def test_values_take_a_product_for_each_tile_of_columns(self) -> None:
         """136 columns of Q and K are 5 turns of 32; those of V are two tiles of 128, whose products walk all keys."""
@@ -514,7 +623,9 @@ class TestStreamedQueries:
 
     def test_nothing_is_computed_beside_the_bytes_of_first_steps(self) -> None:
         """A round of CTAs with a step each takes the time of its bytes and of its work; a longer loop hides them."""
-        one, many = (main_launch(call("h100", "cutlass", batch=16, seq_q=128, seq_k=n)) for n in (128, 8192))
+        one, many = (
+            main_launch(call("h100", "cutlass", batch=16, seq_q=128, seq_k=n)) for n in (128, 8192)
+        )
         steps = [n * time.pace.step_s[-1] for n, time in ((1, one), (64, many))]
         assert one.total_s > one.parts["start"] + one.seconds["hbm"] + steps[0]
         assert many.total_s < many.parts["start"] + many.seconds["hbm"] + steps[1]
@@ -537,7 +648,9 @@ class TestGradients:
         assert self.main(dtype="bf16").work.loop.serial_loads == 0
 
     def test_warps_that_meet_at_every_turn_hide_half_of_the_shorter(self) -> None:
-        cost = StepCost(1000, 0, 800, 0, 0, 4, Overlap.QUEUE, warps_meet=True, fragments=800, meeting=400)
+        cost = StepCost(
+            1000, 0, 800, 0, 0, 4, Overlap.QUEUE, warps_meet=True, fragments=800, meeting=400
+        )
         assert step_cycles(cost, 1) == 1400
 
 
@@ -552,9 +665,13 @@ class TestPasses:
     def test_a_short_one_takes_its_threads_chain(self) -> None:
         start, load = 2.1e-6 + 2 * 762 / 1.98e9, 762 / 1.98e9
         problem = {"heads": 1, "seq_q": 64, "seq_k": 64}
-        convert = self.seconds("bwd.convert", **problem)  # 32 values a thread, four at a time, found in the L2
+        convert = self.seconds(
+            "bwd.convert", **problem
+        )  # 32 values a thread, four at a time, found in the L2
         assert start < convert < start + 8 * load
-        assert self.seconds("bwd.copy0", **problem | {"heads": 2}) == pytest.approx(start + 4 * load, rel=0.02)
+        assert self.seconds("bwd.copy0", **problem | {"heads": 2}) == pytest.approx(
+            start + 4 * load, rel=0.02
+        )
 
     def test_a_fill_waits_for_no_load(self) -> None:
         made = call("h100", "flex", heads=1, seq_q=128)  # zeros two lists of its blocks first
@@ -563,8 +680,13 @@ class TestPasses:
 
     def test_each_round_waits_anew(self) -> None:
         """512 sums a CTA and nine CTAs an SM: 1,188 are a round."""
-        one, two = (self.seconds("bwd.sum_dK", heads=4, kv_heads=2, seq_q=1, seq_k=n) for n in (1188 * 2, 1189 * 2))
-        assert two - one == pytest.approx(8 * 762 / 1.98e9, rel=0.5)  # less what the bytes of a round take meanwhile
+        one, two = (
+            self.seconds("bwd.sum_dK", heads=4, kv_heads=2, seq_q=1, seq_k=n)
+            for n in (1188 * 2, 1189 * 2)
+        )
+        assert two - one == pytest.approx(
+            8 * 762 / 1.98e9, rel=0.5
+        )  # less what the bytes of a round take meanwhile
 
 
 class TestLocks:
@@ -578,22 +700,38 @@ class TestLocks:
 
     def test_how_long_a_lock_is_held(self) -> None:
         # loads in turn; a product of 128 x 128 x 128 in 3.8 + 128 / 32 k-steps; 128 x 128 sums read and stored
-        held = LOCKED_LOADS * 100 + 7.8 * 20 + 1.5 * 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
+        held = (
+            LOCKED_LOADS * 100 + 7.8 * 20 + 1.5 * 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
+        )
         assert lock_cycles(self.main(seq_q=128, seq_k=8192), self.rates) == pytest.approx(held)
-        assert lock_cycles(self.main(seq_q=8192, seq_k=128), self.rates) == 0  # a block of keys, nobody to share with
+        assert (
+            lock_cycles(self.main(seq_q=8192, seq_k=128), self.rates) == 0
+        )  # a block of keys, nobody to share with
 
     @pytest.mark.parametrize(
         ("queries", "heads", "slots", "cycles"),
         [
-            (128, 1, 132, 6 + 64 * 4),  # 64 CTAs of a head start together, and each holds its only lock for 4 cycles
+            (
+                128,
+                1,
+                132,
+                6 + 64 * 4,
+            ),  # 64 CTAs of a head start together, and each holds its only lock for 4 cycles
             (128, 2, 132, 6 + 64 * 4),  # another head has other locks
-            (128, 2, 64, 6 + 4 + 6 + 64 * 4),  # the second head begins where the first one's first CTA ends
+            (
+                128,
+                2,
+                64,
+                6 + 4 + 6 + 64 * 4,
+            ),  # the second head begins where the first one's first CTA ends
             (128, 1, 2, 10 * 32),  # two at once never wait
             (1024, 1, 132, 6 + 64 * 4),  # eight locks, eight times: all end together
             (1024, 2, 64, 2 * 64 * 4),  # so that the second head waits for the first to end
         ],
     )
-    def test_ctas_of_a_head_take_locks_in_turn(self, queries: int, heads: int, slots: int, cycles: float) -> None:
+    def test_ctas_of_a_head_take_locks_in_turn(
+        self, queries: int, heads: int, slots: int, cycles: float
+    ) -> None:
         launch = self.main(heads=heads, seq_q=queries, seq_k=8192)
         rounds = max(1.0, 64 * heads / slots)
         alone = Makespan(10.0 * rounds * queries / 128, [1.0], rounds)
@@ -662,11 +800,18 @@ class TestSharesOfTheL2:
     def test_what_an_sm_alone_loads_and_stores(self) -> None:
         """A store takes 2.38 times as long as a load where all store, 1.375 times where one does."""
         assert _alone_share(self.running(), self.rates) == pytest.approx(0.5)
-        assert _alone_share(self.running(stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
+        assert _alone_share(self.running(stored=100), self.rates) == pytest.approx(
+            100 / 32 * 22 / 238
+        )
 
     @pytest.mark.parametrize(
         ("heads", "mask", "least", "most"),
-        [(132, "none", 1, 1), (132, "causal", 0.94, 0.99), (7, "none", 0.91, 0.93), (7, "causal", 0.84, 0.87)],
+        [
+            (132, "none", 1, 1),
+            (132, "causal", 0.94, 0.99),
+            (7, "none", 0.91, 0.93),
+            (7, "causal", 0.84, 0.87),
+        ],
     )
     def test_sms_that_end_apart_leave_the_others_more(
         self, heads: int, mask: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
@@ -683,7 +828,9 @@ class TestSharesOfTheL2:
 
     def running(self, stored: int = 0) -> Any:
         return SimpleNamespace(
-            stored=lambda: stored, fetched=lambda: 100 - stored, l2_loads=lambda: 100 + stored * 1.38
+            stored=lambda: stored,
+            fetched=lambda: 100 - stored,
+            l2_loads=lambda: 100 + stored * 1.38,
         )
 
 
@@ -694,7 +841,9 @@ class TestAdds:
         assert launch.work.add_requests_per_row == 4  # 128 sums of 4 bytes
         with_adds, without = main_launch(made), main_launch(made, add_requests_per_row=0)
         cycles = (with_adds.pace.step_s[0] - without.pace.step_s[0]) * (with_adds.clock_hz or 0.0)
-        assert cycles == pytest.approx(launch.domain.block_q * 4 * made.profile.need("add_packet_cycles"), rel=0.02)
+        assert cycles == pytest.approx(
+            launch.domain.block_q * 4 * made.profile.need("add_packet_cycles"), rel=0.02
+        )
 
     def test_a_warp_of_its_own_holds_nobody_up(self) -> None:
         launches = call("h100", "fa3", passes="bwd").chain.launches
@@ -721,7 +870,9 @@ class TestClockOfLightLoads:
         profile = load_profile("l40s")
         decode = main_launch(call("l40s", seq_q=1, seq_k=65536, batch=16))
         made = call("l40s", heads=32, seq_q=8192)
-        boost, sustained = (made.time(made.counted, Conditions(clocks=clocks)) for clocks in ("boost", "sustained"))
+        boost, sustained = (
+            made.time(made.counted, Conditions(clocks=clocks)) for clocks in ("boost", "sustained")
+        )
         assert decode.clock_hz == profile.boost_clock_hz
         clocks = [one.launches[0].clock_hz or 0.0 for one in (sustained, boost)]
         assert clocks[0] < 0.95 * clocks[1] < 0.95 * profile.need("boost_clock_hz")
@@ -771,5 +922,7 @@ class TestTurns:
         the next, less the issue of as many that pass during the loads."""
         made = call("h200-sxm", "minimal-cu", seq_q=512, head_dim=64, dtype="fp32")
         loop = Loop(loads_ahead=False)
-        waits = main_launch(made, hbm=False).total_s - main_launch(made, hbm=False, loop=loop).total_s
+        waits = (
+            main_launch(made, hbm=False).total_s - main_launch(made, hbm=False, loop=loop).total_s
+        )
         assert waits * 1.98e9 == pytest.approx(256 * (64 * self.LOAD + 32 * 64 * 3 - 32 * 64))

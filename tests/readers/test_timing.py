@@ -31,22 +31,40 @@ from iosim.kernel.unit import UNITS, MatrixUnit, Overlap, UnitModel
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
-from iosim.readers.timing.makespan import TICKS, Makespan, _end_of_ctas, _tail, makespan, steps_per_tile
+from iosim.readers.timing.makespan import (
+    TICKS,
+    Makespan,
+    _end_of_ctas,
+    _tail,
+    makespan,
+    steps_per_tile,
+)
 from iosim.readers.timing.rates import Rates, SmRates, Waits
 from iosim.readers.timing.running import unit_model
 from iosim.readers.timing.step_terms import row_padding
 from iosim.readers.timing.step_time import StepCost, step_cycles
 from iosim.readers.timing.tile_terms import turn_start_cycles
 
-WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7, product_step=400.0, spill_access=18.0)
+WAITS = Waits(
+    load=460.0,
+    sync=350.0,
+    single_buffer=150.0,
+    add_packet=2.7,
+    product_step=400.0,
+    spill_access=18.0,
+)
 RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
 
 
 def problem(**values: object) -> AttentionProblem:
-    return AttentionProblem(**({"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"} | values))  # type: ignore[arg-type]
+    return AttentionProblem(
+        **({"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"} | values)
+    )  # type: ignore[arg-type]
 
 
-def timed(asked: AttentionProblem, kernel: Kernel | str, gpu: str, measured: bool = True) -> ChainTime:
+def timed(
+    asked: AttentionProblem, kernel: Kernel | str, gpu: str, measured: bool = True
+) -> ChainTime:
     profile = load_profile(gpu)
     chosen = resolve(kernel, asked, profile) if isinstance(kernel, str) else kernel
     call = Call.of(asked, chosen, profile)
@@ -62,13 +80,23 @@ def launch(tile: Tile, **values: object) -> Launch:
 
 
 class TestStep:
-    rates = SmRates(WAITS, 1e9, tensor_flops=1024.0, fp32_lanes=128.0, exps=16.0, shared_bytes=128.0, l2_bytes=64.0)
+    rates = SmRates(
+        WAITS,
+        1e9,
+        tensor_flops=1024.0,
+        fp32_lanes=128.0,
+        exps=16.0,
+        shared_bytes=128.0,
+        l2_bytes=64.0,
+    )
 
     def cost(self, tile: Tile, unit: MatrixUnit = MatrixUnit.MMA_SYNC, cc: int = 90) -> StepCost:
         return step_cost(launch(tile), UNITS[unit], self.rates, 32768.0, 2, cc)
 
     def test_tensor_cycles_are_flops_over_rate(self) -> None:
-        assert self.cost(Tile(128, 64, 4)).tensor == 128 * 64 * 4 * 128 / 1024  # two products of 2 x 128 a score
+        assert (
+            self.cost(Tile(128, 64, 4)).tensor == 128 * 64 * 4 * 128 / 1024
+        )  # two products of 2 x 128 a score
 
     def test_l2_cycles_are_bytes_over_rate(self) -> None:
         assert self.cost(Tile(128, 64, 4)).l2 == 32768 / 64
@@ -99,8 +127,12 @@ class TestStep:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
-    @pytest.mark.parametrize(("unit", "share"), [(MatrixUnit.SPECIALISED, 0.5), (MatrixUnit.WGMMA, 0)])
-    def test_warpgroups_that_take_turns_begin_a_tile_together(self, unit: MatrixUnit, share: float) -> None:
+    @pytest.mark.parametrize(
+        ("unit", "share"), [(MatrixUnit.SPECIALISED, 0.5), (MatrixUnit.WGMMA, 0)]
+    )
+    def test_warpgroups_that_take_turns_begin_a_tile_together(
+        self, unit: MatrixUnit, share: float
+    ) -> None:
         """Half of a step's products show once more per tile."""
         tile = SimpleNamespace(running=SimpleNamespace(unit=UNITS[unit]), shown_share=1.0)
         assert turn_start_cycles(tile, 100.0) == share * 100.0
@@ -111,13 +143,18 @@ class TestStep:
 
     def test_warpgroups_in_turn_overlap_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/1.7) times one, of both in turn the sum."""
-        cost = StepCost(100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, specialised=True)
+        cost = StepCost(
+            100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, specialised=True
+        )
         assert step_cycles(cost, 1) == pytest.approx(2 ** (1 / 1.7) * 100)
         assert step_cycles(replace(cost, specialised=False), 2) == 400
 
     def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""
-        even, slow = (StepCost(50, 50, 1, l2, exposed=0, streams=1, overlap=Overlap.QUEUE) for l2 in (100, 8000))
+        even, slow = (
+            StepCost(50, 50, 1, l2, exposed=0, streams=1, overlap=Overlap.QUEUE)
+            for l2 in (100, 8000)
+        )
         assert step_cycles(even, 1) == pytest.approx(100 * 2 ** (1 / 3.2))
         assert step_cycles(replace(even, hides_l2=True), 1) == 100
         assert step_cycles(slow, 2) == pytest.approx(16000)
@@ -127,7 +164,11 @@ class TestStep:
         ("tile", "unit", "hidden"),
         [
             (Tile(64, 64, 4, 2), MatrixUnit.MMA_SYNC, False),
-            (Tile(64, 64, 4, 3), MatrixUnit.MMA_SYNC, True),  # the keys of a step are asked for two steps before
+            (
+                Tile(64, 64, 4, 3),
+                MatrixUnit.MMA_SYNC,
+                True,
+            ),  # the keys of a step are asked for two steps before
             (Tile(128, 128, 12), MatrixUnit.SPECIALISED, True),
             (Tile(128, 128, 12), MatrixUnit.PINGPONG, False),
         ],
@@ -144,13 +185,17 @@ class TestStep:
     def test_more_ctas_take_longer_but_not_longer_each(
         self, parts: list[float], streams: float, n: int, share: float
     ) -> None:
-        cost = StepCost(*parts[:4], exposed=parts[4], streams=streams, overlap=Overlap.QUEUE, fragments=parts[2])
+        cost = StepCost(
+            *parts[:4], exposed=parts[4], streams=streams, overlap=Overlap.QUEUE, fragments=parts[2]
+        )
         cost = replace(cost, further=parts[1] * share)
         one, more = step_cycles(cost, n), step_cycles(cost, n + 1)
         assert one <= more * (1 + 1e-9)
         assert more / (n + 1) <= one / n * (1 + 1e-9)
         assert one >= max(cost.least(n), n * parts[3]) * (1 - 1e-9)
-        assert share * n * cost.busiest * (1 - 1e-9) <= cost.least(n) <= n * cost.busiest * (1 + 1e-9)
+        assert (
+            share * n * cost.busiest * (1 - 1e-9) <= cost.least(n) <= n * cost.busiest * (1 + 1e-9)
+        )
 
     @pytest.mark.parametrize(
         ("block_q", "warps", "unit", "padding"),
@@ -179,7 +224,11 @@ class TestMatrixUnit:
         assert all(model.source for model in UNITS.values())
 
     def test_libraries_on_hopper(self) -> None:
-        h100, asked, both = load_profile("h100"), problem(), problem(passes="fwd+bwd", seq_q=1, heads=2)
+        h100, asked, both = (
+            load_profile("h100"),
+            problem(),
+            problem(passes="fwd+bwd", seq_q=1, heads=2),
+        )
         found = {name: self.of(resolve(name, asked, h100)) for name in ("fa2", "fa3", "cudnn")}
         assert found == {"fa2": [UNITS[MatrixUnit.MMA_SYNC]], "fa3": [UNITS[MatrixUnit.PINGPONG]],
                          "cudnn": [UNITS[MatrixUnit.SPECIALISED]]}  # fmt: skip
@@ -202,15 +251,32 @@ class TestRaggedBlocks:
     @pytest.mark.parametrize(
         ("gpu", "kernel", "heads", "tokens", "head_dim"),
         [
-            ("h200", "flex", 4, 64, 256),  # 66 splits a head of one key block: most have no step, but store
-            ("h200", "fa2", 16, 384, 128),  # a fourth block of one row: the first tiles are whole ones
+            (
+                "h200",
+                "flex",
+                4,
+                64,
+                256,
+            ),  # 66 splits a head of one key block: most have no step, but store
+            (
+                "h200",
+                "fa2",
+                16,
+                384,
+                128,
+            ),  # a fourth block of one row: the first tiles are whole ones
             ("a30", "fa2", 16, 384, 96),
         ],
     )
-    def test_one_more_token_takes_no_less(self, gpu: str, kernel: str, heads: int, tokens: int, head_dim: int) -> None:
+    def test_one_more_token_takes_no_less(
+        self, gpu: str, kernel: str, heads: int, tokens: int, head_dim: int
+    ) -> None:
         times = []
         for n in (tokens, tokens + 1):
-            asked, profile = AttentionProblem(heads=heads, seq_q=n, head_dim=head_dim, dtype="bf16"), load_profile(gpu)
+            asked, profile = (
+                AttentionProblem(heads=heads, seq_q=n, head_dim=head_dim, dtype="bf16"),
+                load_profile(gpu),
+            )
             made = Call.of(asked, resolve(kernel, asked, profile), profile)
             times.append(max(launch.total_s for launch in made.time(made.counted).launches))
         assert times[1] / times[0] >= 1
@@ -251,7 +317,9 @@ class TestMakespan:
     def test_ctas_without_rows_take_their_place(self) -> None:
         """Packed sequences of 128 and 384 rows: CTAs of 2, 0 and 0 steps, and of 6, 6 and 6. On four SMs the fifth CTA
         shares the first one's: two steps of both at two cycles, then four alone. A queue hands out tiles alone."""
-        one = plan(problem(heads=1, seq_q=512, seq_lens=(128, 384)), flash(Tile(128, 64, 4))).launches[0]
+        one = plan(
+            problem(heads=1, seq_q=512, seq_lens=(128, 384)), flash(Tile(128, 64, 4))
+        ).launches[0]
         queued = replace(one, schedule=replace(one.schedule, scheduler=Scheduler.DYNAMIC))
         assert steps_per_tile(one.domain, Outer.QUERY).tolist() == [2, 6, 6, 6]
         assert makespan(one, 4, 2, float, 0.0).cycles == 2 * 2 + 4
@@ -270,13 +338,20 @@ class TestMakespan:
         pace = [100, 143, 186]
         errors = []
         for row in rows("h100_absent.csv"):
-            blocks, heads, per_sm = ([*map(int, row[name].split())] for name in ("blocks", "heads", "ctas_per_sm"))
+            blocks, heads, per_sm = (
+                [*map(int, row[name].split())] for name in ("blocks", "heads", "ctas_per_sm")
+            )
             with_rows = [n for _ in range(heads[0]) for n in blocks for _ in range(n)]
             on: dict[str, list[int]] = {}
             for sm, steps in zip(row["sm_of_each"].split(), with_rows, strict=True):
                 on.setdefault(sm, []).append(steps)
             counted = max(_end_of_ctas(works, 1, pace[: per_sm[0]])[0] for works in on.values())
-            grid = [n if block < n else 0 for _ in range(heads[0]) for n in blocks for block in range(max(blocks))]
+            grid = [
+                n if block < n else 0
+                for _ in range(heads[0])
+                for n in blocks
+                for block in range(max(blocks))
+            ]
             errors.append(_end_of_ctas(grid, 132, pace[: per_sm[0]])[0] / counted - 1)
         assert np.mean(np.abs(errors)) < 0.05
         assert np.mean(np.abs(errors) > 0.1) < 0.2
@@ -291,9 +366,13 @@ class TestMakespan:
 
     def test_splits_share_the_key_blocks_of_a_query_block(self) -> None:
         # 10 key blocks in 4 splits: 3, 3, 3 and 1; causal, the first of 2 query blocks sees 5 of them
-        one = plan(problem(heads=1, seq_q=64, seq_k=640), flash(Tile(64, 64, 4), splits=4)).launches[0]
+        one = plan(
+            problem(heads=1, seq_q=64, seq_k=640), flash(Tile(64, 64, 4), splits=4)
+        ).launches[0]
         assert steps_per_tile(one.domain, Outer.SPLIT).tolist() == [3, 3, 3, 1]
-        two = plan(problem(heads=1, seq_q=640, seq_k=640, mask="causal"), flash(Tile(320, 64, 4), splits=4)).launches[0]
+        two = plan(
+            problem(heads=1, seq_q=640, seq_k=640, mask="causal"), flash(Tile(320, 64, 4), splits=4)
+        ).launches[0]
         assert steps_per_tile(two.domain, Outer.SPLIT).tolist() == [3, 2, 0, 0, 3, 3, 3, 1]
 
     def test_heavy_tiles_last_leave_a_tail(self) -> None:
@@ -317,7 +396,9 @@ class TestMakespan:
         self, heads: int, seq: int, order: Order, start: Start, section: int, sms: int, most: int
     ) -> None:
         schedule = Schedule(order=order, start=start, section_heads=section)
-        one = replace(launch(Tile(64, 64, 4), heads=heads, seq_q=seq, mask="causal"), schedule=schedule)
+        one = replace(
+            launch(Tile(64, 64, 4), heads=heads, seq_q=seq, mask="causal"), schedule=schedule
+        )
         work = steps_per_tile(one.domain, Outer.QUERY)
         ordered = list(work[::-1] if start is Start.HEAVY_FIRST else work)
         if start is Start.FOLD:
@@ -336,7 +417,9 @@ class TestMakespan:
                 heapq.heapreplace(free, free[0] + steps)
             assert self.of(one, sms, 1).cycles == pytest.approx(max(free))
 
-    def scheduled(self, scheduler: Scheduler, tile_cycles: float = 0.0, blocks: int = 6, **fields: Any) -> float:
+    def scheduled(
+        self, scheduler: Scheduler, tile_cycles: float = 0.0, blocks: int = 6, **fields: Any
+    ) -> float:
         """Cycles of 2 heads of causal blocks, of 1, 2, 3, ... steps, on two SMs."""
         one = replace(launch(Tile(64, 64, 4), heads=2, seq_q=64 * blocks, mask="causal"),
                       schedule=Schedule(scheduler=scheduler, **fields))  # fmt: skip
@@ -354,7 +437,9 @@ class TestMakespan:
         """1 2 3 4 1 2 3 4 steps. CTA 0 begins with 1 and has claimed 3, CTA 1 with 2 and 4. At 1 CTA 0 begins its 3
         and claims 1, at 2 CTA 1 its 4 and claims 2: CTA 0 has 1 3 1 3 4, 12 steps. Claimed as tiles end, it has
         1 3 1 2 4. What its fifth tile takes besides, 0.6 on average, comes on top."""
-        assert self.scheduled(Scheduler.DYNAMIC, blocks=4, claims_ahead=True) == pytest.approx(12.6, abs=1 / TICKS)
+        assert self.scheduled(Scheduler.DYNAMIC, blocks=4, claims_ahead=True) == pytest.approx(
+            12.6, abs=1 / TICKS
+        )
         assert self.scheduled(Scheduler.DYNAMIC, blocks=4) == 11
         assert self.scheduled(Scheduler.STATIC, blocks=4, claims_ahead=True) == 11  # nobody claims
 
@@ -365,11 +450,14 @@ class TestMakespan:
         apart = kernel.with_(schedule=replace(kernel.schedule, overlaps_tiles=False))
         alone = kernel.with_(schedule=replace(kernel.schedule, scheduler=Scheduler.STATIC))
         together_s, apart_s, alone_s = (
-            call.time(call.counted).total_s for call in (Call.of(problem, k, gpu) for k in (kernel, apart, alone))
+            call.time(call.counted).total_s
+            for call in (Call.of(problem, k, gpu) for k in (kernel, apart, alone))
         )
         # 8 rounds of tiles; recorded: 0.435 ms with a CTA a tile, 0.398 with the queue
         assert 1.01 < apart_s / together_s < 435.1 / 397.7
-        assert apart_s < alone_s < 1.03 * apart_s  # a CTA that stays has fetched its next tile's first operands
+        assert (
+            apart_s < alone_s < 1.03 * apart_s
+        )  # a CTA that stays has fetched its next tile's first operands
 
 
 class TestChainTime:
@@ -381,7 +469,10 @@ class TestChainTime:
         assert found.bound_by == "tensor"
 
     def test_decoding_is_bound_by_hbm(self) -> None:
-        assert timed(problem(batch=64, kv_heads=8, seq_q=1, seq_k=4096), "cudnn", "h200").bound_by == "hbm"
+        assert (
+            timed(problem(batch=64, kv_heads=8, seq_q=1, seq_k=4096), "cudnn", "h200").bound_by
+            == "hbm"
+        )
 
     def test_a_tiny_launch_is_latency(self) -> None:
         found = timed(problem(heads=1, seq_q=16), "fa2", "h200")
@@ -391,11 +482,17 @@ class TestChainTime:
 
     def test_specification_is_at_least_as_fast_for_long_sequences(self) -> None:
         asked = problem(seq_q=16384)
-        assert timed(asked, "fa2", "a100", measured=False).total_s < timed(asked, "fa2", "a100").total_s
+        assert (
+            timed(asked, "fa2", "a100", measured=False).total_s
+            < timed(asked, "fa2", "a100").total_s
+        )
 
     def test_mma_sync_stays_below_its_share_on_hopper(self) -> None:
         flops = problem(seq_q=16384).matmul_flops()
-        rate = flops / timed(problem(seq_q=16384), flash(Tile(128, 64, 4, 2), registers=255), "h200").total_s
+        rate = (
+            flops
+            / timed(problem(seq_q=16384), flash(Tile(128, 64, 4, 2), registers=255), "h200").total_s
+        )
         assert 0.35 * 989e12 < rate < 0.66 * 989e12
 
     def test_what_is_unknown_is_said_and_left_out(self) -> None:
@@ -406,7 +503,12 @@ class TestChainTime:
         call = Call.of(asked, kernel, bare)
         found = call.time(call.counted)
         seconds = found.launches[0].seconds
-        assert {unit for unit, needed in seconds.items() if needed} == {"tensor", "exp", "l2", "latency"}
+        assert {unit for unit, needed in seconds.items() if needed} == {
+            "tensor",
+            "exp",
+            "l2",
+            "latency",
+        }
         assert seconds["hbm"] == 0  # and of exp, the fp32 work is left
         assert any("dram_bandwidth_bytes_per_s" in m for m in found.missing)
         assert any("exp_per_clock_per_sm" in m for m in found.missing)
@@ -414,7 +516,8 @@ class TestChainTime:
     def test_a_persistent_grid_of_one_cta_an_sm_has_no_neighbour(self) -> None:
         settings = {"schedule": Schedule(scheduler=Scheduler.PERSISTENT), "registers": 128}
         one, two = (
-            timed(problem(), flash(Tile(128, 64, 4), persistent_ctas=n, **settings), "h200") for n in (132, 264)
+            timed(problem(), flash(Tile(128, 64, 4), persistent_ctas=n, **settings), "h200")
+            for n in (132, 264)
         )
         assert one.total_s > 1.15 * two.total_s
 
@@ -427,7 +530,10 @@ class TestChainTime:
     def test_tcgen05_takes_what_its_busiest_unit_needs(self) -> None:
         """256 x 128 scores at head_dim 128, by Zadouri et al.: 2 x 1,024 cycles of products, 2 x 768 of shared memory,
         2,048 of exponentials at 16 a cycle."""
-        asked, b200 = problem(seq_q=8192, head_dim=128, mask="causal"), load_profile("b200")  # without pairs of CTAs
+        asked, b200 = (
+            problem(seq_q=8192, head_dim=128, mask="causal"),
+            load_profile("b200"),
+        )  # without pairs of CTAs
         call = Call.of(asked, resolve("fa4", asked, b200), b200)
         rates = Rates(b200, measured=False).of_sm("bf16", UNITS[MatrixUnit.TCGEN05])
         assert rates is not None
@@ -436,7 +542,9 @@ class TestChainTime:
             2048, rel=0.06
         )  # the sheet's 2,250 TFLOP/s are 7,737 a cycle and SM at boost
         assert cost.smem == pytest.approx(2 * 768)
-        assert cost.softmax == pytest.approx(2048 * 7 / 8)  # an eighth of the exponentials in polynomials
+        assert cost.softmax == pytest.approx(
+            2048 * 7 / 8
+        )  # an eighth of the exponentials in polynomials
         assert cost.chain > cost.softmax
         assert step_cycles(cost, 1) == max(cost.busiest, (cost.tensor + cost.chain) / 2)
 
@@ -463,14 +571,20 @@ class TestChainTime:
 def recorded(implementation: str) -> list[dict[str, str]]:
     path = measurements("h200_library_kernels.csv")
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if r["implementation"] == implementation and r["dtype"] == "bfloat16"]
+        rows = [
+            r
+            for r in csv.DictReader(file)
+            if r["implementation"] == implementation and r["dtype"] == "bfloat16"
+        ]
     return [r for r in rows if float(r["seconds"]) > 30e-6 and r["seq_q"] != "1"]
 
 
 @pytest.mark.parametrize(("implementation", "mean", "worst"), [
     ("cudnn", 0.06, 0.16), ("pytorch_mem_efficient", 0.06, 0.25), ("pytorch_flash", 0.13, 0.40),
 ])  # fmt: skip
-def test_measured_launches_of_the_held_out_half(implementation: str, mean: float, worst: float) -> None:
+def test_measured_launches_of_the_held_out_half(
+    implementation: str, mean: float, worst: float
+) -> None:
     """Even-numbered calls longer than 30 us; constants were fitted on odd-numbered ones."""
     errors = []
     for r in recorded(implementation):

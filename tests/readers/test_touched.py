@@ -7,7 +7,18 @@ from itertools import chain as chain_of
 import numpy as np
 import pytest
 
-from iosim.kernel.launch import SPILL, Chain, Domain, Launch, Mode, Outer, Overhead, Role, Tensor, tensors
+from iosim.kernel.launch import (
+    SPILL,
+    Chain,
+    Domain,
+    Launch,
+    Mode,
+    Outer,
+    Overhead,
+    Role,
+    Tensor,
+    tensors,
+)
 from iosim.kernel.touched import Touched
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
@@ -27,8 +38,12 @@ def chain(overheads: tuple[Overhead, ...] = ()) -> Chain:
     moved = (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512))
     sizes = {"x": int32(*[1024] * TILES), "y": int32(*[512] * CTAS)}
     touched = Touched(sizes, first, count, int32(*chain_of.from_iterable(moves)), moved)
-    launch = Launch("code", Domain(1, 1, CTAS, 1, 1, 1), Outer.QUERY, (), overheads=overheads, touched=touched)
-    held = tensors([Tensor("x", 1, 1, TILES, 256, 4, Role.INPUT), Tensor("y", 1, 1, CTAS, 128, 4, Role.OUTPUT)])
+    launch = Launch(
+        "code", Domain(1, 1, CTAS, 1, 1, 1), Outer.QUERY, (), overheads=overheads, touched=touched
+    )
+    held = tensors(
+        [Tensor("x", 1, 1, TILES, 256, 4, Role.INPUT), Tensor("y", 1, 1, CTAS, 128, 4, Role.OUTPUT)]
+    )
     return Chain(held, (launch,))
 
 
@@ -41,7 +56,9 @@ def moves_of(found: Chain, cta: int) -> list[tuple[int, int]]:
     done = []
     for index in steps:
         made = [
-            t for t in launch.loop if t.skips is not None and t.block is not None and t.skips[index] != t.block[cta]
+            t
+            for t in launch.loop
+            if t.skips is not None and t.block is not None and t.skips[index] != t.block[cta]
         ]
         assert len(made) == 1  # each step is of one mode
         done.append((made[0].mode, int(made[0].base[cta] + index % made[0].turn)))
@@ -57,7 +74,11 @@ def test_a_cta_makes_its_moves_in_their_order() -> None:
 def test_what_it_moves_is_what_its_code_was_counted_to() -> None:
     spilled = (Overhead(SPILL, Mode.STORE, per_tile=100),)
     moved = {(row.tensor, row.direction): row.bytes for row in closed_form(chain(spilled))}
-    assert moved == {("x", "read"): 6 * 4 * 1024, ("y", "write"): 6 * 512, (SPILL, "write"): 6 * 100}
+    assert moved == {
+        ("x", "read"): 6 * 4 * 1024,
+        ("y", "write"): 6 * 512,
+        (SPILL, "write"): 6 * 100,
+    }
 
 
 @pytest.mark.parametrize(("loaded", "loads"), [(0, 0), (400, 1), (800, 2)])
@@ -65,8 +86,13 @@ def test_frames_are_stored_as_often_as_they_are_filled_and_loaded_as_often_as_th
     loaded: int, loads: int
 ) -> None:
     place = {"frame": 400, "apart": 4000, "together": 2}
-    spilled = (Overhead(SPILL, Mode.STORE, per_tile=800, **place), Overhead(SPILL, Mode.LOAD, per_tile=loaded, **place))
-    frames = TILES + CTAS + 4  # behind 4 empty ones: 2 SMs with two frames each, and what lies unused behind them
+    spilled = (
+        Overhead(SPILL, Mode.STORE, per_tile=800, **place),
+        Overhead(SPILL, Mode.LOAD, per_tile=loaded, **place),
+    )
+    frames = (
+        TILES + CTAS + 4
+    )  # behind 4 empty ones: 2 SMs with two frames each, and what lies unused behind them
     for cta, frame in ((0, frames), (1, frames + 3), (2, frames + 1), (3, frames + 4), (4, frames)):
         done = moves_of(chain(spilled), cta)
         assert done.count((1, frame)) == 2

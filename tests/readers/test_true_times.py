@@ -36,5 +36,7 @@ def test_the_share_by_age_is_what_was_missing(case: str) -> None:
 def test_times_of_other_ctas_are_refused() -> None:
     low = lower(TIMES.launch("queries fastest")[2], spill_slots=1)
     l2 = L2(model(TIMES.GPU), low.size, low.owner)
-    with pytest.raises(InputError, match="recorded times of 3 CTAs; the launch has 2048 work tiles"):
+    with pytest.raises(
+        InputError, match="recorded times of 3 CTAs; the launch has 2048 work tiles"
+    ):
         l2.replay_recorded(low.launches[0], np.zeros((3, 2)), np.zeros(3), 64, np.zeros(3))

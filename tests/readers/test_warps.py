@@ -38,7 +38,9 @@ def test_a_unit_of_half_rate_takes_two() -> None:
 
 def test_what_runs_on_two_units_runs_side_by_side() -> None:
     slow = replace(ADD, unit="alu", cycles=2)
-    assert cycles([slow, ADD] * 50, placed_warps(128, 2)) == pytest.approx(200, abs=4)  # 100 slow ones take all of it
+    assert cycles([slow, ADD] * 50, placed_warps(128, 2)) == pytest.approx(
+        200, abs=4
+    )  # 100 slow ones take all of it
 
 
 def test_stalls_of_one_warp_are_others_time() -> None:
@@ -59,7 +61,9 @@ def test_a_load_that_nothing_is_ahead_of_shows_its_latency() -> None:
 def test_other_warps_hide_a_latency() -> None:
     slots = [load(0), waits(0), *[ADD] * 50]
     assert cycles(slots, FOUR_WARPS) == pytest.approx(350, abs=10)
-    assert cycles(slots, placed_warps(128, 8)) < 2 * 350  # eight warps a part in less than the time of two
+    assert (
+        cycles(slots, placed_warps(128, 8)) < 2 * 350
+    )  # eight warps a part in less than the time of two
 
 
 def test_a_hit_in_l1_takes_its_latency() -> None:
@@ -70,7 +74,9 @@ def test_a_hit_in_l1_takes_its_latency() -> None:
 def test_a_bank_conflict_takes_its_wavefronts_from_all_parts() -> None:
     conflict = Slot("shared-load", "lsu", 0, 1, 0, None, 0, MemoryUse(0, 0, wavefronts=32))
     turn = [replace(conflict, sets=n % 5) for n in range(20)]
-    assert cycles(turn, placed_warps(128, 2)) == pytest.approx(20 * 32 * 8, rel=0.05)  # 8 warps, one path
+    assert cycles(turn, placed_warps(128, 2)) == pytest.approx(
+        20 * 32 * 8, rel=0.05
+    )  # 8 warps, one path
 
 
 def test_spilled_stores_are_bound_by_the_way_to_the_l2() -> None:
@@ -79,7 +85,21 @@ def test_spilled_stores_are_bound_by_the_way_to_the_l2() -> None:
 
 
 def test_products_run_beside_what_their_warp_does_next() -> None:
-    product = Slot("product", "tensor", 0, 1, None, None, 0, None, 2.0 * 64 * 64 * 16 / 4, "bf16", True, None, True)
+    product = Slot(
+        "product",
+        "tensor",
+        0,
+        1,
+        None,
+        None,
+        0,
+        None,
+        2.0 * 64 * 64 * 16 / 4,
+        "bf16",
+        True,
+        None,
+        True,
+    )
     wait = Slot("product-wait", "control", 1, 1, None, None, 0, None, leaves=0)
     own = product.flops / PACE.tensor_flops
     beside = cycles([product, *[ADD] * 20, wait], FOUR_WARPS)
@@ -88,10 +108,18 @@ def test_products_run_beside_what_their_warp_does_next() -> None:
 
 def test_copies_are_waited_for_in_groups() -> None:
     """With one group left under way a turn waits for the copies of the turn before."""
-    copy, commit = Slot("global-copy", "lsu", 0, 1, None, None, 0, WORD), Slot("commit", "control", 1, 1, None, None, 0)
+    copy, commit = (
+        Slot("global-copy", "lsu", 0, 1, None, None, 0, WORD),
+        Slot("commit", "control", 1, 1, None, None, 0),
+    )
 
     def turn(left: int) -> list[Slot]:
-        return [copy, commit, *[ADD] * 200, Slot("wait", "control", 1, 1, None, None, 0, None, leaves=left)]
+        return [
+            copy,
+            commit,
+            *[ADD] * 200,
+            Slot("wait", "control", 1, 1, None, None, 0, None, leaves=left),
+        ]
 
     assert cycles(turn(0), FOUR_WARPS) == pytest.approx(300, abs=15)
     assert cycles(turn(1), FOUR_WARPS) == pytest.approx(203, abs=4)
@@ -109,7 +137,9 @@ def test_one_part_stands_for_all() -> None:
     mine, parts = one_part(warps)
     assert (len(mine), parts) == (4, 4.0)
     together = play(slots, warps, PACE, 3).cycles
-    assert play(slots, mine, replace(PACE, share=parts), 3).cycles == pytest.approx(together, rel=0.1)
+    assert play(slots, mine, replace(PACE, share=parts), 3).cycles == pytest.approx(
+        together, rel=0.1
+    )
 
 
 def test_regions_add_up() -> None:

@@ -52,7 +52,9 @@ GPUS = ("v100", "t4", "a100", "a10", "l4", "l40s", "h100", "h200", "b200", "rtx-
 
 
 def test_it_is_of_these_sources() -> None:
-    assert build.is_current(build.WASM), "python iosim/readers/replay/build.py --wasm, with ziglang installed"
+    assert build.is_current(build.WASM), (
+        "python iosim/readers/replay/build.py --wasm, with ziglang installed"
+    )
     assert build.WASM.stat().st_size < 100_000
 
 
@@ -61,7 +63,9 @@ def played(calls: list[Call], wasm: Path = build.WASM) -> list[dict[str, Any]]:
     data = []
     for call in calls:
         chain, streams, gpu = packed(call.replay_inputs())
-        data.append({"chain": chain, "streams": [b64encode(s).decode() for s in streams], "gpu": gpu})
+        data.append(
+            {"chain": chain, "streams": [b64encode(s).decode() for s in streams], "gpu": gpu}
+        )
     text = json.dumps({"layouts": layouts(), "calls": data})
     command = [str(NODE), str(PLAYER), str(STATIC / "explore" / "engine.js"), str(wasm)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -111,9 +115,19 @@ def same(call: Call, found: dict[str, Any]) -> None:
         (r.launch, r.tensor, r.direction, r.bytes) for r in native.traffic
     )
     assert found["end"] / 1e12 == native.seconds
-    for launch, told, (sm, start, end) in zip(found["launches"], native.launches, watch.ctas, strict=True):
-        assert (launch["name"], launch["begin"] / 1e12, launch["end"] / 1e12) == (told.name, told.begin_s, told.end_s)
-        assert (launch["sm"], launch["starts"], launch["ends"]) == (sm.tolist(), start.tolist(), end.tolist())
+    for launch, told, (sm, start, end) in zip(
+        found["launches"], native.launches, watch.ctas, strict=True
+    ):
+        assert (launch["name"], launch["begin"] / 1e12, launch["end"] / 1e12) == (
+            told.name,
+            told.begin_s,
+            told.end_s,
+        )
+        assert (launch["sm"], launch["starts"], launch["ends"]) == (
+            sm.tolist(),
+            start.tolist(),
+            end.tolist(),
+        )
     assert found["kept_bins"] == watch.records[-1].kept
     for kind, values in (("hit", watch.hit), ("miss", watch.miss), ("kept", watch.kept)):
         for n, tensor in enumerate(watch.names):
@@ -170,7 +184,10 @@ def test_bit_for_bit_what_the_compiled_engine_finds(seeds: range) -> None:
 @needs_node
 @pytest.mark.slow
 def test_long_launches_too_with_progress() -> None:
-    long = [AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal") for n in (8192, 16384)]
+    long = [
+        AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal")
+        for n in (8192, 16384)
+    ]
     calls = [planned(problem, "fa2", gpu) for problem in long for gpu in ("a100", "h100", "l40s")]
     for call, found in zip(calls, played(calls), strict=True):
         same(call, found)
@@ -189,7 +206,9 @@ def test_one_made_now_finds_the_same(tmp_path: Path) -> None:
         same(call, found)
 
 
-def test_without_the_compiler_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_compiler_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "find_spec", lambda _: None)
     with pytest.raises(build.BuildError, match="ziglang"):
         build.compile_wasm(tmp_path / "engine.wasm")

@@ -31,7 +31,10 @@ WIDTHS = (1280, 768, 390)
 
 
 def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
-    return tuple(AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal") for n in lengths)
+    return tuple(
+        AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal")
+        for n in lengths
+    )
 
 
 def report(*lengths: int, gpus: tuple[str, ...] = ("t4", "l4", "a100", "h100")) -> Page:
@@ -44,7 +47,12 @@ def report(*lengths: int, gpus: tuple[str, ...] = ("t4", "l4", "a100", "h100")) 
 def compare(*lengths: int) -> Page:
     from iosim.studies import compare as study
 
-    made = study.compare(problems(*lengths), ["naive", "cutlass", "fa2", "cudnn"], ["a100", "h100"], method="capacity")
+    made = study.compare(
+        problems(*lengths),
+        ["naive", "cutlass", "fa2", "cudnn"],
+        ["a100", "h100"],
+        method="capacity",
+    )
     return study.as_page(made, "iosim compare")
 
 
@@ -80,7 +88,9 @@ def trace() -> Page:
     from iosim.studies.trace.trace import trace as traced
 
     (problem,) = problems(2048)
-    return as_page([traced(predict(problem, kernel, "a100")) for kernel in ("fa2", "naive")], "iosim trace")
+    return as_page(
+        [traced(predict(problem, kernel, "a100")) for kernel in ("fa2", "naive")], "iosim trace"
+    )
 
 
 def validation() -> Page:
@@ -119,7 +129,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-@pytest.fixture(scope="module", params=[*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in some(OTHERS))])
+@pytest.fixture(
+    scope="module",
+    params=[*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in some(OTHERS))],
+)
 def page(request: pytest.FixtureRequest, folder: Path) -> Path:
     place = folder / f"{request.param}.html"
     place.write_text(html((PAGES | OTHERS)[request.param]()), encoding="utf-8")
@@ -161,7 +174,10 @@ def word(text: str, x: float) -> dict[str, Any]:
     return {"xref": "paper", "x": x, "xanchor": "left", "y": 2, "text": text, "showarrow": False}
 
 
-WIDE = Table(tuple(Column(f"c{n}", f"column {n}") for n in range(30)), (tuple("some words" for _ in range(30)),))
+WIDE = Table(
+    tuple(Column(f"c{n}", f"column {n}") for n in range(30)),
+    (tuple("some words" for _ in range(30)),),
+)
 PLAIN = with_panels(plot())
 FAULTY = {
     "overflow": (PLAIN, '<div style="width:1500px">wide</div>'),
@@ -224,5 +240,7 @@ def test_charts_and_headings_that_paper_splits_are_seen(browser: Browser, folder
     cut.write_text(text.replace(rules, loose), encoding="utf-8")
     assert faults_on_paper(browser, kept) == []
     assert "split" in {kind for kind, *_ in faults_on_paper(browser, cut)}
-    assert broken({"figure-1-begins": 0, "figure-1-ends": 1}) == [["split", "figure-1", "page 1 and 2"]]
+    assert broken({"figure-1-begins": 0, "figure-1-ends": 1}) == [
+        ["split", "figure-1", "page 1 and 2"]
+    ]
     assert broken({"heading-1-begins": 2, "heading-1-follows": 2}) == []

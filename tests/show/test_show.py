@@ -24,7 +24,11 @@ from iosim.studies.compare import compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
-COLUMNS = (Column("kernel", "kernel"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"))
+COLUMNS = (
+    Column("kernel", "kernel"),
+    Column("hbm_bytes", "HBM", "bytes"),
+    Column("time_s", "time", "seconds"),
+)
 TABLE = Table(COLUMNS, (("fa2", 2_500_000_000, 0.00125), ("naive|wide", 3 << 53, None)))
 NASTY = "<script>alert('&')</script>"
 
@@ -69,7 +73,12 @@ def test_a_data_frame_has_the_keys_and_the_values() -> None:
 
 
 def test_records_take_the_columns_of_the_first() -> None:
-    table = Table.of([{"n": 12, "change": "+3.1 %", "word": "1 a"}, {"n": None, "change": "", "word": "b", "more": 1}])
+    table = Table.of(
+        [
+            {"n": 12, "change": "+3.1 %", "word": "1 a"},
+            {"n": None, "change": "", "word": "b", "more": 1},
+        ]
+    )
     assert [c.kind for c in table.columns] == [RIGHT, RIGHT, "text"]
     assert table.csv() == "n,change,word\n12,+3.1 %,1 a\n,,b\n"
     assert Table.of([]).csv() == ""
@@ -79,9 +88,13 @@ def test_records_take_the_columns_of_the_first() -> None:
 PRINTABLE = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=8)
 
 
-@given(st.lists(st.tuples(PRINTABLE, st.integers(), st.floats(allow_nan=False, allow_infinity=False))))
+@given(
+    st.lists(st.tuples(PRINTABLE, st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+)
 def test_csv_gives_every_value_back(rows: list[tuple[Cell, ...]]) -> None:
-    table = Table((Column("a", "A"), Column("b", "B", "bytes"), Column("c", "C", "number")), tuple(rows))
+    table = Table(
+        (Column("a", "A"), Column("b", "B", "bytes"), Column("c", "C", "number")), tuple(rows)
+    )
     read = list(csv.reader(io.StringIO(table.csv(), newline="")))[1:]
     assert [(a, int(b), float(c)) for a, b, c in read] == rows
 
@@ -89,7 +102,11 @@ def test_csv_gives_every_value_back(rows: list[tuple[Cell, ...]]) -> None:
 def test_pivoted_puts_each_value_in_its_place() -> None:
     columns = (Column("gpu", "GPU"), Column("seq_len", "N", "count"), Column("kernel", "kernel"),
                Column("l2_bytes", "bytes", "bytes"), Column("commands", "command", COMMANDS))  # fmt: skip
-    rows = (("a100", 512, "fa2", 2000, "P1"), ("a100", 512, "naive", 4000, "P2"), ("a100", 1024, "fa2", 8000, "P3 P1"))
+    rows = (
+        ("a100", 512, "fa2", 2000, "P1"),
+        ("a100", 512, "naive", 4000, "P2"),
+        ("a100", 1024, "fa2", 8000, "P3 P1"),
+    )
     made = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
     assert made.cells() == [["a100", "512", "2 kB", "4 kB"], ["a100", "1,024", "8 kB", "-"]]
     across = Table(columns, rows).pivoted(("gpu", "kernel"), "seq_len", ("l2_bytes",))
@@ -137,7 +154,9 @@ def test_studies_are_frames_of_their_rows() -> None:
     frame = side_by_side.to_pandas()
     assert frame["kernel"].tolist() == ["naive", "fa3"]
     assert frame["reason"].notna().tolist() == [False, True]
-    step = predict_training(Decoder(layers=1, width=128, heads=2, vocabulary=0), Setup(seq_len=64), "l4")
+    step = predict_training(
+        Decoder(layers=1, width=128, heads=2, vocabulary=0), Setup(seq_len=64), "l4"
+    )
     assert step.to_pandas()["peak"].max() == step.peak_bytes
     fitting = frontier(step.model, step.setup, step.profile, "layers", [1, 2], [64, 128, 192])
     grid = fitting.to_pandas().pivot(index="layers", columns="seq_len", values="peak_bytes")
@@ -149,7 +168,9 @@ def test_studies_are_frames_of_their_rows() -> None:
 
 def page(word: str) -> Page:
     """A page that says `word` in every place there is."""
-    table = Table((Column("word", word), Column("commands", word, COMMANDS)), ((word, "P1"), (word, "P1")))
+    table = Table(
+        (Column("word", word), Column("commands", word, COMMANDS)), ((word, "P1"), (word, "P1"))
+    )
     panel = Panel("plot-1", word, word, ({"type": "bar", "x": [word], "y": [1]},), {"title": word})
     figure = Figure("bars", word, word, table, (panel,), (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
                     "word", ("word",), (word,), by=("word",))  # fmt: skip
@@ -157,7 +178,13 @@ def page(word: str) -> Page:
         Section("first", word, (word,), table=table), figure.section(), *listed("notes", word, (word,)),
     )  # fmt: skip
     return Page(
-        word, word, sections, text=(word,), command=word, commands={"P1": word}, answer=(word, f"{word}; {word}")
+        word,
+        word,
+        sections,
+        text=(word,),
+        command=word,
+        commands={"P1": word},
+        answer=(word, f"{word}; {word}"),
     )
 
 
@@ -186,7 +213,9 @@ def test_lists_and_sections_without_content_are_left_out() -> None:
     assert "## Said\n\nprose" in text
 
 
-@pytest.mark.parametrize(("count", "across"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (7, 3)])
+@pytest.mark.parametrize(
+    ("count", "across"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (7, 3)]
+)
 def test_panels_fill_rows_alike(count: int, across: int) -> None:
     panels = tuple(Panel(f"p{n}", "", "", (), {}) for n in range(count))
     assert Section("s", "s", panels=panels).across == across
@@ -196,7 +225,9 @@ def test_markdown_lists_the_commands_that_its_tables_name() -> None:
     text = markdown(page("w"))
     assert text.startswith("# w\n\nw\n\nw; w\n\nw\n")
     assert "P1  w" in text
-    unnamed = Page("t", "s", (Section("a", "A", ("prose",)),), command="iosim x", commands={"P1": "iosim y"})
+    unnamed = Page(
+        "t", "s", (Section("a", "A", ("prose",)),), command="iosim x", commands={"P1": "iosim y"}
+    )
     assert "iosim y" not in markdown(unnamed)
 
 
@@ -206,7 +237,12 @@ def test_labels_stand_apart_in_the_order_of_their_lines(wanted: list[float], gap
     assert all(-1e-9 <= v <= 1 + 1e-9 for v in places)
     by_place, least = sorted(places), min(gap, 1 / max(1, len(wanted) - 1))
     assert all(b - a >= least - 1e-9 for a, b in pairwise(by_place))
-    assert all(places[a] < places[b] for a in range(len(wanted)) for b in range(len(wanted)) if wanted[a] < wanted[b])
+    assert all(
+        places[a] < places[b]
+        for a in range(len(wanted))
+        for b in range(len(wanted))
+        if wanted[a] < wanted[b]
+    )
     if all(b - a >= gap for a, b in pairwise(sorted(wanted))):
         assert places == pytest.approx(wanted)
 
@@ -243,7 +279,9 @@ def test_sixteen_series_differ_in_colour_or_mark() -> None:
 
 
 def test_a_page_says_which_command_made_it_and_its_verdict_first() -> None:
-    made = Page("t", "s", (), command="iosim x --y", answer=("It is 1.5 MB. Of them 2 are read.", "More."))
+    made = Page(
+        "t", "s", (), command="iosim x --y", answer=("It is 1.5 MB. Of them 2 are read.", "More.")
+    )
     assert (made.made_by, made.lead) == ("iosim x", ("It is 1.5 MB.",))
     text = html(made)
     assert '<meta name="generator" content="iosim x">' in text

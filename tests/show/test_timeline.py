@@ -16,8 +16,12 @@ PS_PER_US = 1e6
 NAMED = [timeline.process(1, "SMs"), *timeline.row(1, 0, "SM 0")]
 
 
-@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 10**7), st.integers(0, 3)), max_size=40))
-def test_slices_back_to_back_and_inside_each_other_are_all_kept(lengths: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 10**7), st.integers(0, 3)), max_size=40)
+)
+def test_slices_back_to_back_and_inside_each_other_are_all_kept(
+    lengths: list[tuple[int, int, int]],
+) -> None:
     """Of picoseconds: gaps, lengths, and how many slices of the same times stand inside each other."""
     spans, now = [], 0
     for gap, length, inside in lengths:
@@ -27,7 +31,9 @@ def test_slices_back_to_back_and_inside_each_other_are_all_kept(lengths: list[tu
     outer = timeline.span("all", "module", (1, 0), 0, now / PS_PER_US)
     found = checked(timeline.text(timeline.whole([*NAMED, outer, *spans])))["traceEvents"]
     assert len(found) == len(spans) + 4
-    assert sum(e["dur"] for e in found if e.get("cat") == "module") == pytest.approx(now / PS_PER_US, abs=1e-3)
+    assert sum(e["dur"] for e in found if e.get("cat") == "module") == pytest.approx(
+        now / PS_PER_US, abs=1e-3
+    )
 
 
 SPAN: dict[str, Any] = timeline.span("a", "work", (1, 0), 1.0, 3.0)

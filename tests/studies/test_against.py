@@ -43,13 +43,24 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *more: str) -> dict[str,
 
 def test_the_same_call_has_not_moved(base: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(
-        capsys, 0, "--kernel", "fa2", "--against", base, "--fail-above", "hbm=0,l2=0%", "--fail-above", "time=0"
+        capsys,
+        0,
+        "--kernel",
+        "fa2",
+        "--against",
+        base,
+        "--fail-above",
+        "hbm=0,l2=0%",
+        "--fail-above",
+        "time=0",
     )
     assert found["against"]["holds"]
     (one,) = found["against"]["differences"]
     assert [(c["change"], c["before"] == c["now"]) for c in one["levels"]] == [(0.0, True)] * 3
     assert one["parts"] == one["fields"] == one["reasons"] == one["new_notes"] == []
-    assert {"predictions": found["predictions"]}.items() <= json.loads(Path(base).read_text(encoding="utf-8")).items()
+    assert {"predictions": found["predictions"]}.items() <= json.loads(
+        Path(base).read_text(encoding="utf-8")
+    ).items()
 
 
 def test_another_tile_is_told_by_level_and_tensor_with_its_reason(
@@ -63,13 +74,19 @@ def test_another_tile_is_told_by_level_and_tensor_with_its_reason(
     bytes_of_block = 32 * 64 * 128 * 2
     keys = next(c for c in one["parts"] if (c["level"], c["tensor"]) == ("l2", "K"))
     assert (keys["before"], keys["now"]) == (72 * bytes_of_block, 136 * bytes_of_block)
-    assert (keys["launch"], keys["direction"], keys["change"]) == ("main", "read", pytest.approx(136 / 72 - 1))
+    assert (keys["launch"], keys["direction"], keys["change"]) == (
+        "main",
+        "read",
+        pytest.approx(136 / 72 - 1),
+    )
     assert (levels["l2"]["holds"], levels["hbm"]["limit"]) == (False, None)
     assert {"field": "tile", "before": "128x64", "now": "64x64"} in one["fields"]
     assert any("64x64" in reason and "128x64" in reason for reason in one["reasons"])
     assert any(reason.startswith("Spilled registers: 0 B") for reason in one["reasons"])
     moved = [(c["level"], abs(c["now"] - c["before"])) for c in one["parts"]]
-    assert moved == sorted(moved, key=lambda part: (part[0], -part[1])), "one launch: its time is the call's"
+    assert moved == sorted(moved, key=lambda part: (part[0], -part[1])), (
+        "one launch: its time is the call's"
+    )
     assert {level for level, _ in moved} == {"hbm", "l2"}
 
 
@@ -93,15 +110,36 @@ def test_less_never_fails_and_that_is_said(base: str, capsys: pytest.CaptureFixt
     assert captured.err == ""
 
 
-def test_a_pass_that_leaves_spills_out_says_so(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_that_leaves_spills_out_says_so(
+    base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     more = ("--kernel", "fa2", "--tile", "128x128", "--against", base, "--fail-above", "l2=0")
     found = told(capsys, 0, *more)
     assert "fa2 would spill registers, at a cost that is in no number here." in found["answer"]
-    assert any("registers a thread" in note for note in found["against"]["differences"][0]["new_notes"])
+    assert any(
+        "registers a thread" in note for note in found["against"]["differences"][0]["new_notes"]
+    )
 
 
-def test_what_fails_is_told_on_standard_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*CALL, "--kernel", "fa2", "--tile", "64x64", "--against", base, "--fail-above", "l2=1%,hbm=99%"]) == 1
+def test_what_fails_is_told_on_standard_error(
+    base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                *CALL,
+                "--kernel",
+                "fa2",
+                "--tile",
+                "64x64",
+                "--against",
+                base,
+                "--fail-above",
+                "l2=1%,hbm=99%",
+            ]
+        )
+        == 1
+    )
     captured = capsys.readouterr()
     assert captured.err.startswith("iosim: --fail-above: l2 of fa2 on a100-sxm-80gb is ")
     assert captured.err.count("\n") == 1
@@ -110,7 +148,13 @@ def test_what_fails_is_told_on_standard_error(base: str, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("before", "now", "limit", "holds"),
-    [(100, 105, 0.05, True), (100, 106, 0.05, False), (100, 0, 0.0, True), (0, 1, 9.0, False), (0, 0, 0.0, True)],
+    [
+        (100, 105, 0.05, True),
+        (100, 106, 0.05, False),
+        (100, 0, 0.0, True),
+        (0, 1, 9.0, False),
+        (0, 0, 0.0, True),
+    ],
 )
 def test_limits(before: int, now: int, limit: float, holds: bool) -> None:
     change = Change("hbm", "", "", "", before, now, limit)
@@ -124,11 +168,26 @@ def test_the_last_digits_of_a_time_are_no_change() -> None:
     assert Change("l2", "", "", "", 10**12, 10**12 + 1, 0.0).more == 1
 
 
-def test_of_two_limits_on_a_level_the_lower_one_holds(base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, 1, "--kernel", "fa2", "--tile", "64x64", "--against", base, "--fail-above", "l2=1%,l2=900%")
+def test_of_two_limits_on_a_level_the_lower_one_holds(
+    base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(
+        capsys,
+        1,
+        "--kernel",
+        "fa2",
+        "--tile",
+        "64x64",
+        "--against",
+        base,
+        "--fail-above",
+        "l2=1%,l2=900%",
+    )
 
 
-def test_a_kernel_file_against_its_earlier_self(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_file_against_its_earlier_self(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine = tmp_path / "mine.toml"
     assert main(["kernels", "new", "--from", "flash", "--name", "mine", "--out", str(mine)]) == 0
     base = written(tmp_path / "base.json", "--kernel", str(mine))
@@ -136,21 +195,33 @@ def test_a_kernel_file_against_its_earlier_self(tmp_path: Path, capsys: pytest.C
     assert "writes_lse = true" in text
     mine.write_text(text.replace("writes_lse = true", "writes_lse = false"), encoding="utf-8")
     capsys.readouterr()
-    found = told(capsys, 0, "--kernel", str(mine), "--against", base, "--fail-above", "hbm=0")["against"]
+    found = told(capsys, 0, "--kernel", str(mine), "--against", base, "--fail-above", "hbm=0")[
+        "against"
+    ]
     (one,) = found["differences"]
     assert {"field": "writes_lse", "before": True, "now": False} in one["fields"]
-    assert [(c["level"], c["tensor"]) for c in one["parts"]] == [("l2", "LSE")], "it stays in the L2"
+    assert [(c["level"], c["tensor"]) for c in one["parts"]] == [("l2", "LSE")], (
+        "it stays in the L2"
+    )
 
 
 def test_where_no_field_differs_the_sentence_says_so(base: str) -> None:
     earlier = json.loads(Path(base).read_text(encoding="utf-8"))["predictions"][0]
     p = iosim.predict(kernel="fa2", **ASKED)
-    assert against.Difference(earlier | {"time_s": 1.0}, earlier, p, {}).reasons == (against.UNSAID,)
+    assert against.Difference(earlier | {"time_s": 1.0}, earlier, p, {}).reasons == (
+        against.UNSAID,
+    )
     assert against.Difference(earlier, earlier, p, {}).reasons == ()
 
 
 def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
-    long: dict[str, Any] = {"gpu": "h200", "heads": 8, "seq_len": "32k", "causal": True, "kernel": "cutlass"}
+    long: dict[str, Any] = {
+        "gpu": "h200",
+        "heads": 8,
+        "seq_len": "32k",
+        "causal": True,
+        "kernel": "cutlass",
+    }
     (one,) = iosim.predict(**long, tile="64x64", against=iosim.predict(**long)).differences
     changed, reads, why, bound = one.reasons
     assert changed == "Changed: tile 64x64 (before 64x128)"
@@ -162,7 +233,9 @@ def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
 def test_reads_that_stay_the_compulsory_ones_need_no_reason() -> None:
     """1.01 times against 1: why the L2 serves the rest is no reason of the difference."""
     call: dict[str, Any] = {"gpu": "h100", "heads": 32, "seq_len": 2048}
-    (one,) = iosim.predict(**call, kernel="flash", against=iosim.predict(**call, kernel="fa3")).differences
+    (one,) = iosim.predict(
+        **call, kernel="flash", against=iosim.predict(**call, kernel="fa3")
+    ).differences
     assert any((c.level, c.direction) == ("hbm", "read") for c in one.parts)
     assert not any("HBM" in reason or "L2 serves" in reason for reason in one.reasons)
 
@@ -175,20 +248,48 @@ def test_kernels_are_held_against_those_of_their_name_else_the_only_other(
     assert [d["parts"] for d in found["differences"]] == [[]]
     assert found["left_out"] == ["flash on a100-sxm-80gb"]
     found = told(capsys, 0, "--kernel", "fa2,cutlass", "--against", two)["against"]
-    assert [(d["kernel"], bool(d["parts"])) for d in found["differences"]] == [("fa2", False), ("cutlass", True)]
-    assert {"field": "kernel", "before": "flash", "now": "cutlass"} in found["differences"][1]["fields"]
+    assert [(d["kernel"], bool(d["parts"])) for d in found["differences"]] == [
+        ("fa2", False),
+        ("cutlass", True),
+    ]
+    assert {"field": "kernel", "before": "flash", "now": "cutlass"} in found["differences"][1][
+        "fields"
+    ]
     assert main([*CALL, "--kernel", "fa2,cutlass", "--against", two]) == 0
     assert "1 of 2 predictions moved" in capsys.readouterr().out
-    refused(capsys, [*CALL, "--kernel", "cutlass", "--against", two], "--against", "two.json", "flash, fa2", "cutlass")
+    refused(
+        capsys,
+        [*CALL, "--kernel", "cutlass", "--against", two],
+        "--against",
+        "two.json",
+        "flash, fa2",
+        "cutlass",
+    )
 
 
-def test_a_model_is_held_against_itself_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["predict", "--model", "gemma-3-4b", "--layers", "6", "--gpu", "h100", "--seq-len", "2k", "--format", "json"]
+def test_a_model_is_held_against_itself_layer_by_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [
+        "predict",
+        "--model",
+        "gemma-3-4b",
+        "--layers",
+        "6",
+        "--gpu",
+        "h100",
+        "--seq-len",
+        "2k",
+        "--format",
+        "json",
+    ]
     base = tmp_path / "model.json"
     assert main([*line, "-o", str(base)]) == 0
     assert main([*line, "--kernel", "fa2", "--against", str(base), "--fail-above", "time=1%"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert [d["layer"] for d in found["against"]["differences"]] == [p["layer"] for p in found["predictions"]]
+    assert [d["layer"] for d in found["against"]["differences"]] == [
+        p["layer"] for p in found["predictions"]
+    ]
     assert len(found["against"]["differences"]) == 2
     assert found["models"]
 
@@ -204,7 +305,9 @@ def test_python_takes_the_file_or_a_prediction(base: str) -> None:
     d = iosim.predict(kernel="fa2", tile="64x64", against=base, fail_above=["l2=1%"], **ASKED)
     assert not d.holds
     assert "+1 %" in d.exceeded[0]
-    other = iosim.predict(kernel="fa2", tile="64x64", against=iosim.predict(kernel="fa2", **ASKED), **ASKED)
+    other = iosim.predict(
+        kernel="fa2", tile="64x64", against=iosim.predict(kernel="fa2", **ASKED), **ASKED
+    )
     assert other.holds
     assert other.differences[0].parts == d.differences[0].parts
     assert str(other).startswith("Against the earlier prediction, fa2 on a100-sxm-80gb: ")
@@ -224,26 +327,54 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda d: d.pop("predictions"), ("predictions",)),
         (lambda d: d.update(predictions=[]), ("predictions",)),
         (lambda d: d["predictions"][0].pop("traffic"), ("predictions[0].traffic",)),
-        (lambda d: d["predictions"][0]["traffic"][1].update(bytes=-1), ("predictions[0].traffic[1].bytes", "-1")),
-        (lambda d: d["predictions"][0].update(time_s=float("nan")), ("predictions[0].time_s", "nan")),
+        (
+            lambda d: d["predictions"][0]["traffic"][1].update(bytes=-1),
+            ("predictions[0].traffic[1].bytes", "-1"),
+        ),
+        (
+            lambda d: d["predictions"][0].update(time_s=float("nan")),
+            ("predictions[0].time_s", "nan"),
+        ),
         (lambda d: d["predictions"][0]["problem"].update(seq_q=512), ("seq_q 512", "1024")),
-        (lambda d: d["predictions"][0].update(profile="h100-sxm"), ("gpu h100-sxm", "a100-sxm-80gb")),
+        (
+            lambda d: d["predictions"][0].update(profile="h100-sxm"),
+            ("gpu h100-sxm", "a100-sxm-80gb"),
+        ),
         (lambda d: d["predictions"][0].update(l2_start="warm"), ("l2 warm", "cold")),
     ],
 )
 def test_a_file_of_something_else_is_refused(
-    edit: Edit, named: tuple[str, ...], base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    edit: Edit,
+    named: tuple[str, ...],
+    base: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = json.loads(Path(base).read_text(encoding="utf-8"))
     edit(data)
     other = tmp_path / "other.json"
     other.write_text(json.dumps(data), encoding="utf-8")
-    refused(capsys, [*CALL, "--kernel", "fa2", "--against", str(other)], "--against", "other.json", *named)
+    refused(
+        capsys,
+        [*CALL, "--kernel", "fa2", "--against", str(other)],
+        "--against",
+        "other.json",
+        *named,
+    )
 
 
-@pytest.mark.parametrize("text", ["hbm", "hbm=", "hbm=x", "smem=5%", "hbm:max=5%", "hbm=-5%", "=5%", ""])
-def test_a_limit_of_another_form_is_refused(text: str, base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, [*CALL, "--kernel", "fa2", "--against", base, "--fail-above", text], "--fail-above", "hbm")
+@pytest.mark.parametrize(
+    "text", ["hbm", "hbm=", "hbm=x", "smem=5%", "hbm:max=5%", "hbm=-5%", "=5%", ""]
+)
+def test_a_limit_of_another_form_is_refused(
+    text: str, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(
+        capsys,
+        [*CALL, "--kernel", "fa2", "--against", base, "--fail-above", text],
+        "--fail-above",
+        "hbm",
+    )
 
 
 def test_bounds_have_no_hbm_bytes_to_hold(base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,12 +392,16 @@ def test_a_reason_says_what_the_time_was_bound_by_and_how_bytes_were_found(
 ) -> None:
     (same,) = told(capsys, 0, "--kernel", "fa2", "--against", base)["against"]["differences"]
     assert same["reasons"] == [], "what is as before is no reason"
-    (other,) = told(capsys, 0, "--kernel", "fa2", "--against", base, "--method", "capacity")["against"]["differences"]
+    (other,) = told(capsys, 0, "--kernel", "fa2", "--against", base, "--method", "capacity")[
+        "against"
+    ]["differences"]
     assert "HBM bytes are found by capacity, before by replay" in other["reasons"]
     earlier = json.loads(Path(base).read_text(encoding="utf-8"))
     earlier["predictions"][0]["bound_by"] = "hbm"
     changed = Path(base).with_name("bound.json")
     changed.write_text(json.dumps(earlier), encoding="utf-8")
-    (bound,) = told(capsys, 0, "--kernel", "fa2", "--against", str(changed))["against"]["differences"]
+    (bound,) = told(capsys, 0, "--kernel", "fa2", "--against", str(changed))["against"][
+        "differences"
+    ]
     now = json.loads(Path(base).read_text(encoding="utf-8"))["predictions"][0]["bound_by"]
     assert bound["reasons"] == [f"The time is bound by {now}, before by hbm"]

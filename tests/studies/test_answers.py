@@ -46,7 +46,11 @@ def byte_numbers(value: object) -> set[str]:
         return {text for one in value.values() for text in byte_numbers(one)}
     if isinstance(value, list):
         return {text for one in value for text in byte_numbers(one)}
-    return {bytes_text(value)} if isinstance(value, int | float) and not isinstance(value, bool) else set()
+    return (
+        {bytes_text(value)}
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else set()
+    )
 
 
 # Predictions
@@ -64,7 +68,9 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     p = predict(problem(tokens, mask=mask, kv_heads=kv_heads), kernel, gpu)
     sentence = answer([p])
     read, least = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM (")
+    assert sentence.startswith(
+        f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM ("
+    )
     assert f" in {seconds_text(p.time_s)}, bound by {p.bound_by}. " in sentence
     stated = re.search(r"HBM \(([\d.,]+)x the compulsory", sentence)
     assert (stated is None) == (read <= 1.05 * least)
@@ -86,18 +92,26 @@ WARM = [
 def test_a_warm_call_that_reads_less_is_not_said_to_read_the_compulsory_bytes(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cold, warm = (as_json(capsys, *line.split(), "--l2", start)["answer"] for start in ("cold", "warm"))
-    said = re.compile(r"HBM \((the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and|MB, the compulsory bytes\)")
+    cold, warm = (
+        as_json(capsys, *line.split(), "--l2", start)["answer"] for start in ("cold", "warm")
+    )
+    said = re.compile(
+        r"HBM \((the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and|MB, the compulsory bytes\)"
+    )
     assert said.search(cold)
     assert "warm" not in cold
     assert not said.search(warm), warm
-    assert "warm L2" in warm or "left the rest in the L2" in warm or "with a cold L2 at least" in warm
+    assert (
+        "warm L2" in warm or "left the rest in the L2" in warm or "with a cold L2 at least" in warm
+    )
 
 
 @settings(deadline=None)
 @given(tokens=st.sampled_from([1, 64, 512, 2048, 4096]), kernel=st.sampled_from(["fa2", "naive"]),
        gpu=st.sampled_from(["a100", "h200", "t4"]))  # fmt: skip
-def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(tokens: int, kernel: str, gpu: str) -> None:
+def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(
+    tokens: int, kernel: str, gpu: str
+) -> None:
     kernel = "cutlass" if gpu == "t4" and kernel == "fa2" else kernel
     p = predict(problem(tokens, seq_k=4096), kernel, gpu, l2_start="warm")
     sentence, read, least = answer([p]), p.hbm_payload.read, p.hbm_bounds.compulsory_read
@@ -133,7 +147,9 @@ def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason()
     said = answer([flash, naive])
     assert said == answer([naive, flash])
     both = f"({bytes_text(flash.hbm.read)} against {bytes_text(naive.hbm.read)})"
-    assert re.match(rf"cutlass on t4 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}", said)
+    assert re.match(
+        rf"cutlass on t4 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}", said
+    )
     assert f" in {seconds_text(flash.time_s)}, not {seconds_text(naive.time_s)}" in said
     assert reason(naive) in said
 
@@ -141,7 +157,9 @@ def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason()
 def test_of_three_each_has_a_line() -> None:
     several = [predict(problem(1024), kernel, "a100") for kernel in ("naive", "cutlass", "fa2")]
     *lines, last = answer(several).split("\n")
-    assert {line.split(":")[0] for line in lines} == {f"{p.kernel.name} on a100-sxm-80gb" for p in several}
+    assert {line.split(":")[0] for line in lines} == {
+        f"{p.kernel.name} on a100-sxm-80gb" for p in several
+    }
     for p in several:
         (line,) = (one for one in lines if one.startswith(f"{p.kernel.name} on"))
         assert bytes_text(p.hbm.read) in line
@@ -155,7 +173,11 @@ def test_of_several_lengths_the_longest_is_taken() -> None:
 
 
 def test_of_many_the_first_and_the_least_are_named() -> None:
-    predictions = [predict(problem(2048), k, g) for g in ("a100", "l4", "h100") for k in ("naive", "fa2", "cutlass")]
+    predictions = [
+        predict(problem(2048), k, g)
+        for g in ("a100", "l4", "h100")
+        for k in ("naive", "fa2", "cutlass")
+    ]
     least = min(predictions, key=excess)
     sentence = answer(predictions)
     first, second, *_ = sentence.split("\n")
@@ -165,7 +187,9 @@ def test_of_many_the_first_and_the_least_are_named() -> None:
 
 
 def test_scores_that_outgrow_the_l2_are_the_reason_of_naive_attention() -> None:
-    p = predict(problem(4096), "naive", "t4")  # 8 x 4,096^2 x 2 bytes = 268 MB of scores, 4 MiB of L2
+    p = predict(
+        problem(4096), "naive", "t4"
+    )  # 8 x 4,096^2 x 2 bytes = 268 MB of scores, 4 MiB of L2
     assert "S and P, 268.4 MB each, live between launches and exceed the 4.194 MB L2" in why(p)
 
 
@@ -217,7 +241,9 @@ def test_sentences_are_short() -> None:
         (problem(4096), "naive", "t4"), (problem(2048), "default", "l4"), (problem(1, seq_k=8192), "fa2", "a100"),
     ]  # fmt: skip
     for call in calls:
-        for sentence in re.split(r"\. |\n", answer([predict(*call), predict(call[0], "flash", call[2])])):
+        for sentence in re.split(
+            r"\. |\n", answer([predict(*call), predict(call[0], "flash", call[2])])
+        ):
             assert len(sentence.split()) <= 30, sentence
 
 
@@ -236,13 +262,20 @@ def test_confidence_is_one_word_and_what_was_checked() -> None:
     assert confidence([l4]) == "Simulated. Backed by public counters"
     assert confidence([fa3]) == "Simulated; no counters of this kernel to compare with"
     assert confidence([h200, l4]) == "Simulated; checked for fa2 on h200-sxm alone"
-    assert confidence([predict(problem(), "naive", "h100")]) == "Simulated; not checked there"  # counted on an H200
-    assert confidence([predict(problem(), "fa2", "h200", method="capacity")]) == "Estimated, not simulated"
+    assert (
+        confidence([predict(problem(), "naive", "h100")]) == "Simulated; not checked there"
+    )  # counted on an H200
+    assert (
+        confidence([predict(problem(), "fa2", "h200", method="capacity")])
+        == "Estimated, not simulated"
+    )
 
 
 def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
     h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
-    assert trust([h200]).endswith("against that GPU's counters. The L2 model's numbers: 9 measured, 1 published")
+    assert trust([h200]).endswith(
+        "against that GPU's counters. The L2 model's numbers: 9 measured, 1 published"
+    )
     assert "not checked against that GPU's counters" in trust([l4])
     assert next(b for b in l4.evidence.bases if b.model == "hbm").validated_by is None
     assert "estimate" in trust([predict(problem(), "fa2", "h200", method="capacity")])
@@ -255,7 +288,10 @@ def test_trust_names_kernels_of_which_a_gpu_counted_one_and_says_numbers_once() 
     counted, uncounted = (predict(problem(), name, "h100") for name in ("fa2", "fa3"))
     said = trust([counted, uncounted])
     assert "HBM bytes of fa2 on h100-sxm by replay, checked" in said
-    assert "HBM bytes of fa3 on h100-sxm by replay, with no counters of this kernel to compare with" in said
+    assert (
+        "HBM bytes of fa3 on h100-sxm by replay, with no counters of this kernel to compare with"
+        in said
+    )
     assert said.count("The L2 model's numbers") == 1
     assert "of fa2" not in trust([counted])
 
@@ -271,7 +307,9 @@ def test_a_profile_that_nobody_checked_is_not_said_to_be() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    request = ReportRequest.of(("t4", "a100"), ("naive", "cutlass", "fa2"), tuple(map(problem, (256, 1024, 4096))))
+    request = ReportRequest.of(
+        ("t4", "a100"), ("naive", "cutlass", "fa2"), tuple(map(problem, (256, 1024, 4096)))
+    )
     return build(request)
 
 
@@ -283,7 +321,9 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
     for verdict, gpu in zip(verdicts(report), report.request.gpus, strict=True):
         assert verdict.startswith(f"On {gpu.label} at")
         points = [p for p in report.points if p.gpu.label == gpu.label and p.seq_len == 4096]
-        named = re.match(rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict)
+        named = re.match(
+            rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict
+        )
         assert named
         best = next(p for p in points if p.kernel == named[1])
         assert best.hbm is not None
@@ -294,7 +334,9 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
         stated = re.search(r"\), ([\d.]+)x less than naive", verdict)
         assert stated
         assert float(stated[1]) == pytest.approx(naive.hbm / best.hbm, rel=0.006)
-        under = " ".join(face.further([p for p in report.points if p.gpu.label == gpu.label], "naive"))
+        under = " ".join(
+            face.further([p for p in report.points if p.gpu.label == gpu.label], "naive")
+        )
         assert set(BYTES.findall(under)) >= {bytes_text(p.l2) for p in (best, naive)}
 
 
@@ -302,7 +344,9 @@ def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
     for verdict, gpu in zip(face.further(report.points, "naive"), report.request.gpus, strict=True):
         stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict)
         if stated:
-            hbm = {(p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == gpu.label}
+            hbm = {
+                (p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == gpu.label
+            }
             first = int(stated[2].replace(",", ""))
             for n in report.request.lengths:
                 assert (hbm["naive", n] >= 2 * hbm[stated[1], n]) == (n >= first)
@@ -313,8 +357,20 @@ def test_verdicts_are_the_first_paragraphs_of_the_page(report: Report) -> None:
     assert paragraphs[1:3] == [*verdicts(report)]
 
 
-def test_the_command_prints_the_verdicts_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["report", "--gpu", "a100,t4", "--kernel", "naive,cutlass", "--heads", "4", "--seq-len", "512,1k"]
+def test_the_command_prints_the_verdicts_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "report",
+        "--gpu",
+        "a100,t4",
+        "--kernel",
+        "naive,cutlass",
+        "--heads",
+        "4",
+        "--seq-len",
+        "512,1k",
+    ]
     assert main([*words, "--format", "md", "--out", str(tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [line.split(" at ")[0] for line in lines[:2]] == ["On a100-sxm-80gb", "On t4"]
@@ -335,7 +391,9 @@ def test_counted_bytes_have_no_exception_where_counters_agree() -> None:
 
 
 def test_spilled_registers_are_an_exception() -> None:
-    p = predict(problem(4096, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200", method="bounds")
+    p = predict(
+        problem(4096, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200", method="bounds"
+    )
     spilled = sum(int(r.bytes) for r in p.traffic if r.level == "l2" and r.tensor == "spill")
     assert spilled > 0
     assert f"but for the {bytes_text(spilled)} of spilled registers" in p.exactness

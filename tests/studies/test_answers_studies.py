@@ -49,7 +49,9 @@ def outputs() -> dict[str, tuple[str, dict[str, Any]]]:
     return {}
 
 
-def both(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+def both(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], name: str
+) -> tuple[str, dict[str, Any]]:
     if name not in outputs:
         words = COMMANDS[name]
         outputs[name] = run(capsys, *words), json.loads(run(capsys, *words, "--format", "json"))
@@ -68,13 +70,19 @@ def test_the_first_line_is_the_answer_of_the_json(
     assert first.endswith(".")
 
 
-@pytest.mark.parametrize("name", quick_every((n for n in COMMANDS if n not in ("explain", "kernels")), 3))
-def test_csv_has_no_answer(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", quick_every((n for n in COMMANDS if n not in ("explain", "kernels")), 3)
+)
+def test_csv_has_no_answer(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], name: str
+) -> None:
     _, data = both(capsys, outputs, name)
     assert data["answer"] not in run(capsys, *COMMANDS[name], "--format", "csv")
 
 
-def test_a_comparison_states_the_bytes_of_both(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
+def test_a_comparison_states_the_bytes_of_both(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
+) -> None:
     text, data = both(capsys, outputs, "compare")
     answer, under = text.split("\n\n")[:2]
     best = next(row for row in data["rows"] if row["kernel"] == "fa2")
@@ -97,7 +105,9 @@ def test_a_ranking_names_its_first_tile_and_how_many_fit(
     assert f"{library['kernel']} {library['block_q']}x{library['block_k']}, takes" in said
 
 
-def test_an_explanation_names_the_regime_and_the_best_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_explanation_names_the_regime_and_the_best_change(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     words = ("explain", "--gpu", "h200", "--kernel", "fa2", "--heads", "8", "--seq-len", "16k", "--head-dim", "128",
              "--causal", "--dtype", "bf16")  # fmt: skip
     data = json.loads(run(capsys, *words, "--format", "json"))
@@ -123,10 +133,14 @@ def test_a_trace_states_what_was_asked_and_what_missed(
     assert f"{100 * (1 - missed / asked):.1f} %" in data["answer"]
 
 
-def test_decoding_states_the_longest_context(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
+def test_decoding_states_the_longest_context(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
+) -> None:
     text, data = both(capsys, outputs, "decode")
     last = data["points"][-1]
-    assert data["answer"].startswith(f"At {last['context']:,} tokens of context {last['kernel']} on ")
+    assert data["answer"].startswith(
+        f"At {last['context']:,} tokens of context {last['kernel']} on "
+    )
     step = f"takes {seconds_text(last['step_s'])} per step of one token"
     assert f"{step}: {last['tokens_per_s']:,.0f} tokens per second" in data["answer"]
     assert bytes_text(last["hbm_read_bytes_per_token"]) in text
@@ -148,10 +162,14 @@ def test_a_batchs_step_and_rate_come_first(capsys: pytest.CaptureFixture[str]) -
     assert "a token" not in text
 
 
-def test_a_ring_names_the_fastest(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
+def test_a_ring_names_the_fastest(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
+) -> None:
     _, data = both(capsys, outputs, "ring")
     best = min(data["results"], key=lambda r: r["time_s"])
-    assert data["answer"].startswith(f"{best['name']} is the fastest of {len(data['results'])} methods on 4 x ")
+    assert data["answer"].startswith(
+        f"{best['name']} is the fastest of {len(data['results'])} methods on 4 x "
+    )
     assert seconds_text(best["time_s"]) in data["answer"]
 
 
@@ -161,7 +179,10 @@ def test_training_states_the_peak_and_whether_it_fits(
 ) -> None:
     _, data = both(capsys, outputs, "train-memory")
     memory = data["training"][0]["memory_bytes"]
-    assert f"{bytes_text(memory['peak'])} of {bytes_text(memory['capacity'])} at the peak" in data["answer"]
+    assert (
+        f"{bytes_text(memory['peak'])} of {bytes_text(memory['capacity'])} at the peak"
+        in data["answer"]
+    )
     assert " fits on l4" in data["answer"]
     naive = ("train-memory", "--gpu", "l4", "--attention", "naive", "--format", "json", "--seq-len")
     too_long = json.loads(run(capsys, *naive, "32k"))
@@ -169,11 +190,15 @@ def test_training_states_the_peak_and_whether_it_fits(
     longest = re.search(r"Up to ([\d,]+) tokens fit", too_long["answer"])
     assert longest
     n = int(longest[1].replace(",", ""))
-    at, beyond = (json.loads(run(capsys, *naive, str(k)))["training"][0]["fits"] for k in (n, n + 64))
+    at, beyond = (
+        json.loads(run(capsys, *naive, str(k)))["training"][0]["fits"] for k in (n, n + 64)
+    )
     assert (at, beyond) == (True, False)
 
 
-def test_a_map_of_what_fits_states_both_ends(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
+def test_a_map_of_what_fits_states_both_ends(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
+) -> None:
     _, data = both(capsys, outputs, "frontier")
     limits = data["frontier"]
     for value, longest in zip(limits["values"], limits["longest_seq_len"], strict=True):
@@ -199,13 +224,19 @@ def test_grouped_heads_change_no_bytes_of_a_kernel_that_reads_keys_a_query_head(
     alone = predict(p.problem.with_(kv_heads=8), "fa2", "a100")
     assert p.total("l2") == alone.total("l2")
     said = grouped(p)
-    assert said.startswith("GQA 4:1 does not change the SM<->L2 bytes of fa2: each query head reads K and V again")
+    assert said.startswith(
+        "GQA 4:1 does not change the SM<->L2 bytes of fa2: each query head reads K and V again"
+    )
     before, after = (int(one.traffic.total("hbm", "read", tensor="K")) for one in (alone, p))
-    assert said.endswith(f"what HBM reads of K falls from {bytes_text(before)} to {bytes_text(after)}.")
+    assert said.endswith(
+        f"what HBM reads of K falls from {bytes_text(before)} to {bytes_text(after)}."
+    )
 
 
 def test_grouped_heads_that_are_packed_share_what_is_read() -> None:
-    p = predict(AttentionProblem(heads=32, kv_heads=8, seq_q=1, seq_k=8192, head_dim=128), "fa3", "h100")
+    p = predict(
+        AttentionProblem(heads=32, kv_heads=8, seq_q=1, seq_k=8192, head_dim=128), "fa3", "h100"
+    )
     assert "lowers the SM<->L2 bytes of fa3" in grouped(p)
 
 
@@ -237,9 +268,13 @@ def test_what_llm_viewer_says_of_flash_is_a_mistake_with_the_right_number_beside
     for r in rows:
         assert r.ratio == pytest.approx(1, abs=0.001)
         assert r.verdict is Verdict.MISTAKE
-    assert "151.0 MB between SMs and L2, and 33.6 MB at HBM" in rows[0].mistake  # 128-row tiles; Q, K, V and O once
+    assert (
+        "151.0 MB between SMs and L2, and 33.6 MB at HBM" in rows[0].mistake
+    )  # 128-row tiles; Q, K, V and O once
     text = run(capsys, "reproduce", "--section", "G")
-    shown = [line for line in text.splitlines() if "LLM-Viewer, flash, N" in line and "276.8" in line]
+    shown = [
+        line for line in text.splitlines() if "LLM-Viewer, flash, N" in line and "276.8" in line
+    ]
     assert all("1.000 (mistake)" in line for line in shown)
     assert shown
 

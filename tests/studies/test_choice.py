@@ -29,7 +29,10 @@ def powerless(tmp_path: Path) -> str:
     """The file of a GPU whose power nobody knows, nor at which rate its products draw it."""
     shipped = (ROOT / "hardware_profiles" / "b200.toml").read_text(encoding="utf-8")
     place = tmp_path / "powerless.toml"
-    rates, sources = r"^\[tensor_flops_achieved_per_s\].*?(?=^\[)", r"^(mamf-fp8|ml-engineering) =[^\n]*\n"
+    rates, sources = (
+        r"^\[tensor_flops_achieved_per_s\].*?(?=^\[)",
+        r"^(mamf-fp8|ml-engineering) =[^\n]*\n",
+    )
     told = rf"(?ms)^(peak_)?power_w[^\n]*\n|{rates}|{sources}"
     place.write_text(re.sub(told, "", shipped).replace('name = "b200"', 'name = "powerless"'))
     return str(place)
@@ -37,7 +40,9 @@ def powerless(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def found() -> Choice:
-    return iosim.compare(gpu="a100,h100,h200", per="dollar", price=PRICE, batch=[1, 4], seq_len=[512, 1024], **SIZES)
+    return iosim.compare(
+        gpu="a100,h100,h200", per="dollar", price=PRICE, batch=[1, 4], seq_len=[512, 1024], **SIZES
+    )
 
 
 def test_a_row_is_what_predict_says_of_its_kernel(found: Choice) -> None:
@@ -45,17 +50,25 @@ def test_a_row_is_what_predict_says_of_its_kernel(found: Choice) -> None:
         product(PRICES, (1, 4), (512, 1024))
     )
     for o in found.options:
-        alone = iosim.predict(gpu=o.gpu.label, kernel=o.kernel, batch=o.work.batch, seq_len=o.work.queries, **SIZES)
+        alone = iosim.predict(
+            gpu=o.gpu.label, kernel=o.kernel, batch=o.work.batch, seq_len=o.work.queries, **SIZES
+        )
         assert o.time_s.value == alone.time_s
         assert o.time_s.range == (alone.time_range and alone.time_range.seconds)
-        assert o.work.tokens == o.work.batch * o.work.queries  # a prefill's tokens are all of its sequences'
+        assert (
+            o.work.tokens == o.work.batch * o.work.queries
+        )  # a prefill's tokens are all of its sequences'
         assert o.tokens_per_s.value == pytest.approx(o.work.tokens / alone.time_s)
         row = o.to_dict()
         dollars = alone.time_s * PRICES[o.gpu.label] / 3600
         assert row["dollars_per_million_tokens"] == pytest.approx(1e6 * dollars / o.work.tokens)
         joules = None if alone.energy_j is None else pytest.approx(sum(alone.energy_j.values()))
         assert row["energy_j"] == joules
-        assert o.a_token("energy_j") is None if joules is None else row["joules_per_token"] * o.work.tokens == joules
+        assert (
+            o.a_token("energy_j") is None
+            if joules is None
+            else row["joules_per_token"] * o.work.tokens == joules
+        )
 
 
 def test_no_kernel_that_was_asked_for_is_faster(found: Choice) -> None:
@@ -63,7 +76,11 @@ def test_no_kernel_that_was_asked_for_is_faster(found: Choice) -> None:
         for kernel in ("fa2", "cutlass", "fa3", "cudnn"):
             try:
                 other = iosim.predict(
-                    gpu=o.gpu.label, kernel=kernel, batch=o.work.batch, seq_len=o.work.queries, **SIZES
+                    gpu=o.gpu.label,
+                    kernel=kernel,
+                    batch=o.work.batch,
+                    seq_len=o.work.queries,
+                    **SIZES,
                 )
             except iosim.InputError:
                 continue
@@ -96,14 +113,18 @@ def test_ranges_follow_the_time_where_rates_were_not_measured(found: Choice) -> 
     h100 = by_gpu["h100-sxm"]
     (low, high), energy = h100.time_s.ends, h100.energy_j
     assert low < h100.time_s.value < high
-    assert h100.tokens_per_s.ends == pytest.approx((h100.work.tokens / high, h100.work.tokens / low))
+    assert h100.tokens_per_s.ends == pytest.approx(
+        (h100.work.tokens / high, h100.work.tokens / low)
+    )
     assert energy is not None
     awake = (h100.predictions[0].energy_j or {})["awake"]
     assert energy.ends[1] - energy.value == pytest.approx(awake * (high / h100.time_s.value - 1))
     a100 = by_gpu["a100-sxm-80gb"]  # its energies were not measured: of what moves 25 % either way
     assert a100.energy_j is not None
     joules, (low, high) = a100.predictions[0].energy_j or {}, a100.time_s.ends
-    more = 0.25 * (sum(joules.values()) - joules["awake"]) + joules["awake"] * (high / a100.time_s.value - 1)
+    more = 0.25 * (sum(joules.values()) - joules["awake"]) + joules["awake"] * (
+        high / a100.time_s.value - 1
+    )
     assert a100.energy_j.ends[1] - a100.energy_j.value == pytest.approx(more)
     assert total([Amount(1.0, (0.5, 2.0)), Amount(3.0)]) == Amount(4.0, (3.5, 5.0))
 
@@ -124,7 +145,9 @@ def test_the_frontier_is_what_nothing_beats(found: Choice) -> None:
     panels = {panel.id: panel for panel in found._panels()}
     assert set(panels) == {"cost-1", "cost-2", "energy-1", "energy-2"}
     front = panels["cost-2"].data[0]
-    assert list(front["x"]) == sorted(o.time_s.value for o in found.at((1024, 1024)) if "cost" in o.frontier)
+    assert list(front["x"]) == sorted(
+        o.time_s.value for o in found.at((1024, 1024)) if "cost" in o.frontier
+    )
 
 
 def test_a_model_is_the_sum_of_its_layers() -> None:
@@ -133,7 +156,9 @@ def test_a_model_is_the_sum_of_its_layers() -> None:
         seq_len=1, seq_len_k=[1024],
     )  # fmt: skip
     (one,) = found.options
-    alone = iosim.predict(model="gpt-oss-20b", gpu="h100", tensor_parallel=2, batch=4, seq_len=1, seq_len_k=1024)
+    alone = iosim.predict(
+        model="gpt-oss-20b", gpu="h100", tensor_parallel=2, batch=4, seq_len=1, seq_len_k=1024
+    )
     assert one.time_s.value == pytest.approx(alone.time_s)
     assert one.energy_j is not None
     assert one.energy_j.value == pytest.approx(2 * (alone.energy_j or 0))  # both GPUs
@@ -145,23 +170,39 @@ def test_a_model_is_the_sum_of_its_layers() -> None:
 
 
 def test_what_does_not_fit_is_last_and_on_no_frontier() -> None:
-    found = iosim.compare(model="llama-3-8b", gpu="t4,h100", per="token", batch=8, seq_len=1, seq_len_k="4k")
+    found = iosim.compare(
+        model="llama-3-8b", gpu="t4,h100", per="token", batch=8, seq_len=1, seq_len_k="4k"
+    )
     assert [(o.gpu.label, o.fits) for o in found.options] == [("h100-sxm", True), ("t4", False)]
     assert found.options[1].frontier == ()
     assert "memory of t4" in " ".join(found.notes)
     assert answer(found).startswith("h100-sxm serves the most")
 
 
-def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known(powerless: str) -> None:
-    asked: Any = {"model": "llama-3-70b", "batch": 8, "seq_len": 1, "method": "capacity", "kernel": "default"}
+def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known(
+    powerless: str,
+) -> None:
+    asked: Any = {
+        "model": "llama-3-70b",
+        "batch": 8,
+        "seq_len": 1,
+        "method": "capacity",
+        "kernel": "default",
+    }
     found = iosim.compare(gpu="t4,a100", per="token", seq_len_k="8k", **asked)
-    cache = 80 * 2 * 8 * 128 * 2 * 8 * 8192  # layers, K and V, key/value heads, head_dim, bytes, sequences, tokens
+    cache = (
+        80 * 2 * 8 * 128 * 2 * 8 * 8192
+    )  # layers, K and V, key/value heads, head_dim, bytes, sequences, tokens
     takes = bytes_text(cache + found.options[0].work.model.weight_bytes)
     assert answer(found).startswith(
         "No GPU has the memory for the attention of Llama 3 70B (batch 8, 1 x 8,192 tokens)"
     )
-    assert answer(found).endswith(f": it takes {takes} with the model's weights, and a100-sxm-80gb has 85.9 GB.")
-    found = iosim.compare(gpu=f"h100,{powerless}", per="joule", seq_len_k="8k", **asked)  # that has the memory alone
+    assert answer(found).endswith(
+        f": it takes {takes} with the model's weights, and a100-sxm-80gb has 85.9 GB."
+    )
+    found = iosim.compare(
+        gpu=f"h100,{powerless}", per="joule", seq_len_k="8k", **asked
+    )  # that has the memory alone
     assert answer(found).startswith("No GPU whose energy is known has the memory for")
     assert "h100-sxm has 85.02 GB" in answer(found)
     assert repr(found).startswith("<Choice: 2 GPUs by joule; best: none")
@@ -178,11 +219,16 @@ def test_gpus_that_are_best_at_other_lengths_are_named() -> None:
 
 
 def test_a_batch_that_is_asked_for_twice_is_one_row() -> None:
-    assert len(iosim.compare(gpu="a100", per="token", batch="2,2", seq_len=512, kernel="fa2").options) == 1
+    assert (
+        len(iosim.compare(gpu="a100", per="token", batch="2,2", seq_len=512, kernel="fa2").options)
+        == 1
+    )
 
 
 def test_what_cannot_run_at_one_length_alone_is_said() -> None:
-    found = iosim.compare(gpu="t4,h100", per="token", batch="1,2", seq_len=512, method="capacity", kernel="fa3,flash")
+    found = iosim.compare(
+        gpu="t4,h100", per="token", batch="1,2", seq_len=512, method="capacity", kernel="fa3,flash"
+    )
     assert found.missing == tuple(dict.fromkeys(found.missing))
     assert {line.split(":")[0] for line in found.missing} == {"fa3 on t4"}
 
@@ -195,7 +241,9 @@ def test_the_answer_says_which_by_how_much_why_and_how_sure(found: Choice) -> No
     first = told.split(". ")[0]
     assert f"of {second.gpu.label}" in told
     assert "per hour" in told
-    assert re.search(r"\$\S+ \(\$\S+ to \$\S+\) per billion tokens with \w+, \d+ % of the \$\S+ of", told), first
+    assert re.search(
+        r"\$\S+ \(\$\S+ to \$\S+\) per billion tokens with \w+, \d+ % of the \$\S+ of", told
+    ), first
     h = iosim.compare(gpu="h100,h200", per="token", seq_len=1024, **SIZES)
     assert "The ranges overlap" in answer(h)
     a = iosim.compare(gpu="h200,t4", per="token", seq_len=1024, **SIZES)
@@ -209,10 +257,14 @@ def test_what_cannot_run_is_said() -> None:
         "fa3 on v100-sxm2", "fa2 on v100-sxm2", "fa3 on a100-sxm-80gb",
     ]  # fmt: skip
     assert "`" not in "".join(found.missing)
-    assert not iosim.compare(gpu="a100", per="token", seq_len=512).missing  # nobody asked for fa3 there
+    assert not iosim.compare(
+        gpu="a100", per="token", seq_len=512
+    ).missing  # nobody asked for fa3 there
 
 
-def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str], powerless: str) -> None:
+def test_the_command_writes_all_its_forms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], powerless: str
+) -> None:
     asked = "--gpu a100,h100 --per dollar --price a100=1,h100=3 --seq-len 512 --batch 1,2 --heads 4"
     line = ["compare", *asked.split()]
     page, rows = tmp_path / "page.html", tmp_path / "rows.csv"
@@ -222,7 +274,9 @@ def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.Capture
     assert len(told["rows"]) == 4
     assert len(rows.read_text().splitlines()) == 1 + 4
     assert "cost-1" in page.read_text()
-    assert as_page(iosim.compare(gpu=powerless, per="token", seq_len=512)).sections[0].id == "rows"  # nothing to draw
+    assert (
+        as_page(iosim.compare(gpu=powerless, per="token", seq_len=512)).sections[0].id == "rows"
+    )  # nothing to draw
 
 
 @pytest.mark.parametrize(
@@ -230,7 +284,10 @@ def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.Capture
     [
         ("--gpu a100,t4 --per dollar", "--per dollar needs a price of a100-sxm-80gb, t4"),
         ("--gpu a100,t4 --per dollar --price a100=1", "--per dollar needs a price of t4"),
-        ("--gpu a100 --per dollar --price a100=1,h100=2", "--price h100 is none of the GPUs compared"),
+        (
+            "--gpu a100 --per dollar --price a100=1,h100=2",
+            "--price h100 is none of the GPUs compared",
+        ),
         ("--gpu a100 --per dollar --price a100=1,zz=2", "GPU 'zz' is not known"),
         ("--gpu a100 --per dollar --price a100=x", "--price 'a100=x' is no price"),
         ("--gpu a100 --per dollar --price a100", "--price 'a100' is no price"),
@@ -243,7 +300,10 @@ def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.Capture
         ("--gpu a100 --per token --baseline fa2", "--baseline fa2 contradicts --per"),
         ("--gpu a100 --price a100=1", "--price goes with --per"),
         ("--gpu a100 --batch 1,2", "--batch 1,2 are 2 values; accepted without --per"),
-        ("--gpu a100 --seq-len-k 1k,2k", "--seq-len-k 1024,2048 are 2 values; accepted without --per"),
+        (
+            "--gpu a100 --seq-len-k 1k,2k",
+            "--seq-len-k 1024,2048 are 2 values; accepted without --per",
+        ),
         ("--gpu t4 --per token --kernel fa3", "no kernel can run: --kernel fa3"),
         ("--gpu t4 --per token --kernel nonsense", "'nonsense'"),
     ],
@@ -252,7 +312,9 @@ def test_bad_input_is_one_line(line: str, said: str, capsys: pytest.CaptureFixtu
     assert said in refused(capsys, ["compare", "--seq-len", "512", *line.split()])
 
 
-def test_energy_that_nobody_knows_ranks_nothing(powerless: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_energy_that_nobody_knows_ranks_nothing(
+    powerless: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = ["compare", "--seq-len", "512", "--gpu", powerless, "--per", "joule"]
     assert "--per joule: energy is not known on powerless" in refused(capsys, line)
 
@@ -265,7 +327,9 @@ def test_python_refuses_the_same() -> None:
     with pytest.raises(iosim.InputError, match="baseline fa2 contradicts per"):
         iosim.compare(gpu="a100", seq_len=512, per="token", baseline="fa2")
     problems = [iosim.AttentionProblem(heads=heads, seq_q=512, seq_k=512) for heads in (4, 8)]
-    with pytest.raises(iosim.InputError, match="may differ in their batch and sequence lengths alone"):
+    with pytest.raises(
+        iosim.InputError, match="may differ in their batch and sequence lengths alone"
+    ):
         iosim.compare(problems, gpu="a100", per="token")
 
 
@@ -278,7 +342,13 @@ def test_of_several_kernels_the_fastest_is_taken_wherever_it_stands() -> None:
 
 
 def test_dollars_are_of_a_billion_tokens_of_a_call_and_of_a_million_of_a_model() -> None:
-    asked: Any = {"gpu": "h200", "kernel": "fa3", "per": "dollar", "price": "h200=3.6", "seq_len": 1024}
+    asked: Any = {
+        "gpu": "h200",
+        "kernel": "fa3",
+        "per": "dollar",
+        "price": "h200=3.6",
+        "seq_len": 1024,
+    }
     call, model = iosim.compare(**asked, **SIZES), iosim.compare(**asked, model="llama-3-8b")
     for found, tokens, of in ((call, 10**9, "billion"), (model, 10**6, "million")):
         dollars = found.options[0].time_s.value * 3.6 / 3600 / 1024 * tokens
@@ -287,17 +357,30 @@ def test_dollars_are_of_a_billion_tokens_of_a_call_and_of_a_million_of_a_model()
 
 
 def test_reasons_do_not_contradict_the_verdict() -> None:
-    asked: Any = {"gpu": "h200,b200", "per": "token", "batch": 16, "kv_heads": 8, "seq_len": 1, "seq_len_k": "1k"}
+    asked: Any = {
+        "gpu": "h200,b200",
+        "per": "token",
+        "batch": 16,
+        "kv_heads": 8,
+        "seq_len": 1,
+        "seq_len_k": "1k",
+    }
     told = answer(iosim.compare(**asked))
     assert "both are bound by HBM" in told
     by_rates = "8 TB/s against 4.8 TB/s" in told
-    assert by_rates == told.startswith("b200 serves the most")  # rates are the reason only where they favour it
-    found = iosim.compare(gpu="a100,a100-pcie-80gb", per="token", kernel="flash", seq_len=512, heads=4)
+    assert by_rates == told.startswith(
+        "b200 serves the most"
+    )  # rates are the reason only where they favour it
+    found = iosim.compare(
+        gpu="a100,a100-pcie-80gb", per="token", kernel="flash", seq_len=512, heads=4
+    )
     assert "with flash, as much as the" in answer(found)
 
 
 def test_a_figure_says_which_gpus_it_leaves_out(powerless: str) -> None:
-    of_energy = figure(iosim.compare(gpu=f"{powerless},h100", per="token", seq_len=512, **SIZES), "energy")
+    of_energy = figure(
+        iosim.compare(gpu=f"{powerless},h100", per="token", seq_len=512, **SIZES), "energy"
+    )
     assert of_energy is not None
     assert [series.name for series in of_energy.legend] == ["h100-sxm"]
     assert of_energy.left_out == ("powerless: energy is not known, or memory too small",)

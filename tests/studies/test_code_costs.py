@@ -38,7 +38,10 @@ def costs(cubin: Path, entry: str) -> CodeCosts:
 def test_a_column_store_is_found(cubin: Path) -> None:
     found = costs(cubin, "column_store")
     first = found.costs[0]
-    assert (first.kind, first.place) == ("uncoalesced", line_with("out[(size_t)column * rows + row] = in["))
+    assert (first.kind, first.place) == (
+        "uncoalesced",
+        line_with("out[(size_t)column * rows + row] = in["),
+    )
     assert "32 sectors of 32 a request, 4 would do" in first.detail
     assert first.time_without_s < 0.4 * found.prediction.time_s
     assert not [cost for cost in found.costs if cost.kind in ("spills", "bank conflicts")]
@@ -80,14 +83,18 @@ def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
 def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
     """A CTA of 32 x 8 threads of `column_store` walks four rows: what stands before its loop, four turns, the exit."""
     given = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
-    request = CodeRequest(code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given)
+    request = CodeRequest(
+        code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given
+    )
     counters = run(request).prediction.to_dict()["counters"]
     assert counters["global_store_sectors"] == 512 * 512
     assert counters["local_load_sectors"] == 0
     (loop,) = [one for one in run(request).loops if one.name.startswith("loop")]
     (once,) = [one for one in run(request).loops if one.name.startswith("outside")]
     assert loop.turns == 4
-    assert counters["instructions"] == pytest.approx(256 * 8 * (once.instructions + 4 * loop.instructions), rel=0.04)
+    assert counters["instructions"] == pytest.approx(
+        256 * 8 * (once.instructions + 4 * loop.instructions), rel=0.04
+    )
 
 
 def test_what_is_assumed_is_said(cubin: Path) -> None:
@@ -101,7 +108,17 @@ def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFi
     arguments = [f"--arg={name}={value}" for name, value in (
         ("in", "TENSOR(4096x4096,fp32)"), ("out", "TENSOR(4096x4096,fp32)"), ("rows", 4096), ("columns", 4096),
     )]  # fmt: skip
-    command = ["explain", "--code", str(cubin), "--entry", "column_read", "--grid", "128,128", "--block", "32,8"]
+    command = [
+        "explain",
+        "--code",
+        str(cubin),
+        "--entry",
+        "column_read",
+        "--grid",
+        "128,128",
+        "--block",
+        "32,8",
+    ]
     assert main([*command, *arguments, "--gpu", "h100"]) == 0
     said = capsys.readouterr().out
     assert "bank conflicts" in said
@@ -112,16 +129,24 @@ def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFi
     assert told["loops"][0]["units"]
 
 
-def test_without_machine_code_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_machine_code_it_says_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tools, "candidates", lambda _: iter(()))  # no ptxas that would make some
     file = tmp_path / "k.ptx"
-    file.write_text(".version 8.0\n.target sm_90\n.visible .entry k()\n{\n ret;\n}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="no machine code; accepted: a cubin compiled with -lineinfo"):
+    file.write_text(
+        ".version 8.0\n.target sm_90\n.visible .entry k()\n{\n ret;\n}\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        InputError, match="no machine code; accepted: a cubin compiled with -lineinfo"
+    ):
         run(CodeRequest(code=str(file), gpu="h100"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in cases().items() if case["file"].endswith(".py")])
+@pytest.mark.parametrize(
+    "name", [name for name, case in cases().items() if case["file"].endswith(".py")]
+)
 def test_triton_kernels_are_explained(name: str, tmp_path: Path) -> None:
     tools_or_skip()
     case, function = cases()[name], function_of(name, tmp_path)

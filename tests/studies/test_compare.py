@@ -89,7 +89,9 @@ def test_memory_ratio() -> None:
     made = compare([problem()], ["naive", "flash"], ["a100"])
     # naive keeps S and P of 8 heads beside Q, K, V, O; flash only these and an fp32 LSE a row
     tensor, square = 8 * 1024 * 64 * 2, 8 * 1024 * 1024 * 2
-    assert made.entries[1].ratio("memory") == (4 * tensor + 2 * square) / (4 * tensor + 8 * 1024 * 4)
+    assert made.entries[1].ratio("memory") == (4 * tensor + 2 * square) / (
+        4 * tensor + 8 * 1024 * 4
+    )
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
@@ -98,13 +100,20 @@ def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
     assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in found.missing)
     text = as_text(found)
     assert "fa3     cannot run" in text
-    assert text.count("fa3 on a100-sxm-80gb at N = 512: kernel fa3: FlashAttention-3 needs cc 9.0") == 1
-    rows = [r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"]
+    assert (
+        text.count("fa3 on a100-sxm-80gb at N = 512: kernel fa3: FlashAttention-3 needs cc 9.0")
+        == 1
+    )
+    rows = [
+        r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"
+    ]
     assert len(rows) == 2
     assert all(r["time_s"] is None and r["l2_ratio"] is None and r["reason"] for r in rows)
 
 
-@pytest.mark.parametrize(("baseline", "gpu"), [("fa2@h100", "h100-sxm"), ("fa2@h100-sxm", "h100-sxm")])
+@pytest.mark.parametrize(
+    ("baseline", "gpu"), [("fa2@h100", "h100-sxm"), ("fa2@h100-sxm", "h100-sxm")]
+)
 def test_a_baseline_on_one_gpu(baseline: str, gpu: str) -> None:
     made = compare([problem()], KERNELS, GPUS, baseline=baseline)
     assert str(made.baseline) == f"fa2@{gpu}"
@@ -122,7 +131,9 @@ def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
     assert ratios["a100-sxm-80gb", "fa2"] is None
     assert ratios["h100-sxm", "fa3"] == 1
     assert compare([problem()], ["fa2", "math"], ["a100"]).baseline.kernel == "math"
-    assert compare([problem(passes="bwd")], ["math", "fa2"], ["a100"]).baseline.kernel == "fa2"  # math has no backward
+    assert (
+        compare([problem(passes="bwd")], ["math", "fa2"], ["a100"]).baseline.kernel == "fa2"
+    )  # math has no backward
     assert compare([problem()], ["fa2", "flash"], ["a100"]).baseline.kernel == "fa2"
 
 
@@ -130,12 +141,19 @@ def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
 
 
 def test_all_rows_are_as_predict_has_them() -> None:
-    found = compare([problem(n, heads=8, head_dim=128) for n in (1024, 32768)], ["naive", "flash"], ["a100"])
+    found = compare(
+        [problem(n, heads=8, head_dim=128) for n in (1024, 32768)], ["naive", "flash"], ["a100"]
+    )
     assert found.request.method is None
     for point in found.points:
         alone = predict(point.prediction.problem, point.kernel, "a100")
         assert (point.prediction.method, point.prediction.traffic) == (alone.method, alone.traffic)
-    assert compare([problem()], ["fa2"], ["a100"], method="bounds").to_dict()["rows"][0]["hbm_read_bytes"] is None
+    assert (
+        compare([problem()], ["fa2"], ["a100"], method="bounds").to_dict()["rows"][0][
+            "hbm_read_bytes"
+        ]
+        is None
+    )
 
 
 def test_what_would_be_played() -> None:
@@ -149,11 +167,15 @@ def test_what_would_be_played() -> None:
 @settings(max_examples=examples(30), deadline=None)
 @given(
     kernel=st.sampled_from(("naive", "eager", "math", "flash", "cutlass", "fa1")),
-    values=st.fixed_dictionaries({"dropout": st.sampled_from((0.0, 0.1)), "mask": st.sampled_from(("none", "causal"))}),
+    values=st.fixed_dictionaries(
+        {"dropout": st.sampled_from((0.0, 0.1)), "mask": st.sampled_from(("none", "causal"))}
+    ),
     bias=st.sampled_from(("none", "full")),
     passes=st.sampled_from(("fwd", "fwd+bwd")),
 )
-def test_groups_add_up_to_the_level(kernel: str, values: dict[str, Any], bias: str, passes: str) -> None:
+def test_groups_add_up_to_the_level(
+    kernel: str, values: dict[str, Any], bias: str, passes: str
+) -> None:
     passes = "fwd" if kernel == "math" else passes
     p = problem(256, heads=2, passes=passes, bias="none" if kernel == "fa1" else bias, **values)
     made = predict(p, kernel, "a100", method="replay")
@@ -170,7 +192,14 @@ def test_groups_add_up_to_the_level(kernel: str, values: dict[str, Any], bias: s
 
 def test_group_of_every_kind() -> None:
     p = problem(
-        256, heads=4, kv_heads=2, passes="fwd+bwd", bias="full", bias_grad=True, bias_shared="heads", dropout=0.1
+        256,
+        heads=4,
+        kv_heads=2,
+        passes="fwd+bwd",
+        bias="full",
+        bias_grad=True,
+        bias_shared="heads",
+        dropout=0.1,
     )
     chain = predict(p, "flash", "a100", method="bounds").chain
     groups = {name: group_of(chain, name) for name in chain.tensors}
@@ -192,7 +221,9 @@ def test_terms_stand_in_their_own_columns() -> None:
     assert "dropout" in header
     parts = {t["kernel"]: t["l2"] for t in made.to_dict()["tensors"]}
     square = 8 * 1024 * 1024
-    assert parts["naive"]["dropout"] == square * (1 + 2 + 2)  # the mask's bytes written, dropped weights out and in
+    assert parts["naive"]["dropout"] == square * (
+        1 + 2 + 2
+    )  # the mask's bytes written, dropped weights out and in
     assert parts["flash"]["dropout"] == 32
     assert parts["flash"]["bias"] == square * 2
 
@@ -225,7 +256,9 @@ def test_figures_draw_every_number_once(found: Comparison) -> None:
 def test_a_lone_bar_is_not_drawn_and_lone_bars_share_a_panel() -> None:
     alone = figures(compare([problem()], ["fa2"], ["a100"]))
     assert not {"time", "memory"} & {f.id for f in alone}
-    (time,) = (f for f in figures(compare([problem()], ["fa2"], ["a100", "h100"])) if f.id == "time")
+    (time,) = (
+        f for f in figures(compare([problem()], ["fa2"], ["a100", "h100"])) if f.id == "time"
+    )
     assert [p.data[0]["y"] for p in time.panels] == [["a100-sxm-80gb, fa2", "h100-sxm, fa2"]]
 
 
@@ -247,7 +280,9 @@ def test_the_page_fetches_nothing_and_holds_the_rows(found: Comparison) -> None:
     assert "<b>'" not in page
     assert "FlashAttention-3 needs cc 9.0 or later" in page
     data = unpacked(page)
-    assert len(data["tables"]["summary"]["rows"]) == len(found.points)  # what cannot run is a list with its reasons
+    assert len(data["tables"]["summary"]["rows"]) == len(
+        found.points
+    )  # what cannot run is a list with its reasons
     assert set(data["commands"]) == {p.id for p in found.points}
 
 
@@ -259,7 +294,10 @@ def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...
     panels = made.sections[0].panels
     if len(lengths) > 4:  # lines against the length
         assert [p.title for p in panels] == gpus
-        named = [{t["name"].removesuffix(" HBM") for t in p.data if t["name"].endswith(" HBM")} for p in panels]
+        named = [
+            {t["name"].removesuffix(" HBM") for t in p.data if t["name"].endswith(" HBM")}
+            for p in panels
+        ]
         assert named == [{"naive", "fa2", "flash"}, {*kernels}]
         return
     titles = [f"N = {n:,}, {gpu}" for n in lengths for gpu in gpus] if len(lengths) > 1 else gpus
@@ -273,10 +311,16 @@ def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...
     assert [c.key for c in groups.columns][:3] == ["seq_len", "gpu", "kernel"]
 
 
-def test_every_command_line_gives_its_row(found: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_line_gives_its_row(
+    found: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
     import shlex
 
-    made = compare([problem(mask="causal", bias="full", bias_shared="heads", key_padding=True)], ["flash"], ["a100"])
+    made = compare(
+        [problem(mask="causal", bias="full", bias_shared="heads", key_padding=True)],
+        ["flash"],
+        ["a100"],
+    )
     for p in made.points:
         assert main(shlex.split(made.commands[p.id])[1:]) == 0
         (alone,) = json.loads(capsys.readouterr().out)["predictions"]
@@ -286,7 +330,17 @@ def test_every_command_line_gives_its_row(found: Comparison, capsys: pytest.Capt
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-SMALL = ["compare", "--kernel", "naive,fa2,fa3", "--gpu", "a100,h100", "--seq-len", "512,1024", "--heads", "4"]
+SMALL = [
+    "compare",
+    "--kernel",
+    "naive,fa2,fa3",
+    "--gpu",
+    "a100,h100",
+    "--seq-len",
+    "512,1024",
+    "--heads",
+    "4",
+]
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -357,7 +411,11 @@ def test_progress_hands_on_every_job() -> None:
 
 def test_nothing_but_the_tables_in_a_pipe() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "iosim", *SMALL], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "iosim", *SMALL],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     assert done.stderr == ""
     assert "\r" not in done.stdout

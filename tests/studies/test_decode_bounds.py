@@ -11,25 +11,50 @@ from iosim.commands.cli import main
 from iosim.studies.decode.decode import ModelShape, decode_point
 
 GPUS = ("t4", "l4", "a100", "h100", "h200", "b200", "rtx-4090", "v100", "mi300x", "h20", "rtx-5090")
-KERNELS = ("default", "fa2", "fa3", "cudnn", "flashinfer", "flash", "naive", "cutlass", "triton", "vllm-fa3", "math")
+KERNELS = (
+    "default",
+    "fa2",
+    "fa3",
+    "cudnn",
+    "flashinfer",
+    "flash",
+    "naive",
+    "cutlass",
+    "triton",
+    "vllm-fa3",
+    "math",
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_step_makes_more_tokens_than_hbm_delivers_keys_for(seed: int) -> None:
     rng, seen = random.Random(seed), 0
     while seen < 15:
-        heads, context, batch = rng.choice((4, 8, 32)), rng.choice((512, 4096, 32768)), rng.choice((1, 3, 16))
+        heads, context, batch = (
+            rng.choice((4, 8, 32)),
+            rng.choice((512, 4096, 32768)),
+            rng.choice((1, 3, 16)),
+        )
         sizes = {
             "heads": heads, "kv_heads": rng.choice((1, 4, heads)), "head_dim": rng.choice((64, 128)), "layers": 1,
             "window": rng.choice((None, None, 511)), "page_size": rng.choice((None, 16, 64)),
         }  # fmt: skip
         gpu, kernel, new = rng.choice(GPUS), rng.choice(KERNELS), rng.choice((1, 1, 3))
         try:
-            point = decode_point(ModelShape(**sizes), context, gpu, kernel, batch=batch, new_tokens=new)
+            point = decode_point(
+                ModelShape(**sizes), context, gpu, kernel, batch=batch, new_tokens=new
+            )
         except InputError:
             continue
         assert point.bound_tokens_per_s is not None
-        assert point.tokens_per_s <= point.bound_tokens_per_s * (1 + 1e-9), (gpu, kernel, context, batch, new, sizes)
+        assert point.tokens_per_s <= point.bound_tokens_per_s * (1 + 1e-9), (
+            gpu,
+            kernel,
+            context,
+            batch,
+            new,
+            sizes,
+        )
         seen += 1
 
 
@@ -64,8 +89,12 @@ def test_a_model_that_the_memory_holds_is_said_to_fit(capsys: pytest.CaptureFixt
     assert "not fit" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("model", ["deepseek-v4", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "gpt2"])
-def test_the_longest_context_is_one_that_can_be_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "model", ["deepseek-v4", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "gpt2"]
+)
+def test_the_longest_context_is_one_that_can_be_asked_for(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Caches that hardly grow fit at any length; 2^24 tokens are the most that a problem has."""
     assert main(["decode", "--model", model, "--gpu", "h200", "--context", "1k"]) == 0
     assert "out of range" not in capsys.readouterr().err

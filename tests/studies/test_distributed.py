@@ -41,10 +41,22 @@ from iosim.studies.distributed import (
     study,
 )
 from iosim.studies.distributed import closed_forms as forms
-from iosim.studies.distributed.collectives import MEGATRON_COLLECTIVES, all_to_all, calls_of, split_heads
+from iosim.studies.distributed.collectives import (
+    MEGATRON_COLLECTIVES,
+    all_to_all,
+    calls_of,
+    split_heads,
+)
 from iosim.studies.distributed.count import merges, passing_bytes, received_bytes
 from iosim.studies.distributed.links import Cluster, Link
-from iosim.studies.distributed.schedule import Pair, contiguous, pair, sequence_width_bytes, striped, token_bytes
+from iosim.studies.distributed.schedule import (
+    Pair,
+    contiguous,
+    pair,
+    sequence_width_bytes,
+    striped,
+    token_bytes,
+)
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -78,7 +90,9 @@ def errors(problem: AttentionProblem, schedule: ChunkSchedule, seed: int = 0) ->
         done = reader.execute(schedule, problem, arrays)
     except ExecutionError as error:
         return [str(error)]
-    found = [n for n, a in done.outputs.items() if not np.allclose(a, right[n], rtol=1e-9, atol=1e-9)]
+    found = [
+        n for n, a in done.outputs.items() if not np.allclose(a, right[n], rtol=1e-9, atol=1e-9)
+    ]
     counted = link_bytes(schedule, problem)
     if counted.received != done.received or counted.tensors != done.tensors:
         found.append("bytes")
@@ -159,7 +173,13 @@ def test_bytes_of_a_small_case() -> None:
     counted = link_bytes(build("balanced", problem, 3), problem)
     kv = 4 * 2 * 8 * 2  # chunk of 4 tokens, 2 heads, 8 columns, 2 bytes
     # GPUs 1 and 2 fetch from the one before; GPU 0 helps GPU 2: Q there, O and two fp32 a row back
-    assert counted.tensors == {"K": 2 * kv, "V": 2 * kv, "Q": kv, "O_part": kv, "stats": 4 * 2 * 2 * 4}
+    assert counted.tensors == {
+        "K": 2 * kv,
+        "V": 2 * kv,
+        "Q": kv,
+        "O_part": kv,
+        "stats": 4 * 2 * 2 * 4,
+    }
     assert counted.received == (kv, 2 * kv, 2 * kv + kv + 64)
 
 
@@ -167,8 +187,12 @@ def test_bytes_of_a_small_case() -> None:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(tokens=st.integers(1, 60), parts=st.integers(1, 12), causal=st.booleans(), stripes=st.booleans())
-def test_a_pair_keeps_what_its_tokens_keep(tokens: int, parts: int, causal: bool, stripes: bool) -> None:
+@given(
+    tokens=st.integers(1, 60), parts=st.integers(1, 12), causal=st.booleans(), stripes=st.booleans()
+)
+def test_a_pair_keeps_what_its_tokens_keep(
+    tokens: int, parts: int, causal: bool, stripes: bool
+) -> None:
     parts = min(parts, tokens)
     chunks = striped(tokens, parts) if stripes else contiguous(tokens, parts)
     assert sorted(t for c in chunks for t in c) == list(range(tokens))
@@ -177,7 +201,9 @@ def test_a_pair_keeps_what_its_tokens_keep(tokens: int, parts: int, causal: bool
             found = pair(queries, keys, causal)
             kept = sum(k <= q or not causal for q in queries for k in keys)
             assert found.kept == kept
-            local = found.problem(AttentionProblem(seq_q=tokens, mask="causal" if causal else "none"), "fwd")
+            local = found.problem(
+                AttentionProblem(seq_q=tokens, mask="causal" if causal else "none"), "fwd"
+            )
             assert local.interval_mask.kept_pairs(len(queries), len(keys)) == kept
 
 
@@ -224,7 +250,9 @@ def test_a_message_to_the_wrong_gpu(name: str) -> None:
     step = right.steps[0]
     send = step.sends[0]
     wrong = replace(send, target=send.source)
-    changed = replace(right, steps=(replace(step, sends=(wrong, *step.sends[1:])), *right.steps[1:]))
+    changed = replace(
+        right, steps=(replace(step, sends=(wrong, *step.sends[1:])), *right.steps[1:])
+    )
     assert errors(problem, changed)
 
 
@@ -243,11 +271,19 @@ def test_a_pair_computed_twice() -> None:
 def test_compute_hides_communication_or_waits_for_it() -> None:
     problem = AttentionProblem(heads=1, seq_q=4 * 1000, head_dim=125)
     schedule = build("ring", problem, 4)
-    message = 2 * 1000 * 125 * 2 / 1e9  # K and V of 1,000 tokens, 125 columns, 2 bytes, at 1 GB/s: 0.5 ms
-    slow, fast = (simulate(schedule, problem, NO_LATENCY, lambda p, w, s=s: s) for s in (2e-3, 0.1e-3))
-    assert slow.total_s == pytest.approx(4 * 2e-3)  # four computations, messages under three of them
+    message = (
+        2 * 1000 * 125 * 2 / 1e9
+    )  # K and V of 1,000 tokens, 125 columns, 2 bytes, at 1 GB/s: 0.5 ms
+    slow, fast = (
+        simulate(schedule, problem, NO_LATENCY, lambda p, w, s=s: s) for s in (2e-3, 0.1e-3)
+    )
+    assert slow.total_s == pytest.approx(
+        4 * 2e-3
+    )  # four computations, messages under three of them
     assert slow.idle_fraction == pytest.approx(0)
-    assert fast.total_s == pytest.approx(3 * message + 0.1e-3)  # three messages, one computation after the last
+    assert fast.total_s == pytest.approx(
+        3 * message + 0.1e-3
+    )  # three messages, one computation after the last
     apart = simulate(schedule, problem, NO_LATENCY, lambda p, w: 2e-3, overlap=False)
     assert apart.total_s == pytest.approx(4 * 2e-3 + 3 * message)
     late = simulate(schedule, problem, Cluster(Link("test", 1e9, 1e-3, "")), lambda p, w: 0.1e-3)
@@ -270,13 +306,25 @@ def test_a_shared_network_port_takes_one_message_at_a_time() -> None:
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_events_do_not_overlap_on_a_gpu_or_a_port(name: str) -> None:
     problem = AttentionProblem(heads=8, seq_q=8 * 512, head_dim=64, mask="causal")
-    line = simulate(build(name, problem, 8, backward=True), problem, cluster(H100), ChunkTimes(problem, "fa2", H100))
+    line = simulate(
+        build(name, problem, 8, backward=True),
+        problem,
+        cluster(H100),
+        ChunkTimes(problem, "fa2", H100),
+    )
     for who in range(8):
         for kind, key in (("compute", "gpu"), ("send", "gpu"), ("send", "target")):
-            found = sorted((e.start_s, e.end_s) for e in line.events if e.kind == kind and getattr(e, key) == who)
+            found = sorted(
+                (e.start_s, e.end_s)
+                for e in line.events
+                if e.kind == kind and getattr(e, key) == who
+            )
             assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(found))
     assert line.total_s == max(e.end_s for e in line.events)
-    assert sum(e.bytes for e in line.events) == link_bytes(build(name, problem, 8, backward=True), problem).total
+    assert (
+        sum(e.bytes for e in line.events)
+        == link_bytes(build(name, problem, 8, backward=True), problem).total
+    )
 
 
 def test_memory_traffic_of_a_gpu_is_that_of_its_pairs() -> None:
@@ -311,14 +359,21 @@ def test_a_zigzag_makes_one_call_a_step() -> None:
     later one's (zhuzilin/ring-flash-attention)."""
     schedule = build("zigzag", AttentionProblem(seq_q=8 * 100, mask="causal"), 4)
     of_second = [[one for _, _, one in of_step[1]] for of_step in schedule.calls]
-    assert of_second == [[Pair(200, 200, 0)], [Pair(200, 100, None)], [Pair(100, 200, None)], [Pair(100, 200, None)]]
+    assert of_second == [
+        [Pair(200, 200, 0)],
+        [Pair(200, 100, None)],
+        [Pair(100, 200, None)],
+        [Pair(100, 200, None)],
+    ]
 
 
 def test_what_is_added_up() -> None:
     """One head of 10 columns in 2 bytes, 4 tokens a chunk, 2 GPUs, no mask: two calls a GPU."""
     problem = AttentionProblem(heads=1, seq_q=8, head_dim=10)
     (first, second) = merges(build("ring", problem, 2), problem)
-    assert first == [(4 * (20 + 8), 4 * (40 + 8))] * 2  # the part and two sums a row in; the same in fp32 out
+    assert (
+        first == [(4 * (20 + 8), 4 * (40 + 8))] * 2
+    )  # the part and two sums a row in; the same in fp32 out
     # the part, O and their sums in, and O once more to be written in 2 bytes; O in fp32 with sums, then in 2 bytes
     assert second == [(4 * (20 + 8 + 40 + 8 + 40), 4 * (40 + 8 + 20))] * 2
     backward = merges(build("ring", problem, 2, backward=True), problem)
@@ -370,9 +425,13 @@ def test_ulysses_receives_what_its_heads_need() -> None:
     """Four tensors forward and backward, each GPU 7/8 of an eighth of each; with one key head for two GPUs K and V are
     repeated, and backward dK and dV."""
     for kv_heads, heads in ((32, 4 + 4), (4, 2 * (2 + 2 * 8 / 32))):
-        problem = AttentionProblem(heads=32, kv_heads=kv_heads, seq_q=8 * 512, head_dim=64, passes="fwd+bwd")
+        problem = AttentionProblem(
+            heads=32, kv_heads=kv_heads, seq_q=8 * 512, head_dim=64, passes="fwd+bwd"
+        )
         (found,) = study(problem, 8, H100, cluster(H100), kernel="fa2", names=["ulysses"])
-        assert float(found.received_bytes) == pytest.approx(heads * 7 / 64 * sequence_width_bytes(problem))
+        assert float(found.received_bytes) == pytest.approx(
+            heads * 7 / 64 * sequence_width_bytes(problem)
+        )
 
 
 def test_the_hybrid_is_ulysses_in_a_ring() -> None:
@@ -382,7 +441,9 @@ def test_the_hybrid_is_ulysses_in_a_ring() -> None:
     assert found.title == "Ulysses of 4 inside a ring of 4"  # 4 divides the key heads and a node
     # a ring of 4 of 8 of 32 heads and 1 of 4 key heads, K and V thrice a quarter of the tokens; and 3/16 of a quarter
     width = problem.seq_q * 64 * 2
-    assert float(found.received_bytes) == pytest.approx(width * (3 / 4 * 2 * 1 + 3 / 16 / 4 * (2 * 32 + 2 * 4)))
+    assert float(found.received_bytes) == pytest.approx(
+        width * (3 / 4 * 2 * 1 + 3 / 16 / 4 * (2 * 32 + 2 * 4))
+    )
     with pytest.raises(InputError, match="Ulysses alone, with 4 GPUs"):
         study(problem, 4, H100, cluster(H100), names=["usp"])
     with pytest.raises(InputError, match="a ring alone, with 5 GPUs"):
@@ -423,13 +484,18 @@ def test_balancing_beats_the_ring_by_the_work_of_its_steps() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(case=cases())
-def test_memory_counts_the_inputs_that_an_execution_holds(case: tuple[AttentionProblem, ChunkSchedule]) -> None:
+def test_memory_counts_the_inputs_that_an_execution_holds(
+    case: tuple[AttentionProblem, ChunkSchedule],
+) -> None:
     problem, schedule = case
     done = reader.execute(schedule, problem)
     widths = token_bytes(problem)
     got = [received_bytes(schedule, s, widths, inputs=True) for s in schedule.steps]
     pairs = zip([[0] * schedule.gpus, *got], [*got, [0] * schedule.gpus], strict=True)
-    most = [max(a[g] + b[g] for a, b in pairs_) for g, pairs_ in enumerate([list(pairs)] * schedule.gpus)]
+    most = [
+        max(a[g] + b[g] for a, b in pairs_)
+        for g, pairs_ in enumerate([list(pairs)] * schedule.gpus)
+    ]
     assert tuple(most) == done.peak_received
     assert all(p >= m for p, m in zip(passing_bytes(schedule, widths), most, strict=True))
 
@@ -449,7 +515,9 @@ def test_the_longest_sequence_fits_and_one_chunk_more_does_not(name: str, backwa
 
 
 def test_megatron_moves_fourteen_widths_with_recomputation() -> None:
-    problem = AttentionProblem(heads=32, seq_q=8 * 1024, head_dim=128, mask="causal", passes="fwd+bwd")
+    problem = AttentionProblem(
+        heads=32, seq_q=8 * 1024, head_dim=128, mask="causal", passes="fwd+bwd"
+    )
     (found,) = study(problem, 8, H100, cluster(H100), names=["megatron"])
     assert found.received_bytes == Fraction(10 * 7, 8) * sequence_width_bytes(problem)
     assert sum(MEGATRON_COLLECTIVES.values()) == 14
@@ -457,9 +525,17 @@ def test_megatron_moves_fourteen_widths_with_recomputation() -> None:
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "gpus", "expected"),
-    [(32, 32, 8, (4, 4)), (33, 33, 16, (3, 3)), (32, 8, 16, (2, 1)), (32, 8, 8, (4, 1)), (33, 11, 2, (17, 17))],
+    [
+        (32, 32, 8, (4, 4)),
+        (33, 33, 16, (3, 3)),
+        (32, 8, 16, (2, 1)),
+        (32, 8, 8, (4, 1)),
+        (33, 11, 2, (17, 17)),
+    ],
 )
-def test_heads_are_split_and_padded(heads: int, kv_heads: int, gpus: int, expected: tuple[int, int]) -> None:
+def test_heads_are_split_and_padded(
+    heads: int, kv_heads: int, gpus: int, expected: tuple[int, int]
+) -> None:
     share = split_heads(AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=8), gpus)
     assert (share.heads, share.kv_heads) == expected
 
@@ -484,7 +560,9 @@ def test_a_ring_over_nodes_uses_all_ports_of_a_node() -> None:
     assert own.ring(8).bandwidth_bytes_per_s == 450e9
     assert own.ring(16).bandwidth_bytes_per_s == 100e9  # 8 x 12.5
     assert shared.ring(16).bandwidth_bytes_per_s == 12.5e9
-    assert cluster(H100, 100, 20, 8).ring(16).bandwidth_bytes_per_s == 100e9  # the link's, below the ports' 160
+    assert (
+        cluster(H100, 100, 20, 8).ring(16).bandwidth_bytes_per_s == 100e9
+    )  # the link's, below the ports' 160
 
 
 # The command.
@@ -497,7 +575,19 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(
-        run(capsys, "--gpu", "h100", "--num-gpus", "4", "--seq-len", "4k", "--causal", "--format", "json", "--steps")
+        run(
+            capsys,
+            "--gpu",
+            "h100",
+            "--num-gpus",
+            "4",
+            "--seq-len",
+            "4k",
+            "--causal",
+            "--format",
+            "json",
+            "--steps",
+        )
     )
     assert data["link"]["bandwidth_bytes_per_s"] == 450e9
     by_name = {r["name"]: r for r in data["results"]}
@@ -509,7 +599,12 @@ def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[st
     }
     (steps,) = by_name["ring"]["schedules"]
     assert len(steps["steps"]) == 4
-    assert steps["steps"][0]["sends"][0] == {"source": 0, "target": 1, "tensors": ["K", "V"], "chunks": [0]}
+    assert steps["steps"][0]["sends"][0] == {
+        "source": 0,
+        "target": 1,
+        "tensors": ["K", "V"],
+        "chunks": [0],
+    }
 
 
 def test_schedules_are_written_out_where_they_are_asked_for() -> None:
@@ -559,7 +654,9 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--kernel", "fa9"), "--kernel 'fa9'"),
     ],
 )  # fmt: skip
-def test_bad_input_ends_in_one_line(arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_ends_in_one_line(
+    arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, ["ring", *arguments], named)
 
 
@@ -567,10 +664,15 @@ def test_what_is_not_distributed_is_refused() -> None:
     with pytest.raises(InputError, match=r"^bias=full is not distributed"):
         build("ring", AttentionProblem(seq_q=64, bias="full"), 4)
     with pytest.raises(InputError, match="too long to execute"):
-        reader.execute(build("ring", AttentionProblem(heads=32, seq_q=8192), 4), AttentionProblem(heads=32, seq_q=8192))
+        reader.execute(
+            build("ring", AttentionProblem(heads=32, seq_q=8192), 4),
+            AttentionProblem(heads=32, seq_q=8192),
+        )
 
 
-def test_more_gpus_than_were_timed_say_how_much_longer_it_may_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_gpus_than_were_timed_say_how_much_longer_it_may_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     call = ["ring", "--gpu", "h200", "--heads", "4", "--seq-len", "4096", "--num-gpus"]
     assert main([*call, "8"]) == 0
     assert "Timed on 2 GPUs; eight may take 1.7x" in capsys.readouterr().out

@@ -48,7 +48,9 @@ def test_the_long_causal_case_names_both_causes(fa2: Explanation, cudnn: Explana
     assert 6.3e9 < fa2.prediction.total("hbm", "read") < 8.6e9
     assert 0.38e9 < cudnn.prediction.total("hbm", "read") < 0.49e9
     assert one.regime == "drift, spills"
-    assert one.one_head_bytes == other.one_head_bytes == 65536 * 128 * 2 * 2  # keys x head_dim x bf16 x (K and V)
+    assert (
+        one.one_head_bytes == other.one_head_bytes == 65536 * 128 * 2 * 2
+    )  # keys x head_dim x bf16 x (K and V)
     assert (one.median_in_use_bytes or 0) > one.capacity_bytes
     text = " ".join(one.reasons)
     for words in ("33.55 MB", "one partition", "light blocks first", "from the diagonal down", "everywhere",
@@ -97,7 +99,9 @@ def test_a_trial_is_the_prediction_of_the_changed_kernel(fa2: Explanation) -> No
 
 @pytest.mark.slow
 def test_trials_beyond_the_budget_are_named(fa2: Explanation) -> None:
-    accesses = sum(n.accesses for n in fa2.prediction.replay.launches) if fa2.prediction.replay else 0
+    accesses = (
+        sum(n.accesses for n in fa2.prediction.replay.launches) if fa2.prediction.replay else 0
+    )
     assert len(fa2.tried.trials) == 14_000_000 // accesses
     skipped = dict(fa2.tried.skipped)
     assert f"{accesses:,} accesses" in skipped["order head"]
@@ -123,7 +127,9 @@ def test_regimes(kernel: str, values: dict[str, Any], regime: str, words: str) -
 
 def test_waves_are_counted_as_bytes() -> None:
     one = explained("cudnn", heads=1, seq_q=131072, head_dim=128).launches[0]
-    assert one.in_step_bytes == 8 * 131072 * 128 * 2 * 2  # waves x keys x head_dim x bf16 x (K and V)
+    assert (
+        one.in_step_bytes == 8 * 131072 * 128 * 2 * 2
+    )  # waves x keys x head_dim x bf16 x (K and V)
     assert one.hbm_read_bytes == pytest.approx(one.in_step_bytes, rel=0.1)
 
 
@@ -147,13 +153,23 @@ def test_it_says_when_nothing_helps() -> None:
     e = explained("cudnn", budget=MAX_ACCESSES, heads=8, head_dim=128)
     assert e.advice.startswith("none of the ") or "helps most" in e.advice
     now = e.prediction
-    saves = [t for t in e.tried.trials if t.hbm_bytes < 0.98 * now.total("hbm") and t.time_s <= 1.02 * now.time.total_s]
+    saves = [
+        t
+        for t in e.tried.trials
+        if t.hbm_bytes < 0.98 * now.total("hbm") and t.time_s <= 1.02 * now.time.total_s
+    ]
     fast = e.tried.trials[0].time_s < 0.98 * now.time.total_s
     assert ("helps most" in e.advice) == bool(saves or fast)
 
 
 def test_a_chain_without_loops_has_nothing_to_try() -> None:
-    tried = run(predict(AttentionProblem(batch=1, heads=2, seq_q=512, head_dim=64, dtype="bf16"), "naive", "h200"))
+    tried = run(
+        predict(
+            AttentionProblem(batch=1, heads=2, seq_q=512, head_dim=64, dtype="bf16"),
+            "naive",
+            "h200",
+        )
+    )
     assert tried.trials == ()
     assert "no launch loops over keys" in tried.skipped[0][1]
 
@@ -161,7 +177,9 @@ def test_a_chain_without_loops_has_nothing_to_try() -> None:
 def test_command_formats(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *SMALL.split(), "--kernel", "fa2"]) == 0
     text = capsys.readouterr().out
-    assert all(w in text for w in ("Regime of launch main: fits", "Where the HBM bytes come from", "(now)"))
+    assert all(
+        w in text for w in ("Regime of launch main: fits", "Where the HBM bytes come from", "(now)")
+    )
     assert main(["explain", *SMALL.split(), "--kernel", "fa2", "--format", "json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == 1
@@ -186,7 +204,11 @@ def test_command_formats(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input_is_one_line_and_leaves_no_file(
     options: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, ["explain", *SMALL.split(), *options.split(), "--out", str(tmp_path / "out")], *words)
+    refused(
+        capsys,
+        ["explain", *SMALL.split(), *options.split(), "--out", str(tmp_path / "out")],
+        *words,
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -194,4 +216,7 @@ def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:
     e = explained("flash", passes="bwd", mask="causal", heads=8, seq_q=8192, head_dim=128)
     rows = [s for s in e.sources if s.tensor == "dO" and s.direction == "read"]
     assert len(rows) == 2  # dO is read for the row sums and again for the gradients
-    assert sum(s.once_bytes for s in e.sources if s.direction == "read") == e.prediction.hbm_bounds.compulsory_read
+    assert (
+        sum(s.once_bytes for s in e.sources if s.direction == "read")
+        == e.prediction.hbm_bounds.compulsory_read
+    )

@@ -37,9 +37,16 @@ from iosim.studies.explore.record import record
 from iosim.studies.models.prediction import run
 from iosim.studies.requests import ExploreRequest, PredictRequest
 
-browsing = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+browsing = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 SMALL = ExploreRequest(
-    gpu=("h100-sxm", "t4"), kernel=("fa2", "cutlass"), seq_len="512,1k", heads=("8/2",), head_dim="64"
+    gpu=("h100-sxm", "t4"),
+    kernel=("fa2", "cutlass"),
+    seq_len="512,1k",
+    heads=("8/2",),
+    head_dim="64",
 )
 WIDE = ExploreRequest(
     gpu=("a100-sxm-80gb", "h100-sxm", "l40s", "b200"),
@@ -48,7 +55,9 @@ WIDE = ExploreRequest(
     head_dim="128",
     kernel=("fa2", "fa3", "fa4", "cutlass", "flash"),
 )
-HELD_UP = ExploreRequest(gpu=("a10",), kernel=("flash",), seq_len="4k", heads=("16",), head_dim="128")
+HELD_UP = ExploreRequest(
+    gpu=("a10",), kernel=("flash",), seq_len="4k", heads=("16",), head_dim="128"
+)
 """Calls that HBM holds up: 6 MiB of L2 before 600 GB/s."""
 TIME_ERROR = 0.03
 OWN = '<meta name="generator" content="iosim explore">'
@@ -86,7 +95,11 @@ def served() -> Iterator[str]:
 
 def fetched(address: str, **headers: str) -> Any:
     with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as response:
-        return json.load(response) if "json" in response.headers["Content-Type"] else response.read().decode()
+        return (
+            json.load(response)
+            if "json" in response.headers["Content-Type"]
+            else response.read().decode()
+        )
 
 
 # ---- the page and what it carries ----
@@ -100,7 +113,9 @@ def states(asked: ExploreRequest) -> list[tuple[str, list[str]]]:
         found = [
             ({**names, one["name"]: text}, [*words, *more.split()])
             for names, words in found
-            for text, more in (one["choices"] if one["only"] in ("", names.get("kernel")) else one["choices"][:1])
+            for text, more in (
+                one["choices"] if one["only"] in ("", names.get("kernel")) else one["choices"][:1]
+            )
         ]
     return [(urlencode(names), words) for names, words in found]
 
@@ -128,7 +143,11 @@ def same_in_the_browser(browser: Browser, place: Path, chosen: list[tuple[str, l
         assert "error" not in answer, (state, answer)
         assert answer["command"].split() == ["iosim", "predict", *words, "--method", "replay"]
         # The page shows the data alone; check bits of ECC in line are the command line's to say.
-        hbm = sorted((r.launch, r.tensor, r.direction, int(r.bytes)) for r in p.traffic.payload if r.level == "hbm")
+        hbm = sorted(
+            (r.launch, r.tensor, r.direction, int(r.bytes))
+            for r in p.traffic.payload
+            if r.level == "hbm"
+        )
         assert sorted(map(tuple, answer["hbm"])) == hbm, state
         assert answer["why"] == why(p), state
         assert abs(answer["time"] / p.time_s - 1) < TIME_ERROR, state
@@ -137,7 +156,9 @@ def same_in_the_browser(browser: Browser, place: Path, chosen: list[tuple[str, l
 class TestInChromium:
     pytestmark = browsing
 
-    def test_every_state_of_a_small_page_is_what_predict_says(self, browser: Browser, small: Path) -> None:
+    def test_every_state_of_a_small_page_is_what_predict_says(
+        self, browser: Browser, small: Path
+    ) -> None:
         same_in_the_browser(browser, small, states(SMALL))
 
     @pytest.mark.slow
@@ -155,19 +176,32 @@ class TestInChromium:
         told = [
             e
             for e in browser.events
-            if e["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+            if e["method"]
+            in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         ]
         assert told == []
-        asked = {e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"}
+        asked = {
+            e["params"]["request"]["url"]
+            for e in browser.events
+            if e["method"] == "Network.requestWillBeSent"
+        }
         assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [small.as_uri()]
 
     @pytest.mark.parametrize("width", [1280, 768, 390])
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_words_are_apart_and_inside(self, browser: Browser, small: Path, width: int, scheme: str) -> None:
+    def test_words_are_apart_and_inside(
+        self, browser: Browser, small: Path, width: int, scheme: str
+    ) -> None:
         browser.open(small, width, scheme)
         browser.evaluate("iosimPage.done")
-        for state in ("", "kernel=cutlass&seq=512&mask=none", "gpu=t4&kernel=cutlass&seq=1k&mask=causal"):
-            browser.evaluate(f"location.hash = '{state}'; new Promise((done) => setTimeout(done, 300))")
+        for state in (
+            "",
+            "kernel=cutlass&seq=512&mask=none",
+            "gpu=t4&kernel=cutlass&seq=1k&mask=causal",
+        ):
+            browser.evaluate(
+                f"location.hash = '{state}'; new Promise((done) => setTimeout(done, 300))"
+            )
             assert browser.evaluate(COLLISIONS) == [], state
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         ground, ink = browser.evaluate(
@@ -184,7 +218,13 @@ class TestInChromium:
             browser.evaluate("document.getElementById('kernel').focus()")
             for kind in ("keyDown", "keyUp"):
                 code = {"Home": 36, "ArrowRight": 39}[key]
-                browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+                browser.call(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key=key,
+                    code=key,
+                    windowsVirtualKeyCode=code,
+                )
         state = browser.evaluate("location.hash")
         assert "kernel=cutlass" in state
         assert "cutlass" in browser.evaluate(
@@ -196,8 +236,15 @@ class TestInChromium:
             "(async () => { await new Promise((d) => setTimeout(d, 1500)); return "
             "document.getElementById('verdict').textContent; })()"
         )
-        p = predict(AttentionProblem(heads=8, kv_heads=2, seq_q=512, head_dim=64), "cutlass", "t4", method="replay")
-        assert said.startswith("cutlass on t4 reads 3.277 MB" if p.hbm.read == 3_276_800 else "cutlass on t4 reads ")
+        p = predict(
+            AttentionProblem(heads=8, kv_heads=2, seq_q=512, head_dim=64),
+            "cutlass",
+            "t4",
+            method="replay",
+        )
+        assert said.startswith(
+            "cutlass on t4 reads 3.277 MB" if p.hbm.read == 3_276_800 else "cutlass on t4 reads "
+        )
 
     def test_what_cannot_run_says_why(self, browser: Browser, small: Path) -> None:
         browser.open(small, 390)
@@ -217,16 +264,22 @@ class TestInChromium:
               location.hash = "{state}";
               await new Promise((done) => setTimeout(done, 1500));
             }})()""")
-            said = browser.evaluate("['verdict', 'told'].map((id) => document.getElementById(id).textContent)")
+            said = browser.evaluate(
+                "['verdict', 'told'].map((id) => document.getElementById(id).textContent)"
+            )
             refused = "t4" in state
             assert said[0].startswith("No answer" if refused else "cutlass on h100-sxm")
             assert ("needs cc 8.0" if refused else "Replayed") in said[1]
 
-    def test_on_paper_all_is_open_and_nothing_is_to_press(self, browser: Browser, small: Path) -> None:
+    def test_on_paper_all_is_open_and_nothing_is_to_press(
+        self, browser: Browser, small: Path
+    ) -> None:
         browser.open(small, 1280)
         browser.evaluate("iosimPage.done")
         assert browser.printed().startswith(b"%PDF")
-        assert browser.evaluate("[...document.querySelectorAll('details')].every((fold) => fold.open)")
+        assert browser.evaluate(
+            "[...document.querySelectorAll('details')].every((fold) => fold.open)"
+        )
 
     def test_the_server_answers_what_the_page_asks(self, browser: Browser, served: str) -> None:
         class Address:
@@ -292,7 +345,9 @@ def test_what_cannot_be_answered_is_a_line(served: str, line: str, told: str) ->
     assert "\n" not in said["error"]
 
 
-@pytest.mark.parametrize("headers", [{"Host": "elsewhere.example:80"}, {"Sec-Fetch-Site": "cross-site"}])
+@pytest.mark.parametrize(
+    "headers", [{"Host": "elsewhere.example:80"}, {"Sec-Fetch-Site": "cross-site"}]
+)
 def test_other_sites_get_no_answer(served: str, headers: dict[str, str]) -> None:
     with pytest.raises(urllib.error.HTTPError, match="403"):
         fetched(f"{served}/answer?line=--kernel+fa2", **headers)
@@ -334,7 +389,9 @@ def explored(folder: Path, *more: str) -> int:
     )
 
 
-def test_the_page_is_one_file_in_a_folder_that_it_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_one_file_in_a_folder_that_it_replaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(2):
         assert explored(tmp_path / "page") == 0
         assert [path.name for path in (tmp_path / "page").iterdir()] == ["index.html"]
@@ -342,7 +399,18 @@ def test_the_page_is_one_file_in_a_folder_that_it_replaces(tmp_path: Path, capsy
 
 
 def test_the_same_page_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
-    words = ["--gpu", "h100,t4", "--kernel", "fa2,naive", "--seq-len", "512,1k", "--heads", "4", "--head-dim", "64"]
+    words = [
+        "--gpu",
+        "h100,t4",
+        "--kernel",
+        "fa2,naive",
+        "--seq-len",
+        "512,1k",
+        "--heads",
+        "4",
+        "--head-dim",
+        "64",
+    ]
     for name in ("one", "other"):
         command = [sys.executable, "-m", "iosim", "explore", *words, "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, capture_output=True)
@@ -355,9 +423,21 @@ def test_no_address_of_the_process_is_in_what_the_page_gets() -> None:
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=64)
     replay = record(predict(problem, "fa2", "h100", method="bounds"))[0]["replay"]
     assert replay is not None
-    pointers = {name for one in WASM32.structures.values() for name, kind, *_ in one._fields_ if kind is ct.c_uint32}
-    pointers -= {name for one in LAYOUT.structures.values() for name, kind, *_ in one._fields_ if kind is ct.c_uint32}
-    named = set(replay["config"]) | {name for launch in replay["launches"] for name in launch["plan"]}
+    pointers = {
+        name
+        for one in WASM32.structures.values()
+        for name, kind, *_ in one._fields_
+        if kind is ct.c_uint32
+    }
+    pointers -= {
+        name
+        for one in LAYOUT.structures.values()
+        for name, kind, *_ in one._fields_
+        if kind is ct.c_uint32
+    }
+    named = set(replay["config"]) | {
+        name for launch in replay["launches"] for name in launch["plan"]
+    }
     assert named
     assert not named & pointers
 
@@ -396,7 +476,10 @@ def test_an_index_of_others_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_bad_input_is_one_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["explore", *words]) == 2
@@ -404,7 +487,9 @@ def test_bad_input_is_one_line(
     assert not any(tmp_path.rglob("*.html"))
 
 
-def test_without_an_engine_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_an_engine_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(build, "WASM", tmp_path / "engine.wasm")
     monkeypatch.setattr(build, "find_spec", lambda _: None)
     with pytest.raises(InputError, match="ziglang"):
@@ -413,7 +498,9 @@ def test_without_an_engine_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.mark.slow
 def test_a_long_call_has_no_pictures() -> None:
-    long = predict(AttentionProblem(heads=64, seq_q=131072, head_dim=64), "fa2", "h100", method="bounds")
+    long = predict(
+        AttentionProblem(heads=64, seq_q=131072, head_dim=64), "fa2", "h100", method="bounds"
+    )
     facts, streams = record(long)
     assert facts["replay"] is None
     assert streams == ()

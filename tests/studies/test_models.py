@@ -50,7 +50,11 @@ def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> No
         assert Counter(model.order) == wanted
     for kind in model.kinds:
         if kind.window is not None:
-            assert kind.window in (facts.get("sliding_window"), facts.get("window_size"), facts.get("local_attention"))
+            assert kind.window in (
+                facts.get("sliding_window"),
+                facts.get("window_size"),
+                facts.get("local_attention"),
+            )
         if kind.chunk is not None:
             assert kind.chunk == facts["attention_chunk_size"]
 
@@ -78,7 +82,9 @@ def test_weights_are_those_that_transformers_makes(name: str) -> None:
     """Two bytes a number where none are packed; biases are below 0.04 %, a state's convolutions below 0.1 %."""
     facts = PRESETS[name] if name in PRESETS else OTHERS[name]["facts"]
     config = load_model(name).config if name in PRESETS else OTHERS[name]["config"]
-    model = load_model({k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"})
+    model = load_model(
+        {k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"}
+    )
     made = model.weight_bytes
     if facts["parameters"] is None:
         assert not model.causal
@@ -93,7 +99,12 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
     """Llama 3 70B: 141.1 GB in bf16, which no H100 holds; gpt-oss's experts have 4 bits and a scale for every 32."""
     line = "decode --gpu h100 --context 8k --format json"
     fits = {}
-    for model, more in (("llama-3-70b", ""), ("llama-3-70b", " --tensor-parallel 8"), ("gpt-oss-120b", ""), ("", "")):
+    for model, more in (
+        ("llama-3-70b", ""),
+        ("llama-3-70b", " --tensor-parallel 8"),
+        ("gpt-oss-120b", ""),
+        ("", ""),
+    ):
         assert main(f"{line}{f' --model {model}' * bool(model)}{more}".split()) == 0
         made = json.loads(capsys.readouterr().out)
         (point,) = made["points"]
@@ -135,7 +146,12 @@ def test_layers_that_keep_a_state_are_counted() -> None:
     state = 32 * 128 * 128 * 4
     for model, layers, kept, kernel in ((qwen, 48, 36, "gdn"), (kimi, 27, 20, "kda")):
         (linear,) = model.states
-        assert (model.layers, linear.count, linear.state_kernel, linear.state_bytes) == (layers, kept, kernel, state)
+        assert (model.layers, linear.count, linear.state_kernel, linear.state_bytes) == (
+            layers,
+            kept,
+            kernel,
+            state,
+        )
         token = model.token_bytes("bf16")
         for context in (1, 100_000):
             assert model.cache_bytes(3, context, "bf16") == 3 * (kept * state + context * token)
@@ -160,7 +176,9 @@ def test_a_step_of_decoding_of_a_mixed_model_is_both_kinds_of_layers() -> None:
     assert [kind.prediction.kernel.name for kind in short.kinds] == ["fa3", "gdn"]
     assert short.kinds[1].step_s == long.kinds[1].step_s  # a state does not grow
     assert long.kinds[0].step_s > 3 * short.kinds[0].step_s
-    assert short.kinds[1].per_token("l2", "read") == pytest.approx(36 * 32 * 128 * 128 * 4, rel=0.05)
+    assert short.kinds[1].per_token("l2", "read") == pytest.approx(
+        36 * 32 * 128 * 128 * 4, rel=0.05
+    )
     whole = iosim.predict(model="qwen3-next-80b-a3b", gpu="h200", seq_len=4096, kernel="fa2")
     (one,) = whole if isinstance(whole, list) else [whole]
     assert [layer.prediction.kernel.name for layer in one.layers] == ["fa2", "gdn"]
@@ -191,7 +209,9 @@ def test_a_window_counts_the_query_itself() -> None:
     assert (around.mask, around.window, around.window_right) == ("window", 64, 64)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(20, 20), (7, 20), (1, 20), (1, 16), (16, 16), (3, 17), (5, 8)])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(20, 20), (7, 20), (1, 20), (1, 16), (16, 16), (3, 17), (5, 8)]
+)
 def test_a_chunked_layer_sees_its_own_chunk(queries: int, keys: int) -> None:
     from dataclasses import replace
 
@@ -230,7 +250,12 @@ def test_compressed_layers_keep_a_window_and_a_key_for_so_many_tokens() -> None:
     assert (step.attended_keys, step.scored_keys, step.latent_row_bytes) == (128 + 512, 32768, 584)
     (half,) = {one.heads for one in changed(model, {}, tensor_parallel=2).kinds}
     assert half == 32
-    like = {"model_type": "deepseek_v4", "num_hidden_layers": 1, "num_attention_heads": 8, "head_dim": 512}
+    like = {
+        "model_type": "deepseek_v4",
+        "num_hidden_layers": 1,
+        "num_attention_heads": 8,
+        "head_dim": 512,
+    }
     for keys, says in (
         ({"compress_ratios": [3]}, "compress_ratios holds"),
         ({"layer_types": ["full_attention"]}, "no full"),
@@ -289,14 +314,21 @@ def test_options_take_the_place_of_the_models_numbers_and_are_said() -> None:
     ("decode --model vit-l", "generates nothing"),
     ("models show nothing", "'nothing' is not known"),
 ])  # fmt: skip
-def test_what_contradicts_a_model_is_one_line(line: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_contradicts_a_model_is_one_line(
+    line: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert text in error
     assert error.count("\n") == 1
 
 
-LLAMA = {"model_type": "llama", "num_attention_heads": 8, "num_hidden_layers": 2, "hidden_size": 512}
+LLAMA = {
+    "model_type": "llama",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 2,
+    "hidden_size": 512,
+}
 
 
 @pytest.mark.parametrize(("content", "text"), [
@@ -363,7 +395,10 @@ def test_the_command_prints_the_same(gemma: Any, capsys: pytest.CaptureFixture[s
     assert {"schema": 1, **{k: v for k, v in printed.items() if k != "answer"}} == json.loads(
         json.dumps(gemma.to_dict())
     )
-    assert [(p["layer"], p["count"]) for p in printed["predictions"]] == [("sliding", 29), ("full", 5)]
+    assert [(p["layer"], p["count"]) for p in printed["predictions"]] == [
+        ("sliding", 29),
+        ("full", 5),
+    ]
     (total,) = printed["models"]
     assert total["totals"]["hbm"]["read"] == sum(
         p["count"] * p["totals"]["hbm"]["read"] for p in printed["predictions"]
@@ -415,7 +450,9 @@ def test_a_sparse_step_scores_all_keys_and_says_what_that_costs() -> None:
     assert picking is not None
     assert picking.index_hbm_bytes == pytest.approx(61 * 131_072 * 132, rel=0.01)
     assert picking.index_s + picking.attention_s == pytest.approx(point.step_s)
-    assert point.to_dict()["picking"]["pays"] == (picking.index_s + picking.attention_s < picking.dense_s)
+    assert point.to_dict()["picking"]["pays"] == (
+        picking.index_s + picking.attention_s < picking.dense_s
+    )
     text = str(iosim.decode("h200", model="deepseek-v3.2", context=131_072))
     assert f"up to a context of about {picking.pays_from:,}" in text
 
@@ -426,7 +463,9 @@ def test_picking_pays_where_lines_between_contexts_cross() -> None:
     assert _crossing((1000, 4000, 16000), (1.0, 1.0, -1.0)) == 8000
     assert _crossing((1000, 4000), (-1.0, -2.0)) == 1000
     assert _crossing((1000, 4000), (-1.0, 0.5)) is None
-    (small,) = iosim.decode("h200", model="deepseek-v3.2", context=65_536, cache_dtype="fp8", batch=32)
+    (small,) = iosim.decode(
+        "h200", model="deepseek-v3.2", context=65_536, cache_dtype="fp8", batch=32
+    )
     assert small.picking is not None
     assert small.picking.pays
     assert small.cache_bytes == 61 * 32 * 65_536 * (656 + 132)

@@ -46,29 +46,48 @@ def test_tiles_are_ranked_for_each_kind_of_layer(capsys: pytest.CaptureFixture[s
         iosim.pick_tiles(model="gpt-oss-20b", seq_len=256)
 
 
-@pytest.mark.parametrize(("name", "parameters"), quick_first([("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)], 1))
-def test_a_model_is_trained_with_its_own_sizes(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters"), quick_first([("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)], 1)
+)
+def test_a_model_is_trained_with_its_own_sizes(
+    name: str, parameters: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Their published numbers of parameters."""
     found = printed(f"train-memory --model {name} --gpu h100 --backend cpu", capsys)["training"][0]
     assert found["model"]["parameters"] == parameters
-    assert found["model"] == {**iosim.train_memory("h100", model=name, backend="cpu").to_dict()["model"]}
-    few = printed(f"train-memory --model {name} --layers 2 --gpu h100 --backend cpu", capsys)["training"][0]["model"]
+    assert found["model"] == {
+        **iosim.train_memory("h100", model=name, backend="cpu").to_dict()["model"]
+    }
+    few = printed(f"train-memory --model {name} --layers 2 --gpu h100 --backend cpu", capsys)[
+        "training"
+    ][0]["model"]
     assert (few["layers"], few["width"]) == (2, found["model"]["width"])
 
 
-def test_a_model_that_train_memory_does_not_build_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_train_memory_does_not_build_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name, text in (("mixtral-8x7b", "none of the families"), ("deepseek-v3", "none of the families"),
                        ("mistral-7b", "see a part")):  # fmt: skip
         assert main(["train-memory", "--model", name, "--backend", "cpu"]) == 2
         assert text in capsys.readouterr().err
 
 
-def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_adds_up_the_kinds_of_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = f"compare --model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256 --html {tmp_path}/c.html"
     found = printed(line, capsys)
     at = {(r["gpu"], r["kernel"], r["seq_len"]): r for r in found["rows"]}
-    parts = [(one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]}) for one in found["layers"]]
-    assert [(one["layer"], one["count"]) for one in found["layers"]] == [("sliding", 12), ("sliding", 12), ("full", 12)]
+    parts = [
+        (one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]})
+        for one in found["layers"]
+    ]
+    assert [(one["layer"], one["count"]) for one in found["layers"]] == [
+        ("sliding", 12),
+        ("sliding", 12),
+        ("full", 12),
+    ]
     for kernel in ("naive", "fa3"):
         key = ("h100-sxm", kernel, 256)
         seconds = sum(count * rows[key]["time_s"] for count, rows in parts if key in rows)
@@ -81,20 +100,35 @@ def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_for_each_kind_of_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
     assert main(line.split(" ")) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-full.md", "report-sliding.md"]
-    again = next(one for one in (tmp_path / "report-sliding.md").read_text().splitlines() if "iosim predict" in one)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "report-full.md",
+        "report-sliding.md",
+    ]
+    again = next(
+        one
+        for one in (tmp_path / "report-sliding.md").read_text().splitlines()
+        if "iosim predict" in one
+    )
     assert "--heads 64" in again
     assert "--window 127" in again
     assert "One sliding layer of 12, gpt-oss 20B" in capsys.readouterr().out
 
 
 def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed("ring --model gemma-3-4b --gpu h100 --num-gpus 2 --seq-len 2k --schedule ring", capsys)
+    found = printed(
+        "ring --model gemma-3-4b --gpu h100 --num-gpus 2 --seq-len 2k --schedule ring", capsys
+    )
     (one,) = found["layers"]
-    assert (one["layer"], one["count"], [out["layer"] for out in found["left_out"]]) == ("full", 5, ["sliding"])
+    assert (one["layer"], one["count"], [out["layer"] for out in found["left_out"]]) == (
+        "full",
+        5,
+        ["sliding"],
+    )
     assert found["totals"][0]["time_s"] == pytest.approx(5 * one["results"][0]["time_s"])
     alike = iosim.ring(model="llama-3-8b", num_gpus=2, gpu="h100", seq_len="2k", schedule="ring")
     by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
@@ -122,7 +156,9 @@ def test_python_compares_a_model_whose_layers_are_alike() -> None:
         iosim.compare(model="gemma-3-4b")
 
 
-def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_tells_batches_apart_and_no_cache_of_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
     several = printed(f"{line} --batch 1,2", capsys)["answer"].split("\n")
     assert [one.endswith(f"at batch {n}.") for n, one in enumerate(several[1:3], 1)] == [True, True]
@@ -134,13 +170,30 @@ def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.
 
 def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     asked: dict[str, Any] = {"gpu": "h100", "seq_len": 1536, "layers": 6, "tensor_parallel": 4}
-    found = iosim.orders(model="gemma-3-12b", order="head", direction="ascending", scheduler="static", **asked)
+    found = iosim.orders(
+        model="gemma-3-12b", order="head", direction="ascending", scheduler="static", **asked
+    )
     assert found.weights == (5.0, 1.0)  # five layers with a window to one without
     assert [p.mask for p in found.problems] == ["window", "causal"]
     words = "orders --model gemma-3-12b --gpu h100 --seq-len 1536 --layers 6 --tensor-parallel 4 --order head"
-    assert main([*words.split(), "--direction", "ascending", "--scheduler", "static", "--format", "json"]) == 0
+    assert (
+        main(
+            [
+                *words.split(),
+                "--direction",
+                "ascending",
+                "--scheduler",
+                "static",
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     (searched,) = json.loads(capsys.readouterr().out)["searches"]
-    assert [(p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]] == [
+    assert [
+        (p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]
+    ] == [
         (p.heads, p.mask, weight) for p, weight in zip(found.problems, found.weights, strict=True)
     ]
 
@@ -170,7 +223,10 @@ def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixt
     asked: dict[str, Any] = {"batch": 4, "seq_len": 1, "seq_len_k": 4096, "method": "capacity"}
     found = iosim.latency(model="gemma-3-12b", layers=6, gpu="h100", **asked)
     assert found.models[0].total_s == step["time_s"]
-    assert main(["latency", "--model", "gemma-3-12b", "--batch-contexts", "1k,2k", "--gpu", "h100"]) == 2
+    assert (
+        main(["latency", "--model", "gemma-3-12b", "--batch-contexts", "1k,2k", "--gpu", "h100"])
+        == 2
+    )
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(iosim.InputError, match="contradicts model"):
         iosim.latency(model="gemma-3-12b", batch_contexts=[1024])
@@ -181,7 +237,10 @@ def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixt
     [
         ("predict --model gpt-oss-20b --gpu h100 --seq-len 256", lambda d: d["predictions"]),
         ("decode --model gpt-oss-20b --gpu h100 --context 256", lambda d: d["points"][0]["kinds"]),
-        ("latency --model gpt-oss-20b --gpu h100 --seq-len 1 --seq-len-k 256", lambda d: d["latencies"]),
+        (
+            "latency --model gpt-oss-20b --gpu h100 --seq-len 1 --seq-len-k 256",
+            lambda d: d["latencies"],
+        ),
     ],
 )
 def test_a_models_sinks_are_read_by_kernels_that_have_a_place_for_them(
@@ -194,6 +253,10 @@ def test_a_models_sinks_are_read_by_kernels_that_have_a_place_for_them(
         assert {one.get("problem", one).get("sinks", False) for one in found} == {sinks}
     for kernel, sinks in (("vllm-triton", True), ("fa3", False), ("sdpa", False)):
         line = f"predict --model gpt-oss-20b --gpu h100 --seq-len 256 --kernel {kernel}"
-        assert {one["problem"].get("sinks", False) for one in printed(line, capsys)["predictions"]} == {sinks}
+        assert {
+            one["problem"].get("sinks", False) for one in printed(line, capsys)["predictions"]
+        } == {sinks}
     backward = "predict --model gpt-oss-20b --gpu h100 --seq-len 256 --pass fwd+bwd"
-    assert {one["problem"].get("sinks", False) for one in printed(backward, capsys)["predictions"]} == {False}
+    assert {
+        one["problem"].get("sinks", False) for one in printed(backward, capsys)["predictions"]
+    } == {False}

@@ -60,12 +60,17 @@ def test_the_catalog_has_the_instantiations_that_run() -> None:
     for head_dim in (64, 128):
         for mask in ("none", "causal"):
             spec = fastest(head_dim, mask)
-            problem = AttentionProblem(heads=1, seq_q=1024, head_dim=head_dim, dtype="bf16", mask=mask)
+            problem = AttentionProblem(
+                heads=1, seq_q=1024, head_dim=head_dim, dtype="bf16", mask=mask
+            )
             kernel = resolve(FILE, problem, H200)
             assert (kernel.tile.block_q, kernel.tile.block_k, kernel.tile.stages) == (
                 spec.block_q, spec.block_k, spec.stages
             )  # fmt: skip
-            assert (kernel.cta_threads, kernel.shared_memory_bytes) == (spec.threads, spec.dynamic_shared_bytes)
+            assert (kernel.cta_threads, kernel.shared_memory_bytes) == (
+                spec.threads,
+                spec.dynamic_shared_bytes,
+            )
             assert kernel.schedule.claims_ahead == (spec.schedule == "dynamic")
 
 
@@ -101,7 +106,9 @@ class FakeTriton:
         return counter[0] - by
 
 
-def run_triton(schedule: Schedule, blocks: int, heads: int, batch: int) -> list[tuple[int, int, int]]:
+def run_triton(
+    schedule: Schedule, blocks: int, heads: int, batch: int
+) -> list[tuple[int, int, int]]:
     """(tile, head, block) of the printed lines, executed for every program."""
     lines = code(schedule, "triton").splitlines()
     indent = " " * 4 if schedule.scheduler is not Scheduler.STATIC else ""
@@ -133,7 +140,11 @@ def test_printed_triton_lines_are_the_order_that_is_played(
     assert len(set(order)) == len(order) == blocks * heads * batch  # a bijection
     if schedule.chiplets > 1 and heads * batch % (schedule.section_heads or schedule.chiplets):
         return  # the printed lines want a multiple
-    lines = [(head, block) for _, head, block in run_triton(schedule, blocks, heads, batch) if block < blocks]
+    lines = [
+        (head, block)
+        for _, head, block in run_triton(schedule, blocks, heads, batch)
+        if block < blocks
+    ]
     assert lines == order
 
 
@@ -154,7 +165,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Schedul
         )
         (place / "remap.c").write_text(head + body)
         library = place / "remap.so"
-        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, place / "remap.c"], check=True)
+        subprocess.run(
+            ["gcc", "-O1", "-shared", "-fPIC", "-o", library, place / "remap.c"], check=True
+        )
         loaded = ctypes.CDLL(str(library))
 
         class Pair(ctypes.Structure):
@@ -168,7 +181,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Schedul
     return build
 
 
-@pytest.mark.parametrize(("section", "heads", "batch"), [(0, 16, 1), (16, 16, 3), (8, 16, 2), (0, 24, 2)])
+@pytest.mark.parametrize(
+    ("section", "heads", "batch"), [(0, 16, 1), (16, 16, 3), (8, 16, 2), (0, 24, 2)]
+)
 def test_a_heads_tiles_meet_in_one_l2(section: int, heads: int, batch: int) -> None:
     """Workgroup w goes to L2 w mod 8: by its number a head's tiles all have one."""
     for order in (Order.QUERY, Order.HEAD):
@@ -193,13 +208,18 @@ def test_heads_fastest_with_heads_shared_out_are_hipkittens_remap() -> None:
     heads, blocks, batch = 64, 3, 2
     numbers = product(range(batch), range(blocks), range(heads))
     grid_order = [(z * heads + x % 8 * (heads // 8) + x // 8, y) for z, y, x in numbers]
-    assert played(Schedule(Order.HEAD, section_heads=heads, chiplets=8), blocks, heads, batch) == grid_order
+    assert (
+        played(Schedule(Order.HEAD, section_heads=heads, chiplets=8), blocks, heads, batch)
+        == grid_order
+    )
 
 
 @pytest.mark.parametrize(("section", "heads"), [(0, 12), (8, 12), (6, 12)])
 def test_heads_that_do_not_share_out_keep_their_order(section: int, heads: int) -> None:
     plain = Schedule(Order.HEAD, section_heads=section)
-    assert played(replace(plain, chiplets=8 if section != 8 else 4), 3, heads, 1) == played(plain, 3, heads, 1)
+    assert played(replace(plain, chiplets=8 if section != 8 else 4), 3, heads, 1) == played(
+        plain, 3, heads, 1
+    )
 
 
 def test_printed_cuda_functions_are_the_order_that_is_played(
@@ -215,7 +235,9 @@ def test_printed_cuda_functions_are_the_order_that_is_played(
             given = [named[name] for name in sizes(schedule)]
             total = eval(grid(schedule), dict(named))
             places = [function(tile, *given) for tile in range(total)]
-            assert [(p.x, p.y) for p in places if p.y < blocks] == played(schedule, blocks, heads, batch)
+            assert [(p.x, p.y) for p in places if p.y < blocks] == played(
+                schedule, blocks, heads, batch
+            )
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -227,7 +249,9 @@ def test_printed_key_blocks_are_walked_as_played(schedule: Schedule, seq: int) -
     for block, first, count, down in zip(low.block.tolist(), low.first.tolist(), low.count.tolist(), low.down.tolist(),
                                          strict=True):  # fmt: skip
         walked = [
-            eval(expression, {"t": t, "block": block, "first_key": first, "last_key": first + count})
+            eval(
+                expression, {"t": t, "block": block, "first_key": first, "last_key": first + count}
+            )
             for t in range(count)
         ]
         keys = list(range(first, first + count))
@@ -242,7 +266,9 @@ def test_an_unknown_language_is_refused() -> None:
 
 def test_flash_fwd_sm90_numbers_its_tiles_as_the_formula_does() -> None:
     """`tile_at` of flash_fwd_sm90.cuh, in Python, for every order of its own."""
-    for order, blocks, section in product(("query", "head"), ("light_first", "heavy_first", "fold"), (0, 2, 3)):
+    for order, blocks, section in product(
+        ("query", "head"), ("light_first", "heavy_first", "fold"), (0, 2, 3)
+    ):
         asked, heads, query_blocks = Sm90Order(order, blocks, section), 7, 5
         width_of, numbers = asked.section(heads), []
         for index in range(heads * query_blocks):
@@ -259,7 +285,9 @@ def test_flash_fwd_sm90_numbers_its_tiles_as_the_formula_does() -> None:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(SCHEDULES, st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
-def test_a_remap_table_holds_any_order(schedule: Schedule, blocks: int, heads: int, batch: int) -> None:
+def test_a_remap_table_holds_any_order(
+    schedule: Schedule, blocks: int, heads: int, batch: int
+) -> None:
     """What flash_fwd_sm90 reads of it: head = number / query_blocks, query_block = number % query_blocks."""
     table = table_of(schedule, blocks, heads * batch, batch)
     taken = [(number // blocks, number % blocks) for number in table.tolist()]
@@ -285,7 +313,13 @@ def test_orders_that_are_the_same_are_listed_once() -> None:
 def test_sections_by_bytes_are_whole_powers_of_two() -> None:
     problem = AttentionProblem(heads=32, kv_heads=8, seq_q=4096, head_dim=128, dtype="bf16")
     one = 4096 * 256 * 2  # bytes of a head's keys and values
-    assert [section_heads(problem, n) for n in (1, one, 3 * one, 4 * one, 100 * one)] == [4, 4, 8, 16, 256]
+    assert [section_heads(problem, n) for n in (1, one, 3 * one, 4 * one, 100 * one)] == [
+        4,
+        4,
+        8,
+        16,
+        256,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +342,9 @@ def test_the_front_has_nothing_better_in_both(ranking: OrderRanking) -> None:
     assert ranking.pareto
     for e in ranking.orders:
         beaten = any(
-            o.time_s <= e.time_s and o.hbm_bytes <= e.hbm_bytes and (o.time_s, o.hbm_bytes) != (e.time_s, e.hbm_bytes)
+            o.time_s <= e.time_s
+            and o.hbm_bytes <= e.hbm_bytes
+            and (o.time_s, o.hbm_bytes) != (e.time_s, e.hbm_bytes)
             for o in ranking.orders
         )
         assert e.on_front != beaten or not e.on_front
@@ -381,7 +417,9 @@ def test_the_json_is_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
             "hbm_write_bytes", "time_s")  # fmt: skip
     assert found["schema"] == 1
     assert all(key in first for key in keys)
-    ranking = iosim.orders(gpu="h200", heads=4, seq_len="1k", causal=True, scheduler="static", direction="ascending")
+    ranking = iosim.orders(
+        gpu="h200", heads=4, seq_len="1k", causal=True, scheduler="static", direction="ascending"
+    )
     plain = json.loads(json.dumps([entry.to_dict() for entry in ranking.orders]))
     assert found["orders"] == [{"profile": "h200-sxm"} | entry for entry in plain]
     assert len(json.loads(told(f"{ASKED} --top 2 --format json", capsys))["orders"]) == 2
@@ -441,11 +479,16 @@ def test_remap_takes_a_ranking_an_entry_a_schedule_or_words(ranking: OrderRankin
 
     best = ranking.best.parts[0].schedule
     lines = iosim.triton.remap(ranking)
-    assert lines == iosim.triton.remap(ranking.best) == iosim.triton.remap(best) == code(best, "triton")
-    by_words = Schedule(Order.HEAD, Start.HEAVY_FIRST, 4, Direction.DESCENDING)
-    assert iosim.triton.remap("head", section_heads=4, heavy_first=True, direction="descending") == code(
-        by_words, "triton"
+    assert (
+        lines
+        == iosim.triton.remap(ranking.best)
+        == iosim.triton.remap(best)
+        == code(best, "triton")
     )
+    by_words = Schedule(Order.HEAD, Start.HEAVY_FIRST, 4, Direction.DESCENDING)
+    assert iosim.triton.remap(
+        "head", section_heads=4, heavy_first=True, direction="descending"
+    ) == code(by_words, "triton")
     own = resolve("fa2", CAUSAL, H200)
     assert iosim.triton.remap(own) == code(own.schedule, "triton")
     with pytest.raises(InputError, match="section_heads contradicts order"):
@@ -457,14 +500,22 @@ def test_remap_takes_a_ranking_an_entry_a_schedule_or_words(ranking: OrderRankin
 def test_the_page_has_the_summary_of_the_record() -> None:
     script = load_script("experiments/orders_proof.py")
     table = load_script("experiments/orders_table.py")
-    predicted, measured = (script.rows_of(measurements(f"{name}.csv")) for name in ("orders_predicted", "h200_orders"))
+    predicted, measured = (
+        script.rows_of(measurements(f"{name}.csv")) for name in ("orders_predicted", "h200_orders")
+    )
     page = (ROOT / "docs" / "orders.md").read_text(encoding="utf-8").splitlines()
     grouped = table.joined(predicted, measured)
     assert not [line for line in table.summary(grouped) if line not in page]
     assert len(grouped) == 23
-    within = [sum(table.time_ratio(pairs) <= most for pairs in grouped.values()) for most in (1.02, 1.05)]
+    within = [
+        sum(table.time_ratio(pairs) <= most for pairs in grouped.values()) for most in (1.02, 1.05)
+    ]
     assert within == [17, 22]  # as the README says
-    assert all(table.byte_ratio(pairs) <= 1.05 for (kernel, *_), pairs in grouped.items() if kernel == table.OWN)
+    assert all(
+        table.byte_ratio(pairs) <= 1.05
+        for (kernel, *_), pairs in grouped.items()
+        if kernel == table.OWN
+    )
 
 
 def test_what_was_predicted_holds_the_cases_that_the_script_lists() -> None:
@@ -474,4 +525,6 @@ def test_what_was_predicted_holds_the_cases_that_the_script_lists() -> None:
     folded = Schedule(Order.HEAD, Start.FOLD, 4)
     source = script.triton_source(folded)
     compile(source, "flash_remapped", "exec")
-    assert {f"    {line}" for line in code(folded, "triton").splitlines()} <= set(source.splitlines())
+    assert {f"    {line}" for line in code(folded, "triton").splitlines()} <= set(
+        source.splitlines()
+    )

@@ -44,7 +44,9 @@ def problems(*lengths: int, **values: object) -> tuple[AttentionProblem, ...]:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    request = ReportRequest.of(("t4", "a100"), ("naive", "cutlass", "fa2"), problems(512, 2048, 8192))
+    request = ReportRequest.of(
+        ("t4", "a100"), ("naive", "cutlass", "fa2"), problems(512, 2048, 8192)
+    )
     return build(request)
 
 
@@ -73,13 +75,17 @@ def test_all_figures_are_there_in_order(report: Report) -> None:
     assert [f.id for f in report.figures] == FIGURES
 
 
-def test_every_figure_has_panels_a_table_its_data_and_a_download(report: Report, page: str, embedded: dict) -> None:
+def test_every_figure_has_panels_a_table_its_data_and_a_download(
+    report: Report, page: str, embedded: dict
+) -> None:
     for figure in report.figures:
         section = page[page.index(f'<section id="{figure.id}"') :]
         section = section[: section.index("</section>")]
         assert figure.panels
         assert figure.table.rows
-        assert section.count("<tr>") == len(figure.table.rows) + 1  # and the head; groups have heads of their own
+        assert (
+            section.count("<tr>") == len(figure.table.rows) + 1
+        )  # and the head; groups have heads of their own
         assert f'data-table="{figure.id}"' in section
         assert len(embedded["tables"][figure.id]["rows"]) == len(figure.table.rows)
         for panel in figure.panels:
@@ -95,7 +101,9 @@ def test_panels_are_valid_plotly(report: Report) -> None:
     for figure in report.figures:
         for panel in figure.panels:
             drawn = {"data": list(panel.data), "layout": dict(panel.layout)}
-            go.Figure(copy.deepcopy(drawn))  # refuses names it does not know, and changes what it is given
+            go.Figure(
+                copy.deepcopy(drawn)
+            )  # refuses names it does not know, and changes what it is given
 
 
 def test_every_drawn_number_is_in_the_figures_table(report: Report) -> None:
@@ -106,7 +114,9 @@ def test_every_drawn_number_is_in_the_figures_table(report: Report) -> None:
                 if "marker" in trace and figure.id != "tiles":
                     assert set(trace["y"]) <= cells, (panel.id, trace["name"])
                 if trace["type"] == "heatmap":
-                    assert {v for row in trace["z"] for v in row if v is not None} <= cells, panel.id
+                    assert {v for row in trace["z"] for v in row if v is not None} <= cells, (
+                        panel.id
+                    )
 
 
 def test_levels_are_never_drawn_together(report: Report) -> None:
@@ -124,11 +134,16 @@ def test_the_overview_tells_the_levels_apart_and_has_the_compulsory_bytes(report
         assert next(iter(kernels)) == "naive"
         assert len(kernels) == 2  # and the fastest tiled kernel
         named = {trace["name"]: trace for trace in panel.data}
-        assert set(named) == {"compulsory", *(f"{k} {level}" for k in kernels for level in ("SM<->L2", "HBM"))}
+        assert set(named) == {
+            "compulsory",
+            *(f"{k} {level}" for k in kernels for level in ("SM<->L2", "HBM")),
+        }
         assert {t["line"]["dash"] for name, t in named.items() if name.endswith("HBM")} == {"solid"}
         assert {t["line"]["dash"] for name, t in named.items() if name.endswith("L2")} == {"dash"}
         at = [c.key for c in figure.table.columns].index("compulsory_bytes")
-        least = [row[at] for row in figure.table.rows if row[0] == panel.title and row[1] == "naive"]
+        least = [
+            row[at] for row in figure.table.rows if row[0] == panel.title and row[1] == "naive"
+        ]
         assert named["compulsory"]["y"] == least
         words = [a["text"].split("> ", 1)[1] for a in panel.layout["annotations"]]
         assert sorted(words) == sorted(named)
@@ -138,18 +153,25 @@ def test_the_overview_tells_the_levels_apart_and_has_the_compulsory_bytes(report
 def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
     for method, hollow in (("capacity", True), ("replay", False)):
         for lengths in ((512,), (512, 1024)):
-            made = build(ReportRequest.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method))
+            made = build(
+                ReportRequest.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method)
+            )
             for name in ("overview", "traffic-hbm"):
                 figure = made.figure(name)
                 assert figure.caption.endswith("Hollow marks are estimates.") is hollow
                 for trace in figure.panels[0].data:
                     open_ones = "-open" in str(trace.get("marker", {}).get("symbol"))
-                    assert open_ones is (hollow and "marker" in trace and "SM<->L2" not in trace["name"]), trace["name"]
+                    assert open_ones is (
+                        hollow and "marker" in trace and "SM<->L2" not in trace["name"]
+                    ), trace["name"]
             if len(lengths) > 1:
                 cells = {row[1]: row[2:] for row in made.figure("overview").brief.cells()}
                 assert all(cell.endswith("*") is hollow for cell in cells["naive HBM"])
                 assert not any(cell.endswith("*") for cell in cells["naive SM<->L2"])
-            assert not any("-open" in str(t["marker"]["symbol"]) for t in made.figure("traffic-l2").panels[0].data)
+            assert not any(
+                "-open" in str(t["marker"]["symbol"])
+                for t in made.figure("traffic-l2").panels[0].data
+            )
 
 
 def test_at_one_length_the_overview_has_a_row_a_kernel() -> None:
@@ -172,7 +194,9 @@ def test_axes_are_logarithmic_and_shared(report: Report) -> None:
 
 
 def test_what_cannot_run_is_stated(report: Report, page: str) -> None:
-    assert [(o.gpu, o.kernel, o.lengths) for o in report.omissions] == [("t4", "fa2", (512, 2048, 8192))]
+    assert [(o.gpu, o.kernel, o.lengths) for o in report.omissions] == [
+        ("t4", "fa2", (512, 2048, 8192))
+    ]
     for text in (page, render(report, "md")):
         assert "fa2 on t4: " in text  # at no length
         assert "needs cc 8.0" in text
@@ -203,7 +227,9 @@ def test_every_row_names_command_lines_that_are_listed(report: Report, page: str
         assert f"{name}  {report.commands[name]}" in markdown
 
 
-def test_every_predict_line_gives_its_numbers(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_predict_line_gives_its_numbers(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = {}
     for name, line in report.commands.items():
         if name.startswith("P"):
@@ -241,9 +267,15 @@ def test_every_predict_line_gives_its_numbers(report: Report, capsys: pytest.Cap
     assert checked > 15 * 12
 
 
-def test_tiles_are_those_that_the_tiles_line_prints(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tiles_are_those_that_the_tiles_line_prints(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = report.figure("tiles").table
-    printed = {name: tiles_in(run_json(line, capsys)) for name, line in report.commands.items() if name[0] == "T"}
+    printed = {
+        name: tiles_in(run_json(line, capsys))
+        for name, line in report.commands.items()
+        if name[0] == "T"
+    }
     assert len(printed) == 2
     keys = ("kernel", "block_q", "block_k", "warps", "stages")
     for row in table.rows:
@@ -263,7 +295,9 @@ def tiles_in(value: object) -> dict[tuple, dict]:
     found: dict[tuple, dict] = {}
     if isinstance(value, dict):
         if "time_s" in value and "block_q" in value:
-            found[tuple(value[k] for k in ("kernel", "block_q", "block_k", "warps", "stages"))] = value
+            found[tuple(value[k] for k in ("kernel", "block_q", "block_k", "warps", "stages"))] = (
+                value
+            )
         for part in value.values():
             found |= tiles_in(part)
     elif isinstance(value, list):
@@ -279,7 +313,11 @@ def test_the_tile_map_has_every_size_and_marks_the_fastest(report: Report) -> No
         rows = [r for r in figure.table.rows if r[0] == panel.title and r[1] == "flash"]
         assert len(rows) == len(heat["x"]) * len(heat["y"])
         (row, column) = heat["y"].index(best["y"][0]), heat["x"].index(best["x"][0])
-        assert heat["z"][row][column] == 1.0 == min(v for line in heat["z"] for v in line if v is not None)
+        assert (
+            heat["z"][row][column]
+            == 1.0
+            == min(v for line in heat["z"] for v in line if v is not None)
+        )
         assert any(v is None for line in heat["z"] for v in line)  # some are rejected everywhere
 
 
@@ -300,11 +338,15 @@ def test_roofs_are_those_of_the_profile(report: Report, capsys: pytest.CaptureFi
     for row in table.rows:
         line = report.commands[str(row[table.index("commands")]).split()[1]]
         profile = run_json(line, capsys)["profile"]
-        wide = profile.get("dram_bandwidth_measured_bytes_per_s", profile["dram_bandwidth_bytes_per_s"])["value"]
+        wide = profile.get(
+            "dram_bandwidth_measured_bytes_per_s", profile["dram_bandwidth_bytes_per_s"]
+        )["value"]
         rates = {**profile["tensor_flops_per_s"], **profile.get("tensor_flops_achieved_per_s", {})}
         roof = min(wide * row[table.index("flops_per_byte")], rates["fp16"]["value"])
         assert row[table.index("roof_flops_per_s")] == pytest.approx(roof)
-        assert row[table.index("share_of_roof")] <= 1.05  # large products, which draw more power, are what was measured
+        assert (
+            row[table.index("share_of_roof")] <= 1.05
+        )  # large products, which draw more power, are what was measured
 
 
 @pytest.mark.slow
@@ -326,12 +368,16 @@ def test_the_reports_own_line_makes_it_again(report: Report, tmp_path: Path) -> 
 )  # fmt: skip
 def test_problem_options_give_the_problem_back(values: dict) -> None:
     (problem,) = problems(1000, **values)
-    args = build_parser().parse_args(["predict", *length_options(problem), *problem_options(problem)])
+    args = build_parser().parse_args(
+        ["predict", *length_options(problem), *problem_options(problem)]
+    )
     assert common.problems(args) == [problem]
 
 
 @pytest.mark.slow
-def test_a_profile_of_ones_own_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_of_ones_own_is_named_by_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from iosim.base.data import data_dir
 
     text = (data_dir("hardware_profiles") / "a100-sxm-80gb.toml").read_text()
@@ -350,12 +396,16 @@ def test_a_profile_of_ones_own_is_named_by_its_path(tmp_path: Path, capsys: pyte
 
 
 def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> None:
-    made = build(ReportRequest.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds"))
+    made = build(
+        ReportRequest.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds")
+    )
     assert {"ratio-hbm", "roofline-hbm"}.isdisjoint(f.id for f in made.figures)
     figure = made.figure("traffic-hbm")
     assert [t["name"] for t in figure.panels[0].data] == ["compulsory", "with no L2", "with no L2"]
     assert all(row[figure.table.index("hbm_bytes")] is None for row in figure.table.rows)
-    assert "| - |" not in render(made, "md").split("## Traffic between L2 and HBM")[1].split("## ")[0]
+    assert (
+        "| - |" not in render(made, "md").split("## Traffic between L2 and HBM")[1].split("## ")[0]
+    )
 
 
 def test_command_lines_carry_the_method_and_l2s_start(capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,7 +423,9 @@ def test_without_a_naive_kernel_there_is_no_ratio() -> None:
 def test_both_passes_show_the_forward_passs_tiles_and_no_tile_is_stated() -> None:
     both = build(ReportRequest.of(("a100",), ("fa2",), problems(512, passes="fwd+bwd")))
     assert "forward pass" in both.figure("tiles").caption
-    wide = build(ReportRequest.of(("t4",), ("naive",), (AttentionProblem(seq_q=64, head_dim=4096),)))
+    wide = build(
+        ReportRequest.of(("t4",), ("naive",), (AttentionProblem(seq_q=64, head_dim=4096),))
+    )
     figure = wide.figure("tiles")
     assert not figure.panels
     assert "the tiles of t4: no tile fits" in figure.left_out[0]
@@ -390,7 +442,9 @@ def test_one_number_of_keys_for_all_lengths_is_kept_in_the_reports_line() -> Non
 
 
 def test_doubles_are_dropped_and_lengths_sorted() -> None:
-    request = ReportRequest.of(("a100", "A100 SXM 80GB", "a100-sxm-80gb"), ("fa2", "FA2"), problems(2048, 512, 2048))
+    request = ReportRequest.of(
+        ("a100", "A100 SXM 80GB", "a100-sxm-80gb"), ("fa2", "FA2"), problems(2048, 512, 2048)
+    )
     assert [g.label for g in request.gpus] == ["a100-sxm-80gb"]
     assert request.kernels == ("fa2",)
     assert request.lengths == (512, 2048)
@@ -417,15 +471,27 @@ def test_ticks_are_few_round_and_inside() -> None:
         assert high > axes.math.log10(max(values))
         assert 1 <= len(axis["tickvals"]) <= axes.MOST_TICKS
         assert all(low <= axes.math.log10(t) <= high for t in axis["tickvals"])
-    assert axes.length_axis([1 << n for n in range(9, 19)])["ticktext"] == ["512", "4k", "32k", "256k"]
+    assert axes.length_axis([1 << n for n in range(9, 19)])["ticktext"] == [
+        "512",
+        "4k",
+        "32k",
+        "256k",
+    ]
 
 
 def test_a_measured_roof_is_what_was_measured() -> None:
     """Of a curve by footprint the best, else the one number; the specification's where that is asked for."""
     h200 = load_profile("h200")
     curve = {"l2_read_bandwidth_by_footprint_bytes_per_s": ((1e6, 3e12), (1e7, 4e12), (1e8, 2e12))}
-    gpu = replace(h200, l2_read_bandwidth_bytes_per_s=5e12, l2_read_bandwidth_measured_bytes_per_s=1e12, **curve)  # type: ignore[arg-type]
+    gpu = replace(
+        h200,
+        l2_read_bandwidth_bytes_per_s=5e12,
+        l2_read_bandwidth_measured_bytes_per_s=1e12,
+        **curve,
+    )  # type: ignore[arg-type]
     assert (bandwidth(gpu, "l2", True), bandwidth(gpu, "l2", False)) == (4e12, 5e12)
-    assert bandwidth(replace(gpu, l2_read_bandwidth_by_footprint_bytes_per_s=()), "l2", True) == 1e12
+    assert (
+        bandwidth(replace(gpu, l2_read_bandwidth_by_footprint_bytes_per_s=()), "l2", True) == 1e12
+    )
     assert bandwidth(gpu, "hbm", True) == h200.dram_bandwidth_measured_bytes_per_s
     assert bandwidth(gpu, "hbm", False) == h200.dram_bandwidth_bytes_per_s

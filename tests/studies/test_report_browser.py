@@ -54,18 +54,26 @@ def panels(report: Report, *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_console_is_silent_and_nothing_is_fetched(browser: Browser, page: Path, width: int) -> None:
+def test_the_console_is_silent_and_nothing_is_fetched(
+    browser: Browser, page: Path, width: int
+) -> None:
     browser.open(page, width)
     browser.evaluate("iosimPage.done")
     told = [e for e in browser.events if e["method"] in (
         "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]  # fmt: skip
     assert told == []
-    fetched = {e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"}
+    fetched = {
+        e["params"]["request"]["url"]
+        for e in browser.events
+        if e["method"] == "Network.requestWillBeSent"
+    }
     assert [url for url in fetched if not url.startswith(("file:", "data:", "blob:"))] == []
     assert len([url for url in fetched if url.startswith("file:")]) == 1
 
 
-def test_what_is_folded_is_drawn_when_it_opens(browser: Browser, page: Path, report: Report) -> None:
+def test_what_is_folded_is_drawn_when_it_opens(
+    browser: Browser, page: Path, report: Report
+) -> None:
     browser.open(page, WIDTHS[0])
     browser.evaluate("iosimPage.done")
     assert browser.evaluate(DRAWN) == panels(report, "overview")
@@ -100,7 +108,9 @@ def test_series_hide_and_come_back(browser: Browser, page: Path) -> None:
     assert browser.evaluate(hidden) == []
 
 
-def test_paper_draws_all_and_leaves_the_page_as_it_was(browser: Browser, page: Path, report: Report) -> None:
+def test_paper_draws_all_and_leaves_the_page_as_it_was(
+    browser: Browser, page: Path, report: Report
+) -> None:
     browser.open(page, WIDTHS[0])
     browser.evaluate("iosimPage.done")
     state = ("[document.documentElement.className, document.querySelectorAll('details[open]').length, "
@@ -108,10 +118,15 @@ def test_paper_draws_all_and_leaves_the_page_as_it_was(browser: Browser, page: P
     before = browser.evaluate(state)
     assert browser.printed()[:4] == b"%PDF"
     assert browser.evaluate(DRAWN) == [p.id for f in report.figures for p in f.panels]
-    assert browser.evaluate(f"new Promise((done) => setTimeout(done, 50)).then(() => {state})") == before
+    assert (
+        browser.evaluate(f"new Promise((done) => setTimeout(done, 50)).then(() => {state})")
+        == before
+    )
 
 
-def test_downloads_are_the_tables(browser: Browser, page: Path, report: Report, tmp_path: Path) -> None:
+def test_downloads_are_the_tables(
+    browser: Browser, page: Path, report: Report, tmp_path: Path
+) -> None:
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     tables = {"summary": report.summary, **{f.id: f.table for f in report.figures}}
     for number, (name, table) in enumerate(tables.items()):
@@ -178,7 +193,9 @@ def test_keys_go_from_value_to_value_and_a_touch_stays(browser: Browser, page: P
     assert press("ArrowLeft") not in ("", first)  # the last
     assert press("Escape") == ""
     mark = "document.querySelector('#overview-1 .mark:last-of-type').getBoundingClientRect()"
-    x, y = browser.evaluate(f"(() => {{ const b = {mark}; return [b.x + b.width / 2, b.y + b.height / 2]; }})()")
+    x, y = browser.evaluate(
+        f"(() => {{ const b = {mark}; return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
+    )
     for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
         browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
     assert browser.evaluate(told)
@@ -186,7 +203,9 @@ def test_keys_go_from_value_to_value_and_a_touch_stays(browser: Browser, page: P
     assert browser.evaluate(told) == ""
 
 
-def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(browser: Browser, tmp_path: Path) -> None:
+def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(
+    browser: Browser, tmp_path: Path
+) -> None:
     names = [f"a name of some length {n}" for n in range(4)]
     drawn: list[tuple[list[Any], dict[str, Any]]] = [
         ([1, 1000], axes.log_axis([1, 1000], "", str)), ([512, 4096], axes.length_axis([512, 4096])),
@@ -213,7 +232,9 @@ def test_every_kind_of_trace_is_drawn(browser: Browser, tmp_path: Path) -> None:
         {"type": "heatmap", "x": ["a", "b"], "y": ["c", "d"], "z": [[1, 2], [3, 4]], "text": [["one", "two"]] * 2,
          "colorscale": [[0, "#000000"], [1, "#ffffff"]]},
     ]  # fmt: skip
-    plots = tuple(Panel(f"plot-{n}", "", "", (t,), {"xaxis": {}, "yaxis": {}}) for n, t in enumerate(traces))
+    plots = tuple(
+        Panel(f"plot-{n}", "", "", (t,), {"xaxis": {}, "yaxis": {}}) for n, t in enumerate(traces)
+    )
     place = tmp_path / "page.html"
     place.write_text(html(Page("t", "s", (Section("plots", "p", panels=plots),))))
     browser.open(place, 1280)
@@ -227,4 +248,8 @@ def test_every_kind_of_trace_is_drawn(browser: Browser, tmp_path: Path) -> None:
                 "p.dispatchEvent(new PointerEvent('pointermove', at)); "
                 "return p.nextElementSibling.textContent })()")  # fmt: skip
         assert browser.evaluate(over) == "one"
-    assert not [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+    assert not [
+        e
+        for e in browser.events
+        if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+    ]

@@ -23,7 +23,19 @@ from iosim.studies.report import Report, ReportRequest, build, render, targets, 
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
-SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k"]
+SMALL = [
+    "report",
+    "--gpu",
+    "t4",
+    "--gpu",
+    "a100",
+    "--kernel",
+    "naive",
+    "--kernel",
+    "fa2",
+    "--seq-len",
+    "512,2k",
+]
 
 
 def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
@@ -75,7 +87,9 @@ def test_what_users_name_is_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_whole_numbers_beyond_javascript_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus})
+    monkeypatch.setattr(
+        "iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus}
+    )
     (huge,) = problems(1 << 22)
     made = build(ReportRequest.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
     assert made.points[0].l2 > 1 << 53
@@ -128,10 +142,18 @@ BAD = [
     ("directory that does not exist", ["--out", "{tmp}/none/report.html"], "there is no directory"),
     ("no file name", ["--out", "{tmp}/none"], "an existing directory"),
     ("other suffix", ["--out", "{tmp}/report.pdf"], ".html or .md"),
-    ("place that takes no files", ["--out", "/proc/report.html"], "'/proc/report.html' cannot be written"),
+    (
+        "place that takes no files",
+        ["--out", "/proc/report.html"],
+        "'/proc/report.html' cannot be written",
+    ),
     ("file as directory", ["--out", "/dev/null/report.html"], "there is no directory"),
     ("target is a directory", ["--out", "{tmp}/taken"], "is a directory"),
-    ("format against suffix", ["--out", "{tmp}/a.md", "--format", "html"], "contradicts --format html"),
+    (
+        "format against suffix",
+        ["--out", "{tmp}/a.md", "--format", "html"],
+        "contradicts --format html",
+    ),
     ("unknown format", ["--format", "pdf"], "invalid choice"),
     ("nothing runs", ["--gpu", "t4", "--kernel", "fa3"], "no kernel of this report can run"),
     ("unknown GPU", ["--gpu", "a1000"], "did you mean"),
@@ -147,17 +169,27 @@ BAD = [
 
 @pytest.mark.parametrize(("words", "said"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_bad_input_is_one_line_and_writes_nothing(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "taken" / "report.md").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    refused(capsys, ["report", "--seq-len", "512", *(w.replace("{tmp}", str(tmp_path)) for w in words)], said)
+    refused(
+        capsys,
+        ["report", "--seq-len", "512", *(w.replace("{tmp}", str(tmp_path)) for w in words)],
+        said,
+    )
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_an_unwritable_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_directory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tmp_path.chmod(0o500)
     assert main([*SMALL, "--out", str(tmp_path)]) == 2
     assert "Permission denied" in capsys.readouterr().err

@@ -23,19 +23,28 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.rates import Rates
-from iosim.studies.latency.calibration import BOUNDS, Calibration, calibration_text, read_calibration
+from iosim.studies.latency.calibration import (
+    BOUNDS,
+    Calibration,
+    calibration_text,
+    read_calibration,
+)
 from iosim.studies.latency.fit import NAMES, Timed, fit, held_out_error, read_times
 from iosim.studies.latency.latency import REORDER_WAITS
 
 H100, A100 = load_profile("h100"), load_profile("a100-sxm-80gb")
 
 
-def decoding(context: int, batch: int = 1, heads: int = 32, kv_heads: int = 8, head_dim: int = 128) -> AttentionProblem:
+def decoding(
+    context: int, batch: int = 1, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
+) -> AttentionProblem:
     return AttentionProblem(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=1, seq_k=context, head_dim=head_dim,
                             dtype="bf16", page_size=64)  # fmt: skip
 
 
-def prompt(tokens: int, heads: int = 32, kv_heads: int = 8, head_dim: int = 128) -> AttentionProblem:
+def prompt(
+    tokens: int, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
+) -> AttentionProblem:
     return AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=head_dim, dtype="bf16",
                             mask="causal", page_size=64)  # fmt: skip
 
@@ -69,7 +78,9 @@ def test_a_stacks_kernel_has_the_tile_and_splits_of_its_source(
 
 def test_splits_of_a_batch_go_by_its_sequences() -> None:
     """8, 40 and 157 blocks of 128 keys and 8 heads: an SM gets ceil(205 x 1.1 x 8 / 132) = 14 of them."""
-    batch = replace(decoding(1000), seq_lens=(1, 1, 1), seq_lens_k=(1000, 5000, 20000), seq_q=3, seq_k=26000)
+    batch = replace(
+        decoding(1000), seq_lens=(1, 1, 1), seq_lens_k=(1000, 5000, 20000), seq_q=3, seq_k=26000
+    )
     assert varlen_splits(batch, 132, 64, 128, 32) == (1, 3, 12)
     assert varlen_splits(batch, 132, 64, 128, 4) == (1, 3, 4)
     assert varlen_splits(decoding(4096, batch=993), 132, 64, 128, 32) == (1,) * 993
@@ -94,11 +105,15 @@ def test_vllms_bound_on_splits_holds_where_a_graph_may_hold_the_call() -> None:
 
 def test_a_narrow_cache_costs_sglang_casts_of_what_it_stores() -> None:
     """K, V and Q as new are read in 16 bits and written in 8."""
-    extras = {extra.name: extra for extra in read_stack("sglang").extras if extra.name.startswith("cast")}
+    extras = {
+        extra.name: extra for extra in read_stack("sglang").extras if extra.name.startswith("cast")
+    }
     for dtype, launched in (("bf16", False), ("fp8", True)):
         problem = replace(decoding(8192, batch=4), dtype=dtype)
         made, profile = kernel("sglang", problem, "h100"), load_profile("h100")
-        assert [extra.is_launched(problem, made, profile) for extra in extras.values()] == [launched] * 3
+        assert [extra.is_launched(problem, made, profile) for extra in extras.values()] == [
+            launched
+        ] * 3
     moved = {name: extra.bytes_moved(problem) for name, extra in extras.items()}
     each = 4 * 128 * (2 + 1)  # sequences, columns, bytes
     assert moved == {"cast of K": each * problem.kv_heads, "cast of V": each * problem.kv_heads,
@@ -152,7 +167,8 @@ def test_a_kernel_file_of_ones_own_may_be_like_the_catalogs(tmp_path: Path) -> N
     path = tmp_path / "mine.toml"
     tile = "[[tile]]\nhead_dim = 128\nblock_q = 64\nblock_k = 64\nwarps = 4\n"
     path.write_text(
-        f'schema = 1\nname = "mine"\ntitle = "Mine"\nlike = "fa2"\nsource = "mine"\n{tile}', encoding="utf-8"
+        f'schema = 1\nname = "mine"\ntitle = "Mine"\nlike = "fa2"\nsource = "mine"\n{tile}',
+        encoding="utf-8",
     )
     assert str(resolve(str(path), prompt(1024).with_(page_size=None), A100).tile) == "64x64"
 
@@ -161,8 +177,17 @@ def test_a_kernel_file_of_ones_own_may_be_like_the_catalogs(tmp_path: Path) -> N
 
 
 def test_the_parts_of_a_call_are_its_time_and_its_launches() -> None:
-    (found,) = iosim.latency(stack="vllm", gpu="a100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k")
-    assert [part.kind for part in found.parts] == ["write", "attention", "combine", "extra", "extra", "gap"]
+    (found,) = iosim.latency(
+        stack="vllm", gpu="a100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k"
+    )
+    assert [part.kind for part in found.parts] == [
+        "write",
+        "attention",
+        "combine",
+        "extra",
+        "extra",
+        "gap",
+    ]
     launched = {launch.name: launch.total_s for launch in found.prediction.time.launches}
     assert [part.seconds for part in found.parts[:2]] == [launched["append"], launched["main"]]
     assert found.total_s == pytest.approx(sum(part.seconds for part in found.parts))
@@ -173,10 +198,16 @@ def test_the_parts_of_a_call_are_its_time_and_its_launches() -> None:
     assert [part.kind for part in alone.parts] == ["attention", "combine", "extra", "extra"]
 
 
-@pytest.mark.parametrize(("batch", "kv_heads", "copies"), [(16, 8, 2), (1, 8, 1), (16, 1, 1), (16, 32, 0)])
-def test_flash_attention_2_copies_where_groups_change_places(batch: int, kv_heads: int, copies: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "copies"), [(16, 8, 2), (1, 8, 1), (16, 1, 1), (16, 32, 0)]
+)
+def test_flash_attention_2_copies_where_groups_change_places(
+    batch: int, kv_heads: int, copies: int
+) -> None:
     """Q only where its rows leave their order, and O to where the caller wants it; both then take longer."""
-    (found,) = iosim.latency(stack="vllm", gpu="a100", batch=batch, kv_heads=kv_heads, seq_len=1, seq_len_k="8k")
+    (found,) = iosim.latency(
+        stack="vllm", gpu="a100", batch=batch, kv_heads=kv_heads, seq_len=1, seq_len_k="8k"
+    )
     seconds = {part.name: part.seconds for part in found.parts if part.kind == "extra"}
     assert list(seconds) == ["copy of Q", "copy of O"][2 - copies :]
     load = Rates(load_profile("a100"), measured=True).load_latency_s(from_dram=False)
@@ -187,10 +218,15 @@ def test_a_batch_of_contexts_is_one_launch_with_the_work_of_all() -> None:
     contexts = [1024, 4096, 65536]
     (together,) = iosim.latency(stack="vllm", gpu="h100", batch_contexts=contexts, kv_heads=8)
     main_bytes = together.prediction.traffic.total("l2", "read", launch="main")
-    apart = [iosim.latency(stack="vllm", gpu="h100", batch_contexts=[n], kv_heads=8).points[0] for n in contexts]
+    apart = [
+        iosim.latency(stack="vllm", gpu="h100", batch_contexts=[n], kv_heads=8).points[0]
+        for n in contexts
+    ]
     kv = sum(2 * n * 8 * 128 * 2 for n in contexts)
     assert kv <= main_bytes < 1.01 * kv
-    attention = [sum(p.seconds for p in one.parts if p.kind == "attention") for one in (together, *apart)]
+    attention = [
+        sum(p.seconds for p in one.parts if p.kind == "attention") for one in (together, *apart)
+    ]
     assert max(attention[1:]) < attention[0] < sum(attention[1:])
     assert any("different lengths" in sentence for sentence in together.assumes)
 
@@ -249,39 +285,65 @@ def test_twenty_rows_find_the_constants_through_odd_ones() -> None:
     found = fit(rows, Calibration(7e-6))
     assert found.call_gap_s == pytest.approx(TRUE.call_gap_s, rel=0.15)
     fresh = [timed(n, TRUE) for n in range(20, 60)]
-    assert max(row.error(found) for row in fresh) < 0.04 < min(row.error(Calibration(7e-6)) for row in fresh[:1])
+    assert (
+        max(row.error(found) for row in fresh)
+        < 0.04
+        < min(row.error(Calibration(7e-6)) for row in fresh[:1])
+    )
 
 
 def test_constants_stay_within_bounds_and_near_the_prior_where_rows_tell_nothing() -> None:
     rows = [replace(timed(n, TRUE), measured_s=1.0) for n in range(10)]
-    assert all(BOUNDS[name][0] <= getattr(fit(rows, TRUE), name) <= BOUNDS[name][1] for name in NAMES)
+    assert all(
+        BOUNDS[name][0] <= getattr(fit(rows, TRUE), name) <= BOUNDS[name][1] for name in NAMES
+    )
     prefill = [timed(n, TRUE) for n in range(1, 41, 2)]
     assert fit(prefill, Calibration(7e-6)).decode_factor == 1.0
 
 
 def test_the_held_out_error_is_of_rows_that_a_fit_has_not_seen() -> None:
     noisy = [
-        replace(timed(n, TRUE), measured_s=timed(n, TRUE).measured_s * (1.2 if n % 5 == 0 else 1)) for n in range(20)
+        replace(timed(n, TRUE), measured_s=timed(n, TRUE).measured_s * (1.2 if n % 5 == 0 else 1))
+        for n in range(20)
     ]
     seen = fit(noisy, Calibration(7e-6))
     assert held_out_error(noisy, Calibration(7e-6)) > sum(row.error(seen) for row in noisy) / 20
 
 
-def test_a_users_times_make_a_file_that_latency_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    problems = [decoding(1024 * n, batch=n % 3 + 1) for n in range(1, 7)] + [prompt(512 * n) for n in range(1, 4)]
-    truth = [one.total_s + 10e-6 for one in iosim.latency(problems, stack="vllm", gpu="a100").points]
+def test_a_users_times_make_a_file_that_latency_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = [decoding(1024 * n, batch=n % 3 + 1) for n in range(1, 7)] + [
+        prompt(512 * n) for n in range(1, 4)
+    ]
+    truth = [
+        one.total_s + 10e-6 for one in iosim.latency(problems, stack="vllm", gpu="a100").points
+    ]
     times, made = tmp_path / "times.csv", tmp_path / "a100.toml"
     with times.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "us"])
         for p, seconds in zip(problems, truth, strict=True):
-            writer.writerow([p.batch, p.heads, p.kv_heads, p.seq_q, p.seq_k, p.head_dim, 1e6 * seconds])
+            writer.writerow(
+                [p.batch, p.heads, p.kv_heads, p.seq_q, p.seq_k, p.head_dim, 1e6 * seconds]
+            )
     assert main(["calibrate", "--times", str(times), "--gpu", "a100", "--out", str(made)]) == 0
     told = capsys.readouterr().out
     assert "9 calls of vllm on a100-sxm-80gb are predicted" in told
     constants = read_calibration(str(made), "vllm", "a100-sxm-80gb")
     assert constants.call_gap_s == pytest.approx(read_stack("vllm").call_gap_s + 10e-6, rel=0.1)
-    line = ["latency", "--gpu", "a100", "--calibration", str(made), "--seq-len", "1", "--seq-len-k", "2k", "--kv-heads"]
+    line = [
+        "latency",
+        "--gpu",
+        "a100",
+        "--calibration",
+        str(made),
+        "--seq-len",
+        "1",
+        "--seq-len-k",
+        "2k",
+        "--kv-heads",
+    ]
     assert main([*line, "8", "--format", "json"]) == 0
     (entry_made,) = json.loads(capsys.readouterr().out)["latencies"]
     assert entry_made["calibrated"]
@@ -293,7 +355,8 @@ def test_a_users_times_make_a_file_that_latency_reads(tmp_path: Path, capsys: py
 def test_a_file_of_constants_is_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
-        calibration_text(TRUE, "vllm", "l4", {"rows": 20, "before": 0.1, "held_out": 0.05}), encoding="utf-8"
+        calibration_text(TRUE, "vllm", "l4", {"rows": 20, "before": 0.1, "held_out": 0.05}),
+        encoding="utf-8",
     )
     assert asdict(read_calibration(str(path), "vllm", "l4")) == pytest.approx(asdict(TRUE))
     path.write_text(path.read_text(encoding="utf-8").replace("0.93", "9.3"), encoding="utf-8")
@@ -332,7 +395,8 @@ def test_split_rules_stand_side_by_side() -> None:
 def test_a_batch_is_one_launch_with_splits_by_sequence() -> None:
     contexts = [1024, 1024, 4096, 61440]
     queue, alike = (
-        iosim.decode("h100", split_rule=rule, batch_contexts=contexts, layers=2).points[0] for rule in ("vllm", "fa2")
+        iosim.decode("h100", split_rule=rule, batch_contexts=contexts, layers=2).points[0]
+        for rule in ("vllm", "fa2")
     )
     work = queue.to_dict()["sequences"]
     assert [(w["context"], w["sequences"], w["splits"], w["work_tiles"]) for w in work] == [
@@ -341,9 +405,14 @@ def test_a_batch_is_one_launch_with_splits_by_sequence() -> None:
     paged = 2 * sum(contexts) * 2 * 8 * 128 * 2
     assert queue.cache_bytes == paged
     assert queue.per_token("l2", "read") == pytest.approx(queue.cache_bytes / 4, rel=0.01)
-    assert all(w["splits"] == 1 for w in alike.to_dict()["sequences"])  # mha_varlen_fwd splits none without pages
+    assert all(
+        w["splits"] == 1 for w in alike.to_dict()["sequences"]
+    )  # mha_varlen_fwd splits none without pages
     (flashinfer,) = iosim.decode("h100", split_rule="flashinfer", batch_contexts=contexts, layers=2)
-    assert len({w["keys_per_split"] for w in flashinfer.to_dict()["sequences"] if w["splits"] > 1}) == 1
+    assert (
+        len({w["keys_per_split"] for w in flashinfer.to_dict()["sequences"] if w["splits"] > 1})
+        == 1
+    )
 
 
 def test_a_batch_of_one_length_is_the_same_step() -> None:
@@ -356,12 +425,16 @@ def test_a_batch_of_one_length_is_the_same_step() -> None:
 
 def test_a_graph_shortens_the_start() -> None:
     alone, graph = (
-        iosim.decode("h200", "vllm-fa2", context="1k", layers=1, page_size=16, launched=how).points[0].step_s
+        iosim.decode("h200", "vllm-fa2", context="1k", layers=1, page_size=16, launched=how)
+        .points[0]
+        .step_s
         for how in ("alone", "graph")
     )
     profile = load_profile("h200")
     by_graph = profile.need("graph_call_latency_s") + profile.need("graph_launch_latency_s")
-    assert alone - graph == pytest.approx(2 * profile.need("launch_latency_s") - by_graph, abs=0.3e-6)
+    assert alone - graph == pytest.approx(
+        2 * profile.need("launch_latency_s") - by_graph, abs=0.3e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,14 +443,19 @@ def test_a_graph_shortens_the_start() -> None:
      {"batch_contexts": "1k,8k", "layers": 1}],
 )  # fmt: skip
 def test_a_cache_in_fp8_is_half_as_much_to_keep_and_to_read(asked: dict[str, Any]) -> None:
-    wide, narrow = (iosim.decode("l40s", "flashinfer", cache_dtype=cache, **asked).points[0] for cache in (None, "fp8"))
+    wide, narrow = (
+        iosim.decode("l40s", "flashinfer", cache_dtype=cache, **asked).points[0]
+        for cache in (None, "fp8")
+    )
     assert wide.cache_bytes == 2 * narrow.cache_bytes
     assert narrow.bound_tokens_per_s == pytest.approx(2 * (wide.bound_tokens_per_s or 0))
     assert 1.7 < wide.step_s / narrow.step_s < 2
 
 
 def test_states_are_kept_as_ever_beside_a_cache_in_fp8() -> None:
-    (point,) = iosim.decode("l40s", "flashinfer", model="qwen3-next-80b-a3b", context=8192, cache_dtype="fp8")
+    (point,) = iosim.decode(
+        "l40s", "flashinfer", model="qwen3-next-80b-a3b", context=8192, cache_dtype="fp8"
+    )
     # 12 layers of 8,192 x 2 x (256 + 256) bytes; 36 of 32 states of 128 x 128 in fp32
     assert point.cache_bytes == 12 * 8192 * 1024 + 36 * 32 * 128 * 128 * 4
 
@@ -393,7 +471,9 @@ def test_states_are_kept_as_ever_beside_a_cache_in_fp8() -> None:
     ("--batch-contexts 1k --append-kv", "--append-kv contradicts --batch-contexts"),
     ("--batch-contexts 1k --model llama-3-8b", "--batch-contexts contradicts --model"),
 ])  # fmt: skip
-def test_bad_input_of_decoding_is_one_line(capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
+def test_bad_input_of_decoding_is_one_line(
+    capsys: pytest.CaptureFixture[str], line: str, told: str
+) -> None:
     assert main(["decode", *line.split()]) == 2
     assert told in capsys.readouterr().err
 
@@ -405,7 +485,9 @@ def test_what_is_in_the_time_is_not_said_to_be_outside_it(stack: str, new_tokens
     ran: list[str] = []
     for gpu in ("h100", "a100"):
         try:
-            (one,) = iosim.latency(stack=stack, gpu=gpu, seq_len=new_tokens, seq_len_k=4096, kv_heads=8)
+            (one,) = iosim.latency(
+                stack=stack, gpu=gpu, seq_len=new_tokens, seq_len_k=4096, kv_heads=8
+            )
         except InputError:  # no kernel there, or none that takes several query tokens
             continue
         ran.append(gpu)
@@ -413,5 +495,8 @@ def test_what_is_in_the_time_is_not_said_to_be_outside_it(stack: str, new_tokens
         outside = [said for said in one.assumes if "outside the time" in said]
         assert not (planned and outside)
         if stack == "vllm":
-            assert (planned, bool(outside)) == (gpu == "h100" and new_tokens > 1, gpu == "h100" and new_tokens == 1)
+            assert (planned, bool(outside)) == (
+                gpu == "h100" and new_tokens > 1,
+                gpu == "h100" and new_tokens == 1,
+            )
     assert ran or (stack, new_tokens) == ("trtllm", 512)

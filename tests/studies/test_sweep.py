@@ -67,7 +67,9 @@ def rows(rng: random.Random, kernel: str, number: int, alike: int) -> list[dict[
         for _ in range(alike):
             row = drawn() | {name: first[name] for name in shared}
             row["window"] = rng.choice([0, 3, 100, 4000]) if row["mask"] == "window" else None
-            row["offset"] = first["offset"] if first["offset"] is None else rng.choice([-511, 0, 3, 4000])
+            row["offset"] = (
+                first["offset"] if first["offset"] is None else rng.choice([-511, 0, 3, 4000])
+            )
             drawn_rows.append(row)
     return drawn_rows
 
@@ -75,7 +77,13 @@ def rows(rng: random.Random, kernel: str, number: int, alike: int) -> list[dict[
 def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | None]:
     """What `predict` says of a row: its numbers, or why it is refused."""
     try:
-        p = predict(problem_of(case), case["kernel"], case["gpu"], method=method, overrides=settings_of(case))
+        p = predict(
+            problem_of(case),
+            case["kernel"],
+            case["gpu"],
+            method=method,
+            overrides=settings_of(case),
+        )
     except InputError as error:
         return {}, str(error)
     tile, limits = p.kernel.tile, p.hbm_bounds
@@ -88,7 +96,10 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
         "spilled_registers": max(fit.spilled_registers for fit in p.call.residencies),
     }  # fmt: skip
     if method == "capacity":
-        numbers |= {"hbm_read_bytes": p.total("hbm", "read"), "hbm_write_bytes": p.total("hbm", "write")}
+        numbers |= {
+            "hbm_read_bytes": p.total("hbm", "read"),
+            "hbm_write_bytes": p.total("hbm", "write"),
+        }
     return numbers, None
 
 
@@ -97,7 +108,9 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
 def test_closed_forms_are_single_predictions(kernel: str) -> None:
     rng, alike = random.Random(kernel), examples(120)
     drawn = rows(rng, kernel, 2 * alike, alike)
-    part = cases({}, {name: Words.of([row[name] for row in drawn]) for name in drawn[0]}).part(0, len(drawn))
+    part = cases({}, {name: Words.of([row[name] for row in drawn]) for name in drawn[0]}).part(
+        0, len(drawn)
+    )
     for method in ("bounds", "capacity"):
         found = evaluate(part, method)
         left = set(found.left.tolist())
@@ -107,9 +120,10 @@ def test_closed_forms_are_single_predictions(kernel: str) -> None:
             numbers, refused = single(part.case(n), method)
             assert found.refused[n] == refused, part.case(n)
             assert {name: int(found.columns[name][n]) for name in numbers} == numbers, part.case(n)
-            assert all((found.columns[name][n] is not np.ma.masked) == (name in numbers) for name in closed.FOUND), (
-                part.case(n)
-            )
+            assert all(
+                (found.columns[name][n] is not np.ma.masked) == (name in numbers)
+                for name in closed.FOUND
+            ), part.case(n)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "naive", "fa2", "fa3", "cudnn", "sdpa"])
@@ -124,7 +138,13 @@ def test_usual_grids_have_closed_forms(kernel: str) -> None:
 
 
 def test_a_refusal_says_each_row_its_own_numbers() -> None:
-    frame = sweep(gpu="t4", kernel="flash", tile=["128x128", "256x256"], head_dim=[64, 128, 256], method="bounds")
+    frame = sweep(
+        gpu="t4",
+        kernel="flash",
+        tile=["128x128", "256x256"],
+        head_dim=[64, 128, 256],
+        method="bounds",
+    )
     refused = frame[frame.refused.notna()]
     assert len(refused) > 1
     for _, row in refused.iterrows():
@@ -137,19 +157,26 @@ def test_a_refusal_says_each_row_its_own_numbers() -> None:
 
 
 def test_what_has_no_closed_form_is_predicted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    frame = sweep(kernel="flash", seq_len=[512, 1024], mask=["causal", "butterfly"], method="capacity")
+    frame = sweep(
+        kernel="flash", seq_len=[512, 1024], mask=["causal", "butterfly"], method="capacity"
+    )
     for _, row in frame.iterrows():
         numbers, _ = single({"heads": 32, "seq_q": int(row.seq_q), "head_dim": 128, "mask": row["mask"],
                              "kernel": "flash", "gpu": "a100"}, "capacity")  # fmt: skip
         assert {name: row[name] for name in numbers} == numbers
-    asked = "sweep --kernel flash --seq-len 512 --mask causal,butterfly --method capacity --format csv"
+    asked = (
+        "sweep --kernel flash --seq-len 512 --mask causal,butterfly --method capacity --format csv"
+    )
     assert main(asked.split()) == 0
     assert "1 of 2 rows have no closed form of --method capacity" in capsys.readouterr().err
 
 
 def test_a_row_of_bytes_beyond_64_bits_is_refused() -> None:
     frame = sweep(kernel=["naive", "flash"], seq_len=1 << 20, heads=[1, 1 << 14], method="bounds")
-    exact, _ = single({"kernel": "naive", "gpu": "a100", "seq_q": 1 << 20, "heads": 1 << 14, "head_dim": 128}, "bounds")
+    exact, _ = single(
+        {"kernel": "naive", "gpu": "a100", "seq_q": 1 << 20, "heads": 1 << 14, "head_dim": 128},
+        "bounds",
+    )
     assert max(exact.values()) >= 1 << 63
     large = frame.heads == 1 << 14
     assert frame[large].refused.str.contains("more bytes than 64 bits count").all()
@@ -157,18 +184,31 @@ def test_a_row_of_bytes_beyond_64_bits_is_refused() -> None:
 
 
 def test_replayed_rows_are_single_predictions() -> None:
-    frame = sweep(gpu="h100", kernel=["fa2", "naive"], seq_len=[300, 512], heads=2, causal=True, jobs=1)
+    frame = sweep(
+        gpu="h100", kernel=["fa2", "naive"], seq_len=[300, 512], heads=2, causal=True, jobs=1
+    )
     for _, row in frame.iterrows():
-        problem = problem_of({"seq_q": int(row.seq_q), "heads": 2, "head_dim": 128, "mask": "causal"})
+        problem = problem_of(
+            {"seq_q": int(row.seq_q), "heads": 2, "head_dim": 128, "mask": "causal"}
+        )
         one = predict(problem, row.kernel, "h100")
-        assert (row.hbm_read_bytes, row.hbm_write_bytes) == (one.total("hbm", "read"), one.total("hbm", "write"))
-        assert (row.time_s, row.method, row.bound_by) == (one.time.total_s, one.method, one.time.bound_by)
+        assert (row.hbm_read_bytes, row.hbm_write_bytes) == (
+            one.total("hbm", "read"),
+            one.total("hbm", "write"),
+        )
+        assert (row.time_s, row.method, row.bound_by) == (
+            one.time.total_s,
+            one.method,
+            one.time.bound_by,
+        )
 
 
 def test_a_grid_a_file_and_a_frame_give_the_same_rows(tmp_path: Path) -> None:
     grid = sweep(**GRID, method="capacity")
     assert len(grid) == 2 * 3 * 3 * 2
-    asked = grid[["gpu", "kernel", "heads", "kv_heads", "seq_q"]].rename(columns={"seq_q": "--seq-len"})
+    asked = grid[["gpu", "kernel", "heads", "kv_heads", "seq_q"]].rename(
+        columns={"seq_q": "--seq-len"}
+    )
     asked.to_csv(tmp_path / "asked.csv", index=False)
     from_file = sweep(tmp_path / "asked.csv", method="capacity")
     pandas.testing.assert_frame_equal(from_file, grid)
@@ -191,7 +231,10 @@ def test_what_a_sweep_wrote_can_be_asked_for_again(tmp_path: Path) -> None:
 def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     settings = {**GRID, "key_padding": [True, False], "dropout": [0.0, 0.125], "window": [None, 64]}
-    frames = [sweep(**settings, method="bounds", out=tmp_path / f"out.{end}") for end in ("csv", "parquet")]
+    frames = [
+        sweep(**settings, method="bounds", out=tmp_path / f"out.{end}")
+        for end in ("csv", "parquet")
+    ]
     pandas.testing.assert_frame_equal(*frames)
     pandas.testing.assert_frame_equal(frames[0], sweep(**settings, method="bounds"))
     pandas.testing.assert_frame_equal(sweep(tmp_path / "out.parquet", method="bounds"), frames[0])
@@ -208,7 +251,10 @@ def test_without_pyarrow_one_line_says_what_to_install(
 
 
 def test_processes_and_one_process_give_the_same_file(tmp_path: Path) -> None:
-    for name, settings in (("closed", {**GRID, "method": "capacity"}), ("replayed", {**GRID, "kernel": "fa2"})):
+    for name, settings in (
+        ("closed", {**GRID, "method": "capacity"}),
+        ("replayed", {**GRID, "kernel": "fa2"}),
+    ):
         files = []
         for jobs in (1, 2):
             files.append(tmp_path / f"{name}{jobs}.csv")
@@ -227,7 +273,18 @@ def test_a_dask_cluster_gives_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "there.csv").read_bytes()
 
 
-REPLAYS = ["--gpu", "h100", "--kernel", "fa2,naive", "--seq-len", "256:2k:64", "--heads", "4", "--jobs", "1"]
+REPLAYS = [
+    "--gpu",
+    "h100",
+    "--kernel",
+    "fa2,naive",
+    "--seq-len",
+    "256:2k:64",
+    "--heads",
+    "4",
+    "--jobs",
+    "1",
+]
 
 
 def log_of(target: Path) -> Path:
@@ -239,7 +296,9 @@ def log_of(target: Path) -> Path:
 def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A sweep of some seconds into `target`, once some of its rows are done."""
     command = [sys.executable, "-m", "iosim", "sweep", *REPLAYS, "--out", str(target)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=hears_ctrl_c)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=hears_ctrl_c
+    )
     try:
         begin = time.monotonic()
         while not log_of(target).exists() or log_of(target).stat().st_size < 50_000:
@@ -253,7 +312,9 @@ def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
     with running(target) as process:
         process.send_signal(signal.SIGKILL)
@@ -270,7 +331,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.Capt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.csv", "whole.csv"]
 
 
-def test_two_sweeps_do_not_write_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_sweeps_do_not_write_one_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "out.csv"
     with running(target):
         assert main(["sweep", *REPLAYS, "--out", str(target)]) == 2
@@ -364,7 +427,11 @@ def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    options: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *options.split()]) == 2
@@ -389,7 +456,11 @@ def test_bad_input_is_one_line(
     ],
 )
 def test_a_bad_file_of_rows_is_one_line(
-    text: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.csv").write_text(text)
@@ -399,7 +470,9 @@ def test_a_bad_file_of_rows_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_option_beside_a_column_of_the_file_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_option_beside_a_column_of_the_file_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "rows.csv").write_text("seq_len,heads\n512,4\n")
     asked = ["sweep", "--problems", str(tmp_path / "rows.csv"), "--method", "bounds"]
     assert main([*asked, "--heads", "8"]) == 2
@@ -423,24 +496,41 @@ def test_cells_of_a_file_may_be_empty_or_written_for_people(tmp_path: Path) -> N
 
 def test_a_prefix_lengthens_the_keys() -> None:
     frame = sweep(kernel="flash", seq_len=[16, 32], prefix=[100, 200], method="bounds")
-    assert sorted(zip(frame.seq_q, frame.seq_k, strict=True)) == [(16, 116), (16, 216), (32, 132), (32, 232)]
+    assert sorted(zip(frame.seq_q, frame.seq_k, strict=True)) == [
+        (16, 116),
+        (16, 216),
+        (32, 132),
+        (32, 232),
+    ]
 
 
 def test_texts_are_lists_in_python_as_on_the_command_line(tmp_path: Path) -> None:
     words = {"gpu": "a100,l4", "kernel": "naive, flash", "seq_len": "1k:4k:x2", "heads": "8,16", "dtype": "fp16,bf16",
              "method": "bounds"}  # fmt: skip
     out = tmp_path / "out.csv"
-    options = [word for name, text in words.items() for word in (f"--{name.replace('_', '-')}", text.replace(" ", ""))]
+    options = [
+        word
+        for name, text in words.items()
+        for word in (f"--{name.replace('_', '-')}", text.replace(" ", ""))
+    ]
     assert main(["sweep", *options, "--out", str(out)]) == 0
     frame = iosim.sweep(**words)
     assert len(frame) == 2 * 2 * 3 * 2 * 2
-    assert frame.to_csv(index=False) == iosim.sweep(out=tmp_path / "python.csv", **words).to_csv(index=False)
+    assert frame.to_csv(index=False) == iosim.sweep(out=tmp_path / "python.csv", **words).to_csv(
+        index=False
+    )
     assert out.read_text() == (tmp_path / "python.csv").read_text()
-    tiles = iosim.sweep(kernel="flash", tile="64x32,128x64", seq_len=["1k:2k:x2", 4096], method="bounds")
+    tiles = iosim.sweep(
+        kernel="flash", tile="64x32,128x64", seq_len=["1k:2k:x2", 4096], method="bounds"
+    )
     assert sorted(set(tiles["seq_q"])) == [1024, 2048, 4096]
     assert set(tiles["tile"]) == {"64x32", "128x64"}
-    assert set(iosim.sweep(kernel="flash", prefix="1k,2k", seq_len=64, method="bounds")["seq_k"]) == {1088, 2112}
-    with pytest.raises(iosim.InputError, match="causal 'yes' is no truth value; accepted: True, False"):
+    assert set(
+        iosim.sweep(kernel="flash", prefix="1k,2k", seq_len=64, method="bounds")["seq_k"]
+    ) == {1088, 2112}
+    with pytest.raises(
+        iosim.InputError, match="causal 'yes' is no truth value; accepted: True, False"
+    ):
         iosim.sweep(causal="yes", method="bounds")
 
 
@@ -459,7 +549,9 @@ def test_windows_to_the_right_are_swept() -> None:
                              "mask": "window", "window_right": int(row.window_right)}, "capacity")  # fmt: skip
         assert {name: row[name] for name in numbers} == numbers
     causal = sweep(kernel="flash", causal=True, window=64, method="bounds")
-    assert list(causal.l2_read_bytes) == list(sweep(kernel="flash", window=64, method="bounds").l2_read_bytes)
+    assert list(causal.l2_read_bytes) == list(
+        sweep(kernel="flash", window=64, method="bounds").l2_read_bytes
+    )
 
 
 def test_the_package_offers_it() -> None:

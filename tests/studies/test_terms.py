@@ -20,7 +20,11 @@ from iosim.studies.terms import constants_of, terms_of
 
 ONE_CALL = "--gpu a100 --kernel fa2 --heads 4 --seq-len 512 --head-dim 64"
 CALLS = [
-    ("h100", "fa2", {"heads": 16, "seq_q": 2048, "head_dim": 128, "mask": "causal", "dtype": "bf16"}),
+    (
+        "h100",
+        "fa2",
+        {"heads": 16, "seq_q": 2048, "head_dim": 128, "mask": "causal", "dtype": "bf16"},
+    ),
     ("h100", "cudnn", {"heads": 8, "seq_q": 1000, "head_dim": 64, "dtype": "bf16"}),
     ("t4", "cutlass", {"heads": 8, "seq_q": 1024, "head_dim": 64}),
     ("a100", "fa2", {"batch": 8, "heads": 8, "seq_q": 1, "seq_k": 8192, "head_dim": 128}),
@@ -43,11 +47,15 @@ def test_terms_add_up_to_the_time(gpu: str, kernel: str, fields: dict[str, objec
 
 
 def test_the_resource_that_bounds_a_launch_is_worth_all_of_its_time() -> None:
-    prediction = predict(AttentionProblem(heads=16, seq_q=2048, head_dim=128), "fa2", "a100", method="capacity")
+    prediction = predict(
+        AttentionProblem(heads=16, seq_q=2048, head_dim=128), "fa2", "a100", method="capacity"
+    )
     (launch,) = terms_of(prediction)
     assert prediction.bound_by == "tensor"
     assert launch.breakdown.terms[0].term.name == "products"
-    assert launch.breakdown.terms[0].seconds == pytest.approx(launch.breakdown.time.seconds["tensor"], rel=0.05)
+    assert launch.breakdown.terms[0].seconds == pytest.approx(
+        launch.breakdown.time.seconds["tensor"], rel=0.05
+    )
 
 
 def test_every_term_is_found_by_its_name_in_one_step() -> None:
@@ -109,7 +117,9 @@ def test_the_command_prints_and_gives_them(capsys: pytest.CaptureFixture[str]) -
     assert math.fsum(one["seconds"] for each in launches for one in each["terms"]) == pytest.approx(
         prediction["time_s"], rel=1e-3
     )
-    assert {"term", "scope", "value", "seconds", "formula", "zero", "place", "constants"} <= launch["terms"][0].keys()
+    assert {"term", "scope", "value", "seconds", "formula", "zero", "place", "constants"} <= launch[
+        "terms"
+    ][0].keys()
 
 
 def test_terms_without_the_time_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,9 @@ def test_every_choice_of_warps_and_stages_is_answered(ranking: TileRanking) -> N
     assert excess(rejected.reason) == {"bytes of shared memory": 114_688 - 101_376}
 
 
-def test_a_tile_that_does_not_fit_says_by_how_much_and_names_the_nearest(ranking: TileRanking) -> None:
+def test_a_tile_that_does_not_fit_says_by_how_much_and_names_the_nearest(
+    ranking: TileRanking,
+) -> None:
     study = study_tile(ranking, (128, 256))
     assert not study.fits
     assert "62,464 bytes of shared memory too many" in study.answer  # 163,840 - 101,376
@@ -99,7 +101,9 @@ def test_rejected_tiles_come_by_reason(capsys: pytest.CaptureFixture[str]) -> No
 def test_warps_without_a_tile_are_refused_before_any_is_tried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("iosim.studies.tiles.pick.try_tile", lambda *_: pytest.fail("a tile was tried"))
+    monkeypatch.setattr(
+        "iosim.studies.tiles.pick.try_tile", lambda *_: pytest.fail("a tile was tried")
+    )
     refused(capsys, ["tiles", "--warps", "4"], "--warps", "--tile")
 
 

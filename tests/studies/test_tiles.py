@@ -52,7 +52,9 @@ def no_builds(monkeypatch: pytest.MonkeyPatch) -> dict[object, BuildReport]:
 
 
 def problem(**values: object) -> AttentionProblem:
-    return AttentionProblem(**({"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "fp16"} | values))  # type: ignore[arg-type]
+    return AttentionProblem(
+        **({"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "fp16"} | values)
+    )  # type: ignore[arg-type]
 
 
 def reason(ranking: TileRanking, tile: Tile) -> str:
@@ -72,14 +74,31 @@ PAGED = {"flashinfer", "vllm-fa2", "vllm-triton"}
 class TestSpace:
     def test_size_and_no_repeats(self) -> None:
         tiles = list(tile_space())
-        assert len(tiles) == len(set(tiles)) == len(BLOCK_Q) * len(BLOCK_K) * len(WARPS) * len(STAGES) == 576
+        assert (
+            len(tiles)
+            == len(set(tiles))
+            == len(BLOCK_Q) * len(BLOCK_K) * len(WARPS) * len(STAGES)
+            == 576
+        )
 
     @pytest.mark.parametrize(
         ("tile", "unit", "expected"),
         [
-            (Tile(32, 64, 8), "mma.sync", "block_q 32 gives 8 warps only 4 rows each: mma needs 16"),
-            (Tile(192, 64, 8), "mma.sync", "block_q 192 gives 8 warps 24 rows each: mma needs multiples of 16"),
-            (Tile(64, 64, 8), "wgmma", "block_q 64 gives 2 warpgroups only 32 rows each: wgmma needs 64"),
+            (
+                Tile(32, 64, 8),
+                "mma.sync",
+                "block_q 32 gives 8 warps only 4 rows each: mma needs 16",
+            ),
+            (
+                Tile(192, 64, 8),
+                "mma.sync",
+                "block_q 192 gives 8 warps 24 rows each: mma needs multiples of 16",
+            ),
+            (
+                Tile(64, 64, 8),
+                "wgmma",
+                "block_q 64 gives 2 warpgroups only 32 rows each: wgmma needs 64",
+            ),
             (Tile(64, 64, 2), "wgmma", "2 warps: wgmma needs whole groups of 4"),
             (Tile(128, 64, 4), "mma.sync", ""),
             (Tile(128, 64, 8), "wgmma", ""),
@@ -90,7 +109,9 @@ class TestSpace:
         assert rejection(tile, problem(), load_profile("h100"), MatrixUnit(unit)) == expected
 
     def test_backward_warps_own_key_rows(self) -> None:
-        found = rejection(Tile(128, 32, 8), problem(passes="bwd"), load_profile("a100"), MatrixUnit.MMA_SYNC)
+        found = rejection(
+            Tile(128, 32, 8), problem(passes="bwd"), load_profile("a100"), MatrixUnit.MMA_SYNC
+        )
         assert found == "block_k 32 gives 8 warps only 4 rows each: mma needs 16"
 
     def test_larger_than_the_problem(self) -> None:
@@ -121,7 +142,10 @@ class TestRejections:
 
     def test_registers(self) -> None:
         # 128x96, head_dim 128, 4 warps: (128 x 96 + 128 x 128) / 128 + 56 = 280
-        assert reason(estimated_on("h100"), Tile(128, 96, 4, 1)) == "needs about 280 registers a thread, at most 255"
+        assert (
+            reason(estimated_on("h100"), Tile(128, 96, 4, 1))
+            == "needs about 280 registers a thread, at most 255"
+        )
 
     def test_both(self) -> None:
         # (256 + 2 x 256) x 256 bytes = 196,608; (256 x 256 + 256 x 128) / 128 + 56 = 824
@@ -144,15 +168,24 @@ class TestRejections:
         assert spilling.l2_write_bytes - clean.l2_write_bytes == 36 * 128 * 32 * 64 * 64
         assert spilling.time_s > clean.time_s
 
-    def test_reports_come_before_recorded_builds(self, no_builds: dict[object, BuildReport]) -> None:
-        no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(255, 49152, frame_of_stores(72))
+    def test_reports_come_before_recorded_builds(
+        self, no_builds: dict[object, BuildReport]
+    ) -> None:
+        no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(
+            255, 49152, frame_of_stores(72)
+        )
         wide = Tile(128, 96, 4, 1)
         found = pick_tiles(problem(), "a100", library=False, replayed=0, reports={
             Tile(64, 64, 4, 1): BuildReport(160, 49152), wide: BuildReport(255, 81920, 60),
         })  # fmt: skip
         by_tile = {c.tile: c for c in found.candidates}
-        assert (by_tile[Tile(64, 64, 4, 1)].registers, by_tile[Tile(64, 64, 4, 1)].spilled_bytes) == (160, 0)
-        assert by_tile[wide].spilled_bytes == 60  # by estimate it would need 280 registers and be left out
+        assert (
+            by_tile[Tile(64, 64, 4, 1)].registers,
+            by_tile[Tile(64, 64, 4, 1)].spilled_bytes,
+        ) == (160, 0)
+        assert (
+            by_tile[wide].spilled_bytes == 60
+        )  # by estimate it would need 280 registers and be left out
 
     def test_every_tile_is_ranked_or_estimated_once(self) -> None:
         found = pick_tiles(problem(seq_q=200), "a10", library=False, replayed=0)
@@ -178,19 +211,40 @@ class TestRanking:
     def test_a_candidate_is_what_predict_says(self) -> None:
         found = pick_tiles(problem(mask="causal", kv_heads=8), "a100", library=False)
         for c in (found.candidates[0], found.candidates[-1]):
-            p = predict(problem(mask="causal", kv_heads=8), Kernel("flash", "flash", c.tile), "a100", method=c.method)
+            p = predict(
+                problem(mask="causal", kv_heads=8),
+                Kernel("flash", "flash", c.tile),
+                "a100",
+                method=c.method,
+            )
             assert (c.time_s, c.bound_by) == (p.time.total_s, p.time.bound_by)
-            assert (c.l2_read_bytes, c.l2_write_bytes) == (p.total("l2", "read"), p.total("l2", "write"))
-            assert (c.hbm_read_bytes, c.hbm_write_bytes) == (p.total("hbm", "read"), p.total("hbm", "write"))
+            assert (c.l2_read_bytes, c.l2_write_bytes) == (
+                p.total("l2", "read"),
+                p.total("l2", "write"),
+            )
+            assert (c.hbm_read_bytes, c.hbm_write_bytes) == (
+                p.total("hbm", "read"),
+                p.total("hbm", "write"),
+            )
 
-    def test_a_compiled_tile_takes_the_reports_resources(self, no_builds: dict[object, BuildReport]) -> None:
+    def test_a_compiled_tile_takes_the_reports_resources(
+        self, no_builds: dict[object, BuildReport]
+    ) -> None:
         no_builds["flash_fwd", 80, 128, 128, 64, 8, 2, "fp16", True] = BuildReport(128, 98432)
         found = pick_tiles(problem(mask="causal"), "a100", library=False, replayed=0)
         c = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 2))
         # one CTA: 98,432 + 1,024 bytes of 167,936; registers 128 x 256 threads would allow two
-        assert (c.registers, c.registers_source, c.shared_memory_bytes, c.ctas_per_sm) == (128, "compiled", 98432, 1)
+        assert (c.registers, c.registers_source, c.shared_memory_bytes, c.ctas_per_sm) == (
+            128,
+            "compiled",
+            98432,
+            1,
+        )
         other = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 1))
-        assert (other.registers, other.registers_source) == ((128 * 64 + 128 * 128) // 256 + 56, "estimated")
+        assert (other.registers, other.registers_source) == (
+            (128 * 64 + 128 * 128) // 256 + 56,
+            "estimated",
+        )
 
     def test_waves_and_occupancy(self) -> None:
         c = next(c for c in estimated_on("h100").candidates if c.tile == Tile(64, 64, 4, 1))
@@ -219,9 +273,29 @@ class TestRanking:
 
     @pytest.mark.slow
     def test_libraries_that_can_run_there(self) -> None:
-        names = {gpu: {c.kernel for c in pick_tiles(problem(), gpu).library} for gpu in ("t4", "l4", "a100", "h100")}
-        assert names["t4"] == {"cutlass", "fa-turing", "flex", "triton", "triton-streaming", "vllm-triton"}
-        of_ampere = {"fa2", "fa3-sm80", "fa4-sm80", "cudnn-sm80", "cutlass", "flex", "ibm-triton", "triton", *PAGED}
+        names = {
+            gpu: {c.kernel for c in pick_tiles(problem(), gpu).library}
+            for gpu in ("t4", "l4", "a100", "h100")
+        }
+        assert names["t4"] == {
+            "cutlass",
+            "fa-turing",
+            "flex",
+            "triton",
+            "triton-streaming",
+            "vllm-triton",
+        }
+        of_ampere = {
+            "fa2",
+            "fa3-sm80",
+            "fa4-sm80",
+            "cudnn-sm80",
+            "cutlass",
+            "flex",
+            "ibm-triton",
+            "triton",
+            *PAGED,
+        }
         assert names["l4"] == of_ampere
         assert names["a100"] == {*of_ampere, "cudnn-oss-sm80", "triton-streaming"}
         assert names["h100"] - names["a100"] >= {"fa3", "cudnn"}
@@ -247,7 +321,9 @@ class TestRanking:
         st.sampled_from(sorted(list_profiles())), st.integers(1, 3000), st.sampled_from([40, 64, 80, 128, 256]),
         st.sampled_from(["none", "causal"]), st.sampled_from(["fwd", "bwd"]),
     )  # fmt: skip
-    def test_any_gpu_and_problem(self, gpu: str, seq: int, head_dim: int, mask: str, passes: str) -> None:
+    def test_any_gpu_and_problem(
+        self, gpu: str, seq: int, head_dim: int, mask: str, passes: str
+    ) -> None:
         asked = problem(seq_q=seq, head_dim=head_dim, mask=mask, passes=passes)
         found = pick_tiles(asked, gpu, library=False, replayed=0)
         profile = load_profile(gpu)
@@ -256,7 +332,9 @@ class TestRanking:
             assert c.time_s > 0
             assert c.ctas_per_sm >= 1
             assert c.registers <= (512 if profile.is_amd else 255)
-            assert (c.shared_memory_bytes or 0) <= profile.need_int("shared_memory_per_block_optin_bytes")
+            assert (c.shared_memory_bytes or 0) <= profile.need_int(
+                "shared_memory_per_block_optin_bytes"
+            )
             assert c.hbm_read_bytes <= c.l2_read_bytes
 
 
@@ -277,10 +355,16 @@ def test_bad_input(call: Callable[[], object], message: str) -> None:
 class TestResourceTable:
     def test_rows_and_comments(self, tmp_path: Path) -> None:
         path = tmp_path / "resources.csv"
-        path.write_text(f"# made by a script\n{HEADER}flash_fwd,8.9,64,128,64,4,2,bf16,1,168,0,4,128,49152,13.0,1\n")
+        path.write_text(
+            f"# made by a script\n{HEADER}flash_fwd,8.9,64,128,64,4,2,bf16,1,168,0,4,128,49152,13.0,1\n"
+        )
         table = read_table(path)
         report = table["flash_fwd", 89, 64, 128, 64, 4, 2, "bf16", True]
-        assert (report.registers, report.shared_memory_bytes, report.frame_bytes > 0) == (168, 49280, True)
+        assert (report.registers, report.shared_memory_bytes, report.frame_bytes > 0) == (
+            168,
+            49280,
+            True,
+        )
         assert len(table) == 1
 
     @pytest.mark.parametrize(
@@ -299,7 +383,9 @@ class TestResourceTable:
         with pytest.raises(InputError, match=re.escape(f"resource table '{path}'{wrong}")):
             read_table(path)
 
-    def test_fp16_takes_the_bf16_build_and_windows_none(self, no_builds: dict[object, BuildReport]) -> None:
+    def test_fp16_takes_the_bf16_build_and_windows_none(
+        self, no_builds: dict[object, BuildReport]
+    ) -> None:
         no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(150, 49280)
         a100, tile = load_profile("a100"), Tile(64, 64, 4, 1)
         found = build_report(problem(), tile, a100)
@@ -318,10 +404,14 @@ class TestCommand:
         return code, out.out, out.err
 
     def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        code, out, _ = self.run(capsys, "--gpu", "l4", "--seq-len", "512,1k", "--top", "2", "--format", "json")
+        code, out, _ = self.run(
+            capsys, "--gpu", "l4", "--seq-len", "512,1k", "--top", "2", "--format", "json"
+        )
         d = json.loads(out)
         assert (code, d["schema"]) == (0, 1)
-        assert [(t["profile"], t["seq_q"]) for t in d["tiles"]] == [("l4", 512)] * 2 + [("l4", 1024)] * 2
+        assert [(t["profile"], t["seq_q"]) for t in d["tiles"]] == [("l4", 512)] * 2 + [
+            ("l4", 1024)
+        ] * 2
         assert {t["seq_k"] for t in d["rejected"]} == {512, 1024}
         assert all(t["reason"] for t in d["rejected"])
         assert {t["kernel"] for t in d["library"]} == {
@@ -356,7 +446,9 @@ class TestCommand:
         [(["--top", "0"], "--top 0 is out of range"), (["--pass", "fwd+bwd"], "one pass at a time"),
          (["--gpu", "l4", "--matrix-unit", "wgmma"], "needs cc 9.0")],
     )  # fmt: skip
-    def test_bad_input(self, capsys: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
+    def test_bad_input(
+        self, capsys: pytest.CaptureFixture[str], args: list[str], message: str
+    ) -> None:
         code, out, err = self.run(capsys, *args)
         assert (code, out) == (2, "")
         assert message in err

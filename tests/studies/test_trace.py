@@ -25,7 +25,15 @@ from iosim.readers.replay.tracing import CtaTable
 from iosim.show.html import unpacked
 from iosim.show.timeline import text
 from iosim.studies.trace.face import _walk
-from iosim.studies.trace.trace import TraceResult, as_dict, chrome, cta_rows, reuse_rows, tensor_rows, trace
+from iosim.studies.trace.trace import (
+    TraceResult,
+    as_dict,
+    chrome,
+    cta_rows,
+    reuse_rows,
+    tensor_rows,
+    trace,
+)
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -33,7 +41,14 @@ SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16
 
 
 def predicted(kernel: str, seq_q: int = 4096, **more: Any) -> Prediction:
-    values = {"batch": 1, "heads": 4, "seq_q": seq_q, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | more
+    values = {
+        "batch": 1,
+        "heads": 4,
+        "seq_q": seq_q,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "mask": "causal",
+    } | more
     return predict(AttentionProblem(**values), kernel, "h200")
 
 
@@ -71,7 +86,11 @@ def test_tracing_changes_nothing(kernel: str, more: dict[str, Any]) -> None:
 
 
 def test_what_is_asked_is_what_crosses_to_the_sms(long_fa2: TraceResult) -> None:
-    l2 = {r.tensor: int(r.bytes) for r in long_fa2.prediction.traffic if r.level == "l2" and r.direction == "read"}
+    l2 = {
+        r.tensor: int(r.bytes)
+        for r in long_fa2.prediction.traffic
+        if r.level == "l2" and r.direction == "read"
+    }
     for name in ("Q", "K", "V"):
         assert long_fa2.loaded()[name] == pytest.approx(l2[name], rel=1e-3)
 
@@ -86,7 +105,9 @@ def test_histogram_sums_to_the_loads(long_fa2: TraceResult) -> None:
     assert reuse.beyond(0) + reuse.first == reuse.total
 
 
-def test_reuse_distances_foretell_the_misses(long_fa2: TraceResult, long_cudnn: TraceResult) -> None:
+def test_reuse_distances_foretell_the_misses(
+    long_fa2: TraceResult, long_cudnn: TraceResult
+) -> None:
     size = long_fa2.partition_bytes
     assert size == pytest.approx(62_914_560 / 2 * 0.98, rel=0.001)
     assert long_fa2.launches[0].reuse.beyond(size) > 5e9
@@ -99,7 +120,9 @@ def test_drift_tells_the_two_kernels_apart(long_fa2: TraceResult, long_cudnn: Tr
     assert fa2.bytes_per_index == 64 * 128 * 2 * 2  # block_k x head_dim x bf16 x (K and V)
     assert fa2.share_above(long_fa2.partition_bytes) > 0.5
     assert cudnn.share_above(long_cudnn.partition_bytes) == 0
-    assert (cudnn.peak_in_use_bytes or 0) < long_cudnn.partition_bytes < (fa2.median_in_use_bytes or 0)
+    assert (
+        (cudnn.peak_in_use_bytes or 0) < long_cudnn.partition_bytes < (fa2.median_in_use_bytes or 0)
+    )
     # of at most two heads at once: 2 x 65,536 keys x 128 x 2 bytes x (K and V)
     assert (fa2.peak_in_use_bytes or 0) <= 2 * 65536 * 128 * 2 * 2
 
@@ -108,7 +131,9 @@ def test_ctas_that_walk_quantised_keys_walk_keys() -> None:
     problem = AttentionProblem(heads=2, seq_q=1024, head_dim=128, dtype="fp8")
     traced = trace(predict(problem, "fa3-fp8", "h100", method="replay"))
     assert traced.launches[-1].shared_tensors == ("K_fp8", "V_fp8")
-    assert [panel.layout["yaxis"]["title"]["text"] for panel in _walk(traced, "walk")] == ["key block"]
+    assert [panel.layout["yaxis"]["title"]["text"] for panel in _walk(traced, "walk")] == [
+        "key block"
+    ]
 
 
 def test_every_cta_ran_once_within_the_launch(long_fa2: TraceResult) -> None:
@@ -144,11 +169,15 @@ def test_chrome_rows_are_in_order_and_do_not_overlap(kernel: str, more: dict[str
     rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for e in events(value, "X"):
         rows.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["dur"]))
-    assert sum(len(v) for (pid, _), v in rows.items() if pid == 1) == sum(one.ctas.tiles for one in t.launches)
+    assert sum(len(v) for (pid, _), v in rows.items() if pid == 1) == sum(
+        one.ctas.tiles for one in t.launches
+    )
     for row in rows.values():
         assert all(dur >= 0 for _, dur in row)
         for (ts, dur), (after, _) in pairwise(row):
-            assert ts + dur <= after + 1e-6  # microseconds: a picosecond is lost in the floating point
+            assert (
+                ts + dur <= after + 1e-6
+            )  # microseconds: a picosecond is lost in the floating point
     named = {(e["pid"], e["tid"]) for e in events(value, "M") if e["name"] == "thread_name"}
     assert set(rows) == named
 
@@ -161,7 +190,12 @@ def test_chrome_counters_hold_the_misses(long_cudnn: TraceResult) -> None:
     value = chrome(long_cudnn)
     read = [e["args"] for e in events(value, "C") if e["name"] == "HBM bytes read"]
     assert sum(sum(args.values()) for args in read) == sum(long_cudnn.misses().values())
-    rates = [v for e in events(value, "C") if e["name"].startswith("hit rate") for v in e["args"].values()]
+    rates = [
+        v
+        for e in events(value, "C")
+        if e["name"].startswith("hit rate")
+        for v in e["args"].values()
+    ]
     assert 0 <= min(rates) <= max(rates) <= 100
 
 
@@ -202,20 +236,31 @@ def test_rows_and_json(long_cudnn: TraceResult) -> None:
 def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", *SMALL.split(), "--kernel", "fa2", "--kernel", "cudnn"]) == 0
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("hit rate", "fa2", "cudnn", "first load", "one partition"))
+    assert all(
+        word in printed for word in ("hit rate", "fa2", "cudnn", "first load", "one partition")
+    )
     assert main(["trace", *SMALL.split(), "--kernel", "fa2", "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 4 * 32  # heads x 4096 / 128
     assert main(["trace", *SMALL.split(), "--format", "json", "--bins", "10"]) == 0
     assert len(json.loads(capsys.readouterr().out)["traces"][0]["bins"]["hit_rate"]["K"]) == 10
     page = tmp_path / "t.html"
-    assert main(["trace", *SMALL.split(), "--format", "html", "--out", str(page), "--kernel", "fa2"]) == 0
+    assert (
+        main(["trace", *SMALL.split(), "--format", "html", "--out", str(page), "--kernel", "fa2"])
+        == 0
+    )
     body = page.read_text().split("<script>")[0]
     assert "src=" not in body
     assert 'href="http' not in body
     data = unpacked(page.read_text())
     assert all(f'id="{panel}"' in body for panel in data["panels"])
-    assert list(dict.fromkeys(p.split("-")[0] for p in data["panels"])) == ["walk", "read", "tensors", "drift", "reuse"]
+    assert list(dict.fromkeys(p.split("-")[0] for p in data["panels"])) == [
+        "walk",
+        "read",
+        "tensors",
+        "drift",
+        "reuse",
+    ]
     made = tmp_path / "t.json"
     capsys.readouterr()
     assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(made)]) == 0
@@ -277,7 +322,14 @@ def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
     p = iosim.predict(gpu="mi300x", kernel="hipkittens", dtype="bf16", heads=16, seq_len=2048)
     traced = trace(p)
     assert sum(traced.misses().values()) == p.total("side", "read")
-    assert main(shlex.split("trace --gpu mi300x --kernel hipkittens --dtype bf16 --heads 16 --seq-len 2k")) == 0
+    assert (
+        main(
+            shlex.split(
+                "trace --gpu mi300x --kernel hipkittens --dtype bf16 --heads 16 --seq-len 2k"
+            )
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert f"{bytes_text(p.total('side', 'read'))} from the memory-side cache" in told
     assert "missed, read from the memory-side cache" in told

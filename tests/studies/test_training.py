@@ -17,7 +17,15 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.blocks import MIB, CachingAllocator
-from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
+from iosim.studies.training import (
+    Decoder,
+    Kind,
+    Setup,
+    frontier,
+    longest_sequence,
+    plan,
+    predict_training,
+)
 from iosim.studies.training.frontier import peak_bytes, step_seconds
 from iosim.studies.training.graph import Graph, saved_storages
 from iosim.studies.training.model import optimizer
@@ -29,7 +37,10 @@ SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
 
 def recorded(name: str) -> list[tuple[Decoder, Setup, dict[str, str]]]:
     with open(measurements(name), encoding="utf-8", newline="") as file:
-        return [(Decoder(**json.loads(r["model"])), Setup(**json.loads(r["setup"])), r) for r in csv.DictReader(file)]
+        return [
+            (Decoder(**json.loads(r["model"])), Setup(**json.loads(r["setup"])), r)
+            for r in csv.DictReader(file)
+        ]
 
 
 def saved_bytes(graph: Graph) -> int:
@@ -53,7 +64,9 @@ def test_saved_bytes_of_one_layer_with_flash() -> None:
     assert saved_bytes(plan(model, setup)) == by_hand
 
 
-@pytest.mark.parametrize(("precision", "a_score"), [("fp32", 4), ("bf16", 2), ("amp-bf16", 6), ("amp-fp16", 6)])
+@pytest.mark.parametrize(
+    ("precision", "a_score"), [("fp32", 4), ("bf16", 2), ("amp-bf16", 6), ("amp-fp16", 6)]
+)
 def test_naive_attention_saves_scores(precision: str, a_score: int) -> None:
     """P alone; under autocast P in fp32 and its half copy."""
     setup = Setup(seq_len=256, attention="naive", precision=precision)
@@ -65,7 +78,9 @@ def test_checkpointing_keeps_the_layers_inputs() -> None:
     model = Decoder(layers=3, width=128, heads=4, vocabulary=0)
     full = plan(model, Setup(seq_len=256, precision="bf16", recompute="full"))
     assert saved_bytes(full) == 3 * 256 * 128 * 2
-    part = plan(model, Setup(seq_len=256, attention="naive", precision="bf16", recompute="attention"))
+    part = plan(
+        model, Setup(seq_len=256, attention="naive", precision="bf16", recompute="attention")
+    )
     assert not [s for s in saved_storages(part) if s.kind is Kind.SCORES]
 
 
@@ -77,7 +92,9 @@ def test_flash_is_linear_and_naive_is_quadratic_in_the_length() -> None:
 
     assert kept("flash", 2048) - 32 == 2 * (kept("flash", 1024) - 32)  # 2 layers x (seed + offset)
     more = kept("naive", 2048) - 2 * kept("naive", 1024)
-    assert more == 2 * 4 * 2 * 1024**2 * 2 + 2 * 1024**2  # 2 layers x 4 heads x 2 bytes x 2 N^2, and the mask
+    assert (
+        more == 2 * 4 * 2 * 1024**2 * 2 + 2 * 1024**2
+    )  # 2 layers x 4 heads x 2 bytes x 2 N^2, and the mask
 
 
 # Optimizers
@@ -88,7 +105,9 @@ def test_flash_is_linear_and_naive_is_quadratic_in_the_length() -> None:
     [("none", "foreach", 0, 0), ("sgd", "foreach", 0, 0), ("momentum", "foreach", 4, 0), ("adam", "foreach", 8, 4),
      ("adamw", "foreach", 8, 4)],
 )  # fmt: skip
-def test_optimizer_bytes_a_parameter(name: str, step: str, a_parameter: int, temporary: int) -> None:
+def test_optimizer_bytes_a_parameter(
+    name: str, step: str, a_parameter: int, temporary: int
+) -> None:
     parameters = plan(SMALL, Setup(seq_len=64)).parameters
     elements = sum(p.elements for p in parameters)
     rule = optimizer(name, step)
@@ -101,7 +120,10 @@ def test_eight_bit_adam() -> None:
     parameters = plan(bare, Setup(seq_len=8)).parameters
     assert [p.elements for p in parameters] == [64 * 192, 64 * 64]
     # one byte a state and element, an fp32 scale a block of 2,048; two tables of 256 fp32 values
-    assert optimizer("adam8bit").state_bytes(parameters, 4) == 2 * (12288 + 6 * 4) + 2 * (4096 + 2 * 4) + 2048
+    assert (
+        optimizer("adam8bit").state_bytes(parameters, 4)
+        == 2 * (12288 + 6 * 4) + 2 * (4096 + 2 * 4) + 2048
+    )
 
 
 def test_the_peak_holds_parameters_gradients_and_states() -> None:
@@ -125,7 +147,9 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
     for model, setup, row in rows:
         graph = plan(model, setup)
         line = play(graph)
-        base = sum(line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER))
+        base = sum(
+            line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
+        )
         assert {p: b - base for p, b in line.phase_peaks().items()} == {
             p: int(row[p]) for p in ("forward", "backward", "step")
         }, (model, setup)
@@ -142,8 +166,14 @@ def test_recorded_times_of_an_h200() -> None:
         seconds = sum(step_seconds(model, setup, gpu).values())
         ratio[model, setup] = seconds / float(row["seconds"])
     assert min(ratio.values()) > 0.5
-    assert max(ratio.values()) < 1.08  # 8,192 tokens with causal flash attention in bf16: its backward, 7 % too slow
-    long = [r for (m, s), r in ratio.items() if s.attention == "flash" and s.precision == "bf16" and s.seq_len > 2048]
+    assert (
+        max(ratio.values()) < 1.08
+    )  # 8,192 tokens with causal flash attention in bf16: its backward, 7 % too slow
+    long = [
+        r
+        for (m, s), r in ratio.items()
+        if s.attention == "flash" and s.precision == "bf16" and s.seq_len > 2048
+    ]
     assert min(long) > 0.9
 
 
@@ -181,7 +211,10 @@ def test_laws(one: tuple[Decoder, Setup]) -> None:
     result = graph.storages[graph.lies_in[graph.nodes[-1].values[0]]].bytes
     states = setup.rule.state_bytes(graph.parameters, size)
     inputs = sum(s.bytes for s in graph.inputs) + (graph.seed.bytes if graph.seed_held else 0)
-    assert line.events[-1].after_bytes == 2 * size * graph.parameter_elements + states + inputs + result
+    assert (
+        line.events[-1].after_bytes
+        == 2 * size * graph.parameter_elements + states + inputs + result
+    )
     # Every request is given back or lives on; the allocator hands out no less than was asked for.
     live: dict[str, int] = {}
     for name, change in line.requests:
@@ -204,7 +237,12 @@ def test_recomputation_saves_memory_and_costs_time(one: tuple[Decoder, Setup]) -
         assert saved_bytes(plan(model, some["full"])) <= saved_bytes(plan(model, some["none"]))
     gpu = load_profile("h100")
     seconds = {r: step_seconds(model, s, gpu) for r, s in some.items()}
-    assert seconds["none"].get("recompute", 0) == 0 < seconds["full"]["recompute"] < seconds["full"]["forward"]
+    assert (
+        seconds["none"].get("recompute", 0)
+        == 0
+        < seconds["full"]["recompute"]
+        < seconds["full"]["forward"]
+    )
     assert seconds["attention"]["recompute"] <= seconds["full"]["recompute"]
 
 
@@ -225,7 +263,11 @@ def test_caching_allocator_by_hand() -> None:
     for block in (second, own, small):
         a.release(block)
     assert a.in_use == 0
-    assert sorted(b.size for b in a.free_blocks) == [2 * MIB, 12 * MIB, 20 * MIB]  # neighbours have joined
+    assert sorted(b.size for b in a.free_blocks) == [
+        2 * MIB,
+        12 * MIB,
+        20 * MIB,
+    ]  # neighbours have joined
 
 
 # The frontier
@@ -233,7 +275,10 @@ def test_caching_allocator_by_hand() -> None:
 
 def test_frontier_and_longest_sequence_agree() -> None:
     gpu = load_profile("l4")
-    model, setup = Decoder(layers=24, width=2048, heads=32, vocabulary=0), Setup(precision="bf16", optimizer="none")
+    model, setup = (
+        Decoder(layers=24, width=2048, heads=32, vocabulary=0),
+        Setup(precision="bf16", optimizer="none"),
+    )
     found = frontier(model, setup, gpu, "width", (1024, 2048), (2048, 8192, 16384))
     assert found.longest[1] == longest_sequence(model, setup, found.capacity_bytes)
     for row, longest in enumerate(found.longest):
@@ -252,7 +297,22 @@ def test_nothing_fits() -> None:
 
 def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
     page = tmp_path / "page.html"
-    assert main(["train-memory", "--gpu", "l4", "--layers", "2", "--seq-len", "512", "--html", str(page)]) == 0
+    assert (
+        main(
+            [
+                "train-memory",
+                "--gpu",
+                "l4",
+                "--layers",
+                "2",
+                "--seq-len",
+                "512",
+                "--html",
+                str(page),
+            ]
+        )
+        == 0
+    )
     assert "fits in 24.15 GB" in capsys.readouterr().out
     text = page.read_text()
     assert "Memory over one step" in text
@@ -261,8 +321,20 @@ def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     made = json.loads(capsys.readouterr().out)["training"][0]
     assert made["memory_bytes"]["peak"] == max(e["peak"] for e in made["timeline"])
     assert sum(made["memory_bytes"]["peak_by_kind"].values()) == made["memory_bytes"]["peak"]
-    assert made["time"]["time_s"] == pytest.approx(sum(s for p in made["time"]["phases"].values() for s in p.values()))
-    args = ["train-memory", "--frontier", "layers", "--layers", "2,4", "--seq-len", "1k,2k", "--html", str(page)]
+    assert made["time"]["time_s"] == pytest.approx(
+        sum(s for p in made["time"]["phases"].values() for s in p.values())
+    )
+    args = [
+        "train-memory",
+        "--frontier",
+        "layers",
+        "--layers",
+        "2,4",
+        "--seq-len",
+        "1k,2k",
+        "--html",
+        str(page),
+    ]
     assert main([*args, "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("layers,seq_len,peak_bytes,fits\n2,1024,")
     assert "What fits" in page.read_text()
@@ -287,7 +359,10 @@ def test_the_page_and_the_table_show_the_same_peak(recompute: str) -> None:
         (["--attention", "ring"], "--attention 'ring' is not known; accepted: flash, naive"),
         (["--recompute", "some"], "--recompute 'some' is not known"),
         (["--norm", "batch"], "--norm 'batch' is not known"),
-        (["--width", "60", "--heads", "3"], "head dimension 20 is not possible with --attention flash"),
+        (
+            ["--width", "60", "--heads", "3"],
+            "head dimension 20 is not possible with --attention flash",
+        ),
         (["--seq-len", "1k,2k"], "--seq-len 1k,2k are 2 values"),
         (["--frontier", "depth"], "--frontier 'depth' is not known"),
         (["--frontier", "width", "--width", "1000"], "--width 1000"),
@@ -310,13 +385,17 @@ def test_bad_values_of_the_library() -> None:
 # Planted bugs: each must show on the recorded rows
 
 
-@pytest.mark.parametrize("bug", ["callers hold nothing", "saved tensors live on", "statistics in half"])
+@pytest.mark.parametrize(
+    "bug", ["callers hold nothing", "saved tensors live on", "statistics in half"]
+)
 def test_planted_bugs_show(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from iosim.studies.training import graph, timeline
 
     if bug == "callers hold nothing":
         readers = timeline._last_readers
-        monkeypatch.setattr(timeline, "_last_readers", lambda nodes: readers([replace(x, held=()) for x in nodes]))
+        monkeypatch.setattr(
+            timeline, "_last_readers", lambda nodes: readers([replace(x, held=()) for x in nodes])
+        )
     elif bug == "statistics in half":
         monkeypatch.setattr(graph, "STATISTIC_BYTES", 2)
     else:
@@ -325,7 +404,9 @@ def test_planted_bugs_show(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = 0
     for model, setup, row in recorded("h200_training_bytes.csv")[::7]:
         line = play(plan(model, setup))
-        base = sum(line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER))
+        base = sum(
+            line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
+        )
         peaks_found = {p: b - base for p, b in line.phase_peaks().items()}
         wrong += any(peaks_found[p] != int(row[p]) for p in ("forward", "backward", "step"))
     plan.cache_clear()

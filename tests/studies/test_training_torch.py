@@ -22,7 +22,12 @@ from iosim.studies.training.timeline import Timeline, play
 
 pytestmark = pytest.mark.slow
 
-FEW = settings(max_examples=examples(25), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(
+    max_examples=examples(25),
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 
 
@@ -62,7 +67,9 @@ def held_bytes(line: Timeline) -> int:
 @FEW
 @given(model=decoders(), setup=setups())
 def test_saved_storages_are_pytorchs(model: Decoder, setup: Setup) -> None:
-    assert sorted(s.bytes for s in predicted_storages(plan(model, setup))) == saved_storages(Step(model, setup))
+    assert sorted(s.bytes for s in predicted_storages(plan(model, setup))) == saved_storages(
+        Step(model, setup)
+    )
 
 
 @FEW
@@ -102,8 +109,12 @@ def test_optimizer_states_and_temporaries_are_pytorchs(
     run.backward(run.forward())
     optimizer.step()  # makes the states
     graph, size = plan(model, setup), setup.number.parameter_bytes
-    states = [v for s in optimizer.state.values() for k, v in s.items() if k != "step" and v is not None]
-    assert setup.rule.state_bytes(graph.parameters, size) == sum(v.untyped_storage().nbytes() for v in states)
+    states = [
+        v for s in optimizer.state.values() for k, v in s.items() if k != "step" and v is not None
+    ]
+    assert setup.rule.state_bytes(graph.parameters, size) == sum(
+        v.untyped_storage().nbytes() for v in states
+    )
     held = [p.grad for p in run.network.parameters()] + states
     known = run.fixed() | {t.untyped_storage().data_ptr(): 0 for t in held if t is not None}
     with LiveBytes(known) as meter:
@@ -117,11 +128,17 @@ def test_flash_and_eager_differ_by_the_scores() -> None:
     model = Decoder(layers=1, width=32, heads=4, vocabulary=0, mlp_width=0, norm="none", bias=False)
     sizes = {}
     for attention in ("naive", "flash"):
-        setup = Setup(seq_len=16, attention=attention, precision="fp32", optimizer="none", backend="cpu")
+        setup = Setup(
+            seq_len=16, attention=attention, precision="fp32", optimizer="none", backend="cpu"
+        )
         sizes[attention] = saved_storages(Step(model, setup))
     u, scores = 16 * 32 * 4, 4 * 16 * 16 * 4  # one N x d tensor, one N x N tensor of all heads
-    assert sizes["naive"] == sorted([u, 3 * u, u, scores, 16 * 16, u])  # x, qkv, scaled q, P, mask, merged O
-    assert sizes["flash"] == sorted([u, 3 * u, u, 16 * 4 * 4])  # x, qkv, O, a log-sum-exp a row and head
+    assert sizes["naive"] == sorted(
+        [u, 3 * u, u, scores, 16 * 16, u]
+    )  # x, qkv, scaled q, P, mask, merged O
+    assert sizes["flash"] == sorted(
+        [u, 3 * u, u, 16 * 4 * 4]
+    )  # x, qkv, O, a log-sum-exp a row and head
 
 
 @pytest.mark.gpu
@@ -131,6 +148,8 @@ def test_flash_and_eager_differ_by_the_scores() -> None:
 @pytest.mark.parametrize("attention", ["naive", "flash"])
 def test_saved_storages_on_cuda(attention: str, precision: str, recompute: str) -> None:
     model = Decoder(layers=2, width=128, heads=4, vocabulary=512)
-    setup = Setup(seq_len=192, attention=attention, precision=precision, recompute=recompute, optimizer="none")
+    setup = Setup(
+        seq_len=192, attention=attention, precision=precision, recompute=recompute, optimizer="none"
+    )
     wanted = sorted(s.bytes for s in predicted_storages(plan(model, setup)))
     assert wanted == saved_storages(Step(model, setup, "cuda"))

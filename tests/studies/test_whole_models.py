@@ -54,7 +54,9 @@ def read(run: WholeRun, part: str) -> int:
 def test_a_step_of_decoding_reads_every_weight_and_the_cache_once() -> None:
     """Llama 3 8B: 32 layers of 4096 columns, MLPs of 14336, 8 of 32 heads of 128 columns, 4096 tokens."""
     run = one("llama-3-8b", context=4096)
-    assert read(run, "projections") == pytest.approx(2 * 32 * 4096 * (2 * 4096 + 2 * 1024), rel=0.01)
+    assert read(run, "projections") == pytest.approx(
+        2 * 32 * 4096 * (2 * 4096 + 2 * 1024), rel=0.01
+    )
     assert read(run, "MLP") == pytest.approx(2 * 32 * 3 * 4096 * 14336, rel=0.01)
     assert read(run, "head") == pytest.approx(2 * 128256 * 4096, rel=0.01)
     assert read(run, "attention") == pytest.approx(32 * 2 * 8 * 128 * 2 * 4096, rel=0.01)
@@ -81,8 +83,13 @@ def test_numbers_of_fewer_bits_are_read_as_they_are_packed() -> None:
     """MXFP4: 17 bytes for 32 numbers. A GPU without fp8 unpacks fp8, and multiplies in bf16."""
     run = one("gpt-oss-20b", context=64)
     assert read(run, "experts") == pytest.approx(24 * 4 * 3 * 2880 * 2880 * 17 / 32, rel=0.02)
-    assert read(run, "projections") == pytest.approx(24 * 2 * 2880 * 64 * (64 + 2 * 8 + 64), rel=0.02)
-    packed, rounded = one("deepseek-v3", context=64, layers=1, gpu="a100"), one("deepseek-v3", context=64, layers=1)
+    assert read(run, "projections") == pytest.approx(
+        24 * 2 * 2880 * 64 * (64 + 2 * 8 + 64), rel=0.02
+    )
+    packed, rounded = (
+        one("deepseek-v3", context=64, layers=1, gpu="a100"),
+        one("deepseek-v3", context=64, layers=1),
+    )
     assert read(packed, "MLP") == pytest.approx(read(rounded, "MLP"), rel=0.01)
     assert not [row for row in packed.traffic.rows if row.operator == "_to_copy"]
     assert [row for row in rounded.traffic.rows if row.operator == "_to_copy"]
@@ -118,11 +125,19 @@ def test_memory_is_given_back_after_the_last_use() -> None:
     tape.cross_entropy(y)
     tape.learn()
     program = tape.program
-    stay = {n for n, storage in enumerate(program.storages) if storage.made is not None and storage.freed is None}
+    stay = {
+        n
+        for n, storage in enumerate(program.storages)
+        if storage.made is not None and storage.freed is None
+    }
     assert stay == {gradient.storage for _, _, gradient in tape.parameters}
     assert [place.sizes for _, place, _ in tape.parameters] == [(32, 16), (64, 16)]
     for n, storage in enumerate(program.storages):
-        uses = [k for k, op in enumerate(program.operators) if n in {view.storage for view in op.views.values()}]
+        uses = [
+            k
+            for k, op in enumerate(program.operators)
+            if n in {view.storage for view in op.views.values()}
+        ]
         if storage.freed is not None:
             assert storage.freed == uses[-1] + 1
 
@@ -140,7 +155,9 @@ def test_experts_that_are_touched() -> None:
 
 
 @given(st.integers(1, 64), st.data(), st.integers(1, 5000))
-def test_experts_lie_between_the_least_and_the_most(experts: int, data: st.DataObject, tokens: int) -> None:
+def test_experts_lie_between_the_least_and_the_most(
+    experts: int, data: st.DataObject, tokens: int
+) -> None:
     one_step = touched(Mlp(0, 3, experts, 64, data.draw(st.integers(1, experts))), tokens)
     assert one_step.least - 1e-9 <= one_step.mean <= one_step.most + 1e-9
     assert one_step.least <= one_step.counted <= one_step.most
@@ -149,9 +166,13 @@ def test_experts_lie_between_the_least_and_the_most(experts: int, data: st.DataO
 @pytest.mark.slow
 def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
     """The Llama of experiments/torch_models.py, which took no step of an optimizer."""
-    with (ROOT / "experiments" / "measurements" / "h200_torch_traffic.csv").open(newline="") as file:
+    with (ROOT / "experiments" / "measurements" / "h200_torch_traffic.csv").open(
+        newline=""
+    ) as file:
         rows = csv.DictReader(file)
-        (counted,) = (r for r in rows if (r["what"], r["name"], r["passes"]) == ("model", "llama", "fwd+bwd"))
+        (counted,) = (
+            r for r in rows if (r["what"], r["name"], r["passes"]) == ("model", "llama", "fwd+bwd")
+        )
     run = one(
         PLAIN | {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2816,
                  "num_hidden_layers": 4, "vocab_size": 32000},
@@ -175,14 +196,21 @@ def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
 @pytest.mark.parametrize("what", quick_first(["decode", "prefill", "training"], 1))
 @settings(max_examples=examples(4), deadline=None)
 @given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]))
-def test_parts_add_up_and_a_layer_more_adds_a_layer(what: str, config: dict[str, Any], batch: int, tokens: int) -> None:
+def test_parts_add_up_and_a_layer_more_adds_a_layer(
+    what: str, config: dict[str, Any], batch: int, tokens: int
+) -> None:
     how: dict[str, Any] = {"context": tokens + 1} if what == "decode" else {"seq_len": tokens}
-    runs = [one(bare(config, layers), batch=batch, training=what == "training", **how) for layers in (1, 2, 3)]
+    runs = [
+        one(bare(config, layers), batch=batch, training=what == "training", **how)
+        for layers in (1, 2, 3)
+    ]
     for run in runs:
         assert [*run.parts] == [part for part in PARTS if part in run.parts]
         rows = [row for part in run.parts.values() for row in part]
         assert len(rows) == len(run.traffic.rows)
-        assert sum(part["time_s"] for part in run.to_dict()["parts"]) == pytest.approx(run.traffic.time_s)
+        assert sum(part["time_s"] for part in run.to_dict()["parts"]) == pytest.approx(
+            run.traffic.time_s
+        )
         assert all(0 <= share <= 1 for share in run.attention_share)
     for field in ("flops", "compulsory", "l2_read", "l2_write", "launches"):
         sums = [sum(getattr(row, field) for row in run.traffic.rows) for run in runs]
@@ -194,10 +222,14 @@ def test_parts_add_up_and_a_layer_more_adds_a_layer(what: str, config: dict[str,
 
 @settings(max_examples=examples(8), deadline=None)
 @given(CONFIGS, st.integers(1, 4), st.sampled_from([{"seq_len": 64}, {"context": 65}]))
-def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch: int, how: dict[str, int]) -> None:
+def test_fused_launches_are_fewer_and_move_no_more(
+    config: dict[str, Any], batch: int, how: dict[str, int]
+) -> None:
     eager, fused = one(config, batch=batch, **how), one(config, batch=batch, fused=True, **how)
     assert len(fused.traffic.rows) < len(eager.traffic.rows)
-    assert sum(r.compulsory for r in fused.traffic.rows) < sum(r.compulsory for r in eager.traffic.rows)
+    assert sum(r.compulsory for r in fused.traffic.rows) < sum(
+        r.compulsory for r in eager.traffic.rows
+    )
     assert fused.traffic.time_s < eager.traffic.time_s
     assert fused.traffic.flops == eager.traffic.flops
     assert fused.traffic.attention.flops == eager.traffic.attention.flops
@@ -205,12 +237,16 @@ def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch
 
 @pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
-@given(CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}]))
+@given(
+    CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}])
+)
 def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> None:
     whole, half = one(config, **how), one(config, tensor_parallel=2, **how)
     for part in ("attention", "MLP", "experts", "shared experts", "head"):
         if part in whole.parts:
-            assert 2 * sum(r.flops for r in half.parts[part]) == sum(r.flops for r in whole.parts[part])
+            assert 2 * sum(r.flops for r in half.parts[part]) == sum(
+                r.flops for r in whole.parts[part]
+            )
     assert half.weight_bytes < whole.weight_bytes
 
 
@@ -227,7 +263,11 @@ def test_layers_that_are_written_stand_for_all() -> None:
 def dense_decoders() -> list[str]:
     models = {name: load_model(name) for name in preset_names()}
     weights = {name: model.weights for name, model in models.items() if model.causal}
-    return [name for name, of in weights.items() if of is not None and not any(mlp.experts for mlp in of.mlps)]
+    return [
+        name
+        for name, of in weights.items()
+        if of is not None and not any(mlp.experts for mlp in of.mlps)
+    ]
 
 
 @pytest.mark.parametrize("name", quick_every(dense_decoders(), 6))
@@ -262,7 +302,10 @@ def test_a_config_that_makes_no_sense_is_refused_in_a_line(
 
 
 def phases(**asked: Any) -> list[tuple[str, int, int]]:
-    return [(run.phase, run.work.queries, run.work.keys) for run in iosim.model(PLAIN, gpu="l4", **asked)]
+    return [
+        (run.phase, run.work.queries, run.work.keys)
+        for run in iosim.model(PLAIN, gpu="l4", **asked)
+    ]
 
 
 def test_what_runs() -> None:
@@ -300,7 +343,10 @@ def test_models_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_that_does_not_fit_is_said_so() -> None:
-    assert "of weights do not fit in memory" in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
+    assert (
+        "of weights do not fit in memory"
+        in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
+    )
     assert "do not fit" not in iosim.model("gpt2", gpu="l4", context=64).answer
 
 

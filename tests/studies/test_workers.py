@@ -16,7 +16,16 @@ import pytest
 import iosim
 from iosim.studies.sweep import run
 
-LINE = ["--gpu", "a100,h100,l4,t4,b200", "--kernel", "fa2,naive,cutlass", "--seq-len", "1k:32k:1k", "--jobs", "2"]
+LINE = [
+    "--gpu",
+    "a100,h100,l4,t4,b200",
+    "--kernel",
+    "fa2,naive,cutlass",
+    "--seq-len",
+    "1k:32k:1k",
+    "--jobs",
+    "2",
+]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 
@@ -33,7 +42,11 @@ def is_running(pid: int) -> bool:
 
 def below(pid: int) -> list[int]:
     """The processes that a process has started, and those that these have."""
-    mine = [int(p) for p in os.listdir("/proc") if p.isdigit() and (of := facts(int(p))) and int(of[1]) == pid]
+    mine = [
+        int(p)
+        for p in os.listdir("/proc")
+        if p.isdigit() and (of := facts(int(p))) and int(of[1]) == pid
+    ]
     return [*mine, *(one for child in mine for one in below(child))]
 
 
@@ -54,7 +67,9 @@ def test_workers_end_with_their_command_and_say_nothing(name: str, tmp_path: Pat
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert eventually(lambda: len(below(process.pid)) >= 3), "two workers and what clears away after them"
+    assert eventually(lambda: len(below(process.pid)) >= 3), (
+        "two workers and what clears away after them"
+    )
     workers = below(process.pid)
     if name == "SIGINT":
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -71,8 +86,18 @@ def test_workers_end_with_their_command_and_say_nothing(name: str, tmp_path: Pat
 
 @contextlib.contextmanager
 def worker(address: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
-    process = subprocess.Popen([*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--no-nanny",
+        "--nthreads",
+        "1",
+    ]
+    process = subprocess.Popen(
+        [*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield process
     finally:
@@ -87,9 +112,14 @@ def test_a_cluster_whose_workers_are_all_gone_is_told(
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(run, "LOOK_S", 0.2)
     monkeypatch.setattr(run, "ALONE_S", 1.0)
-    with distributed.LocalCluster(n_workers=0, processes=True, protocol="tcp", dashboard_address=None) as cluster:
+    with distributed.LocalCluster(
+        n_workers=0, processes=True, protocol="tcp", dashboard_address=None
+    ) as cluster:
         address = cluster.scheduler_address
-        with worker(address) as process, distributed.Client(address, set_as_default=False) as client:
+        with (
+            worker(address) as process,
+            distributed.Client(address, set_as_default=False) as client,
+        ):
             client.wait_for_workers(1, timeout=60)
             original = run._wait
 
@@ -98,14 +128,30 @@ def test_a_cluster_whose_workers_are_all_gone_is_told(
                 original(*asked)
 
             monkeypatch.setattr(run, "_wait", killed_first)
-            with pytest.raises(iosim.InputError, match="has no worker left; accepted: the same command"):
-                iosim.sweep(gpu="a100", kernel="fa2", seq_len="1k:64k:1k", dask=address, out=tmp_path / "grid.csv")
+            with pytest.raises(
+                iosim.InputError, match="has no worker left; accepted: the same command"
+            ):
+                iosim.sweep(
+                    gpu="a100",
+                    kernel="fa2",
+                    seq_len="1k:64k:1k",
+                    dask=address,
+                    out=tmp_path / "grid.csv",
+                )
     assert "has no worker left; waiting" in capsys.readouterr().err
 
 
-def test_a_scheduler_that_is_not_there_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_is_not_there_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(run, "CONNECT_S", 1)
     with pytest.raises(iosim.InputError, match="is not reached"):
-        iosim.sweep(gpu="a100", kernel="fa2", seq_len="1k", dask="tcp://127.0.0.1:9", out=tmp_path / "grid.csv")
+        iosim.sweep(
+            gpu="a100",
+            kernel="fa2",
+            seq_len="1k",
+            dask="tcp://127.0.0.1:9",
+            out=tmp_path / "grid.csv",
+        )
     assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,9 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         self._session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -72,14 +74,19 @@ class Browser:
         self.events.clear()
         window = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **window)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.call("Page.navigate", url=page.as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._message())
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression, or of what it promises."""
-        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -90,7 +97,9 @@ class Browser:
 
     def printed(self) -> bytes:
         """The page on A4 paper, as PDF."""
-        data = self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, preferCSSPageSize=True)["data"]
+        data = self.call(
+            "Page.printToPDF", paperWidth=8.27, paperHeight=11.69, preferCSSPageSize=True
+        )["data"]
         return base64.b64decode(data)
 
     def close(self) -> None:

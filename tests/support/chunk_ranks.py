@@ -109,21 +109,34 @@ def execute(
         ExecutionError: a rank uses or sends what it does not hold.
     """
     if problem.batch * problem.heads * problem.seq_q**2 > MAX_PAIRS:
-        raise InputError(f"`seq_q` {problem.seq_q} is too long to execute; accepted: up to {MAX_PAIRS} pairs")
+        raise InputError(
+            f"`seq_q` {problem.seq_q} is too long to execute; accepted: up to {MAX_PAIRS} pairs"
+        )
     whole = problem.with_(passes="bwd" if schedule.backward else "fwd")
-    inputs = {n: np.asarray(a, dtype=np.float64) for n, a in (arrays or random_arrays(whole, seed)).items()}
+    inputs = {
+        n: np.asarray(a, dtype=np.float64)
+        for n, a in (arrays or random_arrays(whole, seed)).items()
+    }
     if schedule.backward and "LSE" not in inputs:
-        inputs |= {n: a for n, a in reference(whole.with_(passes="fwd"), inputs).items() if n in ("O", "LSE")}
+        inputs |= {
+            n: a
+            for n, a in reference(whole.with_(passes="fwd"), inputs).items()
+            if n in ("O", "LSE")
+        }
     return _Run(schedule, problem, inputs).run()
 
 
 class _Run:
-    def __init__(self, schedule: ChunkSchedule, problem: AttentionProblem, inputs: Mapping[str, Array]) -> None:
+    def __init__(
+        self, schedule: ChunkSchedule, problem: AttentionProblem, inputs: Mapping[str, Array]
+    ) -> None:
         self.schedule, self.problem = schedule, problem
         self.widths = token_bytes(problem)
         names = [n for n in INPUTS if n in inputs and (schedule.backward or n in ("Q", "K", "V"))]
         self.ranks = [
-            Rank({(n, c): inputs[n][:, :, _slice(schedule.chunks[c])] for n in names for c in chunks})
+            Rank(
+                {(n, c): inputs[n][:, :, _slice(schedule.chunks[c])] for n in names for c in chunks}
+            )
             for chunks in schedule.owned
         ]
         self.received = [0] * schedule.gpus
@@ -132,7 +145,9 @@ class _Run:
 
     def run(self) -> DistributedExecution:
         for step in self.schedule.steps:
-            moved = [(s, [self._taken(s, t, c) for t in s.tensors for c in s.chunks]) for s in step.sends]
+            moved = [
+                (s, [self._taken(s, t, c) for t in s.tensors for c in s.chunks]) for s in step.sends
+            ]
             for compute in step.computes:
                 self._compute(compute)
             for send, values in moved:
@@ -141,7 +156,9 @@ class _Run:
                 held_bytes = sum(self._bytes(k) for k in (*rank.inbox, *rank.arriving))
                 self.peak[g] = max(self.peak[g], held_bytes)
                 rank.inbox, rank.arriving = rank.arriving, {}
-        return DistributedExecution(self._outputs(), tuple(self.received), self.tensors, tuple(self.peak))
+        return DistributedExecution(
+            self._outputs(), tuple(self.received), self.tensors, tuple(self.peak)
+        )
 
     def _bytes(self, key: Key) -> int:
         return len(self.schedule.chunks[key[1]]) * self.widths[key[0]]
@@ -155,7 +172,9 @@ class _Run:
             return None
         if tensor == "O_part":
             if chunk not in rank.partials:
-                raise ExecutionError(f"GPU {send.source} has no partial output of chunk {chunk} to send")
+                raise ExecutionError(
+                    f"GPU {send.source} has no partial output of chunk {chunk} to send"
+                )
             return rank.partials.pop(chunk)
         if (tensor, chunk) not in rank.gradients:
             raise ExecutionError(f"GPU {send.source} has no {tensor} of chunk {chunk} to send")
@@ -184,7 +203,10 @@ class _Run:
         if not self.schedule.backward:
             top = scores.max(axis=-1)
             weights = np.exp(scores - np.where(np.isneginf(top), 0.0, top)[..., None])
-            rank.add_partial(c.queries, Partial(np.einsum("bhij,bhjd->bhid", weights, v), top, weights.sum(axis=-1)))
+            rank.add_partial(
+                c.queries,
+                Partial(np.einsum("bhij,bhjd->bhid", weights, v), top, weights.sum(axis=-1)),
+            )
             return
         do, o, lse = (rank.get(n, c.queries) for n in ("dO", "O", "LSE"))
         weights = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
@@ -197,7 +219,11 @@ class _Run:
     def _kept(self, c: Compute) -> npt.NDArray[np.bool_]:
         """From the tokens themselves, not from the pair's offset."""
         i, j = (np.asarray(self.schedule.chunks[n]) for n in (c.queries, c.keys))
-        kept = j[None, :] <= i[:, None] if self.schedule.causal else np.ones((i.size, j.size), dtype=np.bool_)
+        kept = (
+            j[None, :] <= i[:, None]
+            if self.schedule.causal
+            else np.ones((i.size, j.size), dtype=np.bool_)
+        )
         return np.asarray(kept, dtype=np.bool_)
 
     def _grouped(self, gradient: Array) -> Array:
@@ -208,7 +234,11 @@ class _Run:
     def _outputs(self) -> dict[str, Array]:
         """The owners' results, put together; what lies elsewhere is lost."""
         p, s = self.problem, self.schedule
-        wide = {"dQ": (p.heads, p.head_dim), "dK": (p.kv_heads, p.head_dim), "dV": (p.kv_heads, p.head_dim_v)}
+        wide = {
+            "dQ": (p.heads, p.head_dim),
+            "dK": (p.kv_heads, p.head_dim),
+            "dV": (p.kv_heads, p.head_dim_v),
+        }
         if s.backward:
             out = {n: np.zeros((p.batch, h, p.seq_q, d)) for n, (h, d) in wide.items()}
             for rank, chunks in zip(self.ranks, s.owned, strict=True):
@@ -223,7 +253,9 @@ class _Run:
             for c in chunks:
                 if c in rank.partials:
                     part, where = rank.partials[c], _slice(s.chunks[c])
-                    with np.errstate(divide="ignore", invalid="ignore"):  # rows that a wrong schedule left empty
+                    with np.errstate(
+                        divide="ignore", invalid="ignore"
+                    ):  # rows that a wrong schedule left empty
                         out["O"][:, :, where] = part.output / part.total[..., None]
                         out["LSE"][:, :, where] = part.maximum + np.log(part.total)
         return out

@@ -74,7 +74,9 @@ class Finder(ast.NodeVisitor):
     def between(self, left: ast.expr, right: ast.expr, word: str, text: str) -> None:
         """An operator between two operands."""
         start, end = self.span(left)[1], self.span(right)[0]
-        place = re.search(re.escape(word) if not word.isalpha() else rf"\b{word}\b", self.source[start:end])
+        place = re.search(
+            re.escape(word) if not word.isalpha() else rf"\b{word}\b", self.source[start:end]
+        )
         if place:
             self.found.append((start + place.start(), start + place.end(), text))
 
@@ -119,7 +121,10 @@ class Finder(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         operands = [node.left, *node.comparators]
         for op, left, right in zip(node.ops, operands, operands[1:], strict=False):
-            (start, end), (word, other) = (self.span(left)[1], self.span(right)[0]), COMPARISONS[type(op)]
+            (start, end), (word, other) = (
+                (self.span(left)[1], self.span(right)[0]),
+                COMPARISONS[type(op)],
+            )
             place = self.source[start:end].find(word)
             if place >= 0:
                 self.found.append((start + place, start + place + len(word), other))
@@ -127,7 +132,8 @@ class Finder(ast.NodeVisitor):
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         if isinstance(node.op, ast.Add) and any(
-            isinstance(x, ast.Constant | ast.JoinedStr) and not isinstance(getattr(x, "value", ""), int | float)
+            isinstance(x, ast.Constant | ast.JoinedStr)
+            and not isinstance(getattr(x, "value", ""), int | float)
             for x in (node.left, node.right)
         ):
             return  # texts put together
@@ -137,7 +143,11 @@ class Finder(ast.NodeVisitor):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         inner = node.operand
-        if isinstance(node.op, ast.USub) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
+        if (
+            isinstance(node.op, ast.USub)
+            and isinstance(inner, ast.BinOp)
+            and isinstance(inner.op, ast.FloorDiv)
+        ):
             if isinstance(inner.left, ast.UnaryOp):  # rounded up: now down
                 self.put(node, f"(({self.text(inner.left.operand)}) // {self.text(inner.right)})")
                 self.visit(inner.left.operand)
@@ -174,7 +184,8 @@ class Finder(ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         if any(
-            isinstance(x, ast.JoinedStr) or isinstance(getattr(x, "value", None), str) for x in (node.body, node.orelse)
+            isinstance(x, ast.JoinedStr) or isinstance(getattr(x, "value", None), str)
+            for x in (node.body, node.orelse)
         ):
             return  # a choice of words
         start, end = self.span(node)
@@ -193,12 +204,16 @@ class Finder(ast.NodeVisitor):
         if isinstance(node.value, ast.Tuple) and len(node.value.elts) > 1:
             *_, one, two = node.value.elts
             between = self.source[self.span(one)[1] : self.span(two)[0]]
-            self.found.append((self.span(one)[0], self.span(two)[1], self.text(two) + between + self.text(one)))
+            self.found.append(
+                (self.span(one)[0], self.span(two)[1], self.text(two) + between + self.text(one))
+            )
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.put(node, "pass")
-        if isinstance(node.op, ast.Add | ast.Sub) and not isinstance(node.value, ast.List | ast.Tuple | ast.ListComp):
+        if isinstance(node.op, ast.Add | ast.Sub) and not isinstance(
+            node.value, ast.List | ast.Tuple | ast.ListComp
+        ):
             self.between(
                 node.target,
                 node.value,
@@ -276,7 +291,9 @@ def c_edits(source: str) -> list[tuple[int, int, str]]:
             found.append((m.start(), m.end(), str(value // 10)))
     for m in re.finditer(r"\b(?:if|while) \(", code):
         end = closing(code, m.end() - 1)
-        found += [(m.end(), end, text) for text in (("0", "1") if m[0].startswith("if") else ("0",))]
+        found += [
+            (m.end(), end, text) for text in (("0", "1") if m[0].startswith("if") else ("0",))
+        ]
     for m in re.finditer(r"(\+\+|--)", code):
         found.append((m.start(), m.end(), "--" if m[0] == "++" else "++"))
     found += [(*m.span(1), ";") for m in C_STATEMENT.finditer(code)]

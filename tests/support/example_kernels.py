@@ -24,7 +24,9 @@ POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*bf16"}
 @cache
 def cases() -> dict[str, dict[str, Any]]:
     """The launches of cases.toml, by name."""
-    return {case["name"]: case for case in tomllib.loads((KERNELS / "cases.toml").read_text())["case"]}
+    return {
+        case["name"]: case for case in tomllib.loads((KERNELS / "cases.toml").read_text())["case"]
+    }
 
 
 def tools_or_skip() -> None:
@@ -39,7 +41,17 @@ def plain_cubin(folder: Path, arch: str = "sm_90", source: Path = KERNELS / "pla
     tools_or_skip()
     out = folder / f"plain-{arch}.cubin"
     if not out.exists():
-        command = [nvcc_or_skip(), "-O3", "-std=c++17", f"-arch={arch}", "-lineinfo", "-cubin", source, "-o", out]
+        command = [
+            nvcc_or_skip(),
+            "-O3",
+            "-std=c++17",
+            f"-arch={arch}",
+            "-lineinfo",
+            "-cubin",
+            source,
+            "-o",
+            out,
+        ]
         subprocess.run(command, check=True, capture_output=True)
     return out
 

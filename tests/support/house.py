@@ -56,7 +56,10 @@ def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
 @cache
 def edges() -> Edges:
     known = modules()
-    return {name: {other for other in imported(name, path, known) if other != name} for name, path in known.items()}
+    return {
+        name: {other for other in imported(name, path, known) if other != name}
+        for name, path in known.items()
+    }
 
 
 def room(module: str) -> str:
@@ -81,7 +84,9 @@ def upward(arrows: Edges) -> list[str]:
 def circle(arrows: Edges) -> list[str]:
     """Files that import each other in a circle, the first that is found; empty where there is none."""
     try:
-        graphlib.TopologicalSorter({name: others for name, others in arrows.items() if name not in DOORS}).prepare()
+        graphlib.TopologicalSorter(
+            {name: others for name, others in arrows.items() if name not in DOORS}
+        ).prepare()
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []

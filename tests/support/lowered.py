@@ -29,7 +29,9 @@ def objects_of(template: Template, tile: np.ndarray, index: np.ndarray) -> np.nd
     head = index // template.turn if template.turn else 0
     start = template.base[tile][here].astype(np.int64) + template.turn_coef * head
     start += template.coef * (index - template.turn * head)
-    inside = np.arange(template.rows)[:, None] * template.row_stride + np.arange(template.span)[None, :]
+    inside = (
+        np.arange(template.rows)[:, None] * template.row_stride + np.arange(template.span)[None, :]
+    )
     return start[:, None] + inside.reshape(1, -1)
 
 
@@ -62,9 +64,13 @@ def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
         for template, objects in moved(low):
             if (owner[objects] != lowered.tensors.index(template.tensor)).any():
                 found.append(f"{launch.name} {template.tensor}: objects of another tensor")
-            sums[template.tensor] = sums.get(template.tensor, 0) + int(lowered.size[objects].sum(dtype=np.int64))
+            sums[template.tensor] = sums.get(template.tensor, 0) + int(
+                lowered.size[objects].sum(dtype=np.int64)
+            )
         joined = tuple(one for one in chain.launches[number + 1 : number + 2] if one.joins)
-        of = () if launch.joins else (launch, *joined)  # work tiles of one that joins are the launch's before
+        of = (
+            () if launch.joins else (launch, *joined)
+        )  # work tiles of one that joins are the launch's before
         for name in {a.tensor for one in of for a in one.accesses}:
             if not all(is_exact(chain, one, name) for one in of):
                 continue

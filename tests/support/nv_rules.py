@@ -11,7 +11,13 @@ from typing import Any
 class IFrontend:
     """The constants of the real one."""
 
-    MsgType_MSG_NONE, MsgType_MSG_OK, MsgType_MSG_WARNING, MsgType_MSG_OPTIMIZATION, MsgType_MSG_ERROR = range(5)
+    (
+        MsgType_MSG_NONE,
+        MsgType_MSG_OK,
+        MsgType_MSG_WARNING,
+        MsgType_MSG_OPTIMIZATION,
+        MsgType_MSG_ERROR,
+    ) = range(5)
     Severity_SEVERITY_DEFAULT, Severity_SEVERITY_LOW, Severity_SEVERITY_HIGH = range(3)
     SpeedupType_LOCAL, SpeedupType_GLOBAL = 1, 2
 
@@ -21,7 +27,9 @@ class Page(IFrontend):
     """What a rule said, in its order."""
 
     messages: list[tuple[int, str, str]] = field(default_factory=list)
-    tables: list[tuple[int, list[str], list[list[str]], dict[str, str]]] = field(default_factory=list)
+    tables: list[tuple[int, list[str], list[list[str]], dict[str, str]]] = field(
+        default_factory=list
+    )
     focus: list[tuple[int, str, float, int, str]] = field(default_factory=list)
     speedups: list[tuple[int, int, float]] = field(default_factory=list)
     handed_on: dict[str, float] = field(default_factory=dict)
@@ -31,7 +39,9 @@ class Page(IFrontend):
         self.messages.append((kind, text, title))
         return len(self.messages) - 1
 
-    def generate_table(self, message: int, header: list[str], data: list[list[str]], config: dict[str, str]) -> None:
+    def generate_table(
+        self, message: int, header: list[str], data: list[list[str]], config: dict[str, str]
+    ) -> None:
         assert message < len(self.messages)
         assert all(len(row) == len(header) for row in data)
         self.tables.append((message, header, data, config))
@@ -95,7 +105,10 @@ class Action:
         self.facts = facts
         self.metrics = {name: Metric(*pair) for name, pair in facts["metrics"].items()}
         for what in ("grid", "block"):
-            self.metrics |= {f"launch__{what}_dim_{a}": Metric(n) for a, n in zip("xyz", facts[what], strict=True)}
+            self.metrics |= {
+                f"launch__{what}_dim_{a}": Metric(n)
+                for a, n in zip("xyz", facts[what], strict=True)
+            }
         self.metrics["device__attribute_display_name"] = Metric(facts["device"])
 
     def name(self, base: int = 0) -> str:

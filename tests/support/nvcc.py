@@ -25,8 +25,19 @@ def assembler_report(spec: Sm90Spec, directory: Path) -> str:
     """What nvcc and its assembler say of an instantiation; they must accept it."""
     macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
     source, cubin = data_dir("kernels") / spec.source, directory / f"{abs(hash(spec))}.cubin"
-    command = [nvcc_or_skip(), "-std=c++17", "-O3", *compiler.architecture(CC), "-cubin", "-Xptxas", "-v", *macros]
-    run = subprocess.run([*command, source, "-o", cubin], capture_output=True, text=True, check=False)
+    command = [
+        nvcc_or_skip(),
+        "-std=c++17",
+        "-O3",
+        *compiler.architecture(CC),
+        "-cubin",
+        "-Xptxas",
+        "-v",
+        *macros,
+    ]
+    run = subprocess.run(
+        [*command, source, "-o", cubin], capture_output=True, text=True, check=False
+    )
     cubin.unlink(missing_ok=True)
     assert run.returncode == 0, f"{spec}: {run.stderr}"
     return run.stderr + run.stdout

@@ -54,7 +54,9 @@ def attributes(owner: type[Any]) -> Iterator[tuple[str, Any, str]]:
         for field in dataclasses.fields(owner):
             if not field.name.startswith("_"):
                 about = field.metadata.get("about")
-                said = f"{about.help} {about.more}" if about is not None else _said(owner, field.name)
+                said = (
+                    f"{about.help} {about.more}" if about is not None else _said(owner, field.name)
+                )
                 yield field.name, hints.get(field.name), said
     for name, value in inspect.getmembers(owner):
         if name.startswith("_") or not isinstance(value, property | cached_property):
@@ -68,7 +70,10 @@ def _hints(owner: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(owner)
     except (NameError, AttributeError):
-        return {name: _evaluated(text, owner) for name, text in getattr(owner, "__annotations__", {}).items()}
+        return {
+            name: _evaluated(text, owner)
+            for name, text in getattr(owner, "__annotations__", {}).items()
+        }
 
 
 def _evaluated(text: Any, owner: Any) -> Any:
@@ -99,7 +104,11 @@ def _below(owner: type[Any]) -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
             for field, below in zip(node.body, node.body[1:], strict=False):
                 documented = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                if documented and isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                if (
+                    documented
+                    and isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                ):
                     said[field.target.id] = str(below.value.value)
     return said
 

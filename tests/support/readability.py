@@ -25,7 +25,14 @@ index) says what they hold."""
 DIRECTIVES = ("fmt:", "type:", "noqa", "pragma")
 """Comments that speak to a tool, not to a reader."""
 NO_TOKEN = frozenset(
-    {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER}
+    {
+        tokenize.NEWLINE,
+        tokenize.NL,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENCODING,
+        tokenize.ENDMARKER,
+    }
 )
 
 

@@ -66,7 +66,8 @@ class SlowL2:
 
     def __post_init__(self) -> None:
         self.caches = [
-            [RecentSet(self.ways, self.dirty_ways) for _ in range(self.sets)] for _ in range(self.partitions)
+            [RecentSet(self.ways, self.dirty_ways) for _ in range(self.sets)]
+            for _ in range(self.partitions)
         ]
 
     def _set(self, partition: int, line: int) -> RecentSet:

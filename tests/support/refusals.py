@@ -33,7 +33,9 @@ def names(text: str) -> list[str]:
 def assert_names(line: str, wanted: Iterable[str]) -> None:
     """That a line names what each of the given texts does; an option stands for its field."""
     for text in wanted:
-        missing = [name for name in names(text) if name not in line and name.replace("_", "-") not in line]
+        missing = [
+            name for name in names(text) if name not in line and name.replace("_", "-") not in line
+        ]
         assert not missing, f"{line!r} does not name {missing}"
 
 

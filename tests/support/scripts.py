@@ -9,7 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))  # for what its scripts share
+sys.path.append(
+    str(Path(__file__).resolve().parents[2] / "benchmarks")
+)  # for what its scripts share
 
 from recorders import load, measurements
 
@@ -25,7 +27,9 @@ def load_script(path: str | Path) -> ModuleType:
 
 def read_provenance(table: Path) -> dict[str, Any]:
     """What measured a table; empty where nothing is told."""
-    told: dict[str, Any] = tomllib.loads((table.parent / "provenance.toml").read_text(encoding="utf-8"))
+    told: dict[str, Any] = tomllib.loads(
+        (table.parent / "provenance.toml").read_text(encoding="utf-8")
+    )
     return told.get(table.name, {})
 
 

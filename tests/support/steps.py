@@ -15,4 +15,6 @@ def step_cost(
     shared_bytes: float | None = None,
 ) -> StepCost:  # fmt: skip
     """What a step costs that moves so many bytes at the L2 and, where they are known, at shared memory."""
-    return step_time.step_cost(Step(launch, unit, rates, l2_bytes, 0.0, element_bytes, cc, shared_bytes))
+    return step_time.step_cost(
+        Step(launch, unit, rates, l2_bytes, 0.0, element_bytes, cc, shared_bytes)
+    )

@@ -82,7 +82,10 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
     if algorithm == "minimal":
         heads = draw(st.integers(1, 3))
         return AttentionProblem(
-            heads=heads, seq_q=8 * draw(st.integers(1, 6)), seq_k=8 * draw(st.integers(1, 6)), **values
+            heads=heads,
+            seq_q=8 * draw(st.integers(1, 6)),
+            seq_k=8 * draw(st.integers(1, 6)),
+            **values,
         )
     kv_heads, group = draw(st.integers(1, 2)), draw(st.sampled_from((1, 1, 2, 3)))
     seq_q = draw(st.one_of(st.just(1), st.integers(1, 70)))
@@ -91,7 +94,9 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
     if mask == "window":
         values["window"] = draw(st.none() | st.integers(0, 80))
         values["window_right"] = (
-            draw(st.integers(0, 80)) if values["window"] is None else draw(st.none() | st.integers(-1, 80))
+            draw(st.integers(0, 80))
+            if values["window"] is None
+            else draw(st.none() | st.integers(-1, 80))
         )
     if mask != "none":
         values["offset"] = draw(st.one_of(st.none(), st.integers(-40, 40)))
@@ -103,7 +108,8 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
 
 def _schedule(draw: st.DrawFn) -> Schedule:
     return Schedule(
-        direction=draw(st.sampled_from(tuple(Direction))), scheduler=draw(st.sampled_from(tuple(Scheduler)))
+        direction=draw(st.sampled_from(tuple(Direction))),
+        scheduler=draw(st.sampled_from(tuple(Scheduler))),
     )
 
 
@@ -117,7 +123,10 @@ OVERHEADS = (
 
 def copying_passes(copies: int, packet_rows: int) -> tuple[RowPass, ...]:
     """FlashAttention-2's passes around a backward, after copies of dO, or of dO and O."""
-    made = (RowPass(f"copy{n}", (name,), (f"{name}_copy",)) for n, name in enumerate(("dO", "O")[:copies]))
+    made = (
+        RowPass(f"copy{n}", (name,), (f"{name}_copy",))
+        for n, name in enumerate(("dO", "O")[:copies])
+    )
     dot, *rest = BACKWARD_PASSES
     return (*made, replace(dot, packet_rows=packet_rows), *rest)
 
@@ -127,7 +136,9 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
     """Every edge, splits with one or two statistics, packed decode, overheads, persistent grids."""
     problem = draw(problems("flash", passes))
     if draw(st.integers(0, 3)) == 0:
-        problem = problem.with_(seq_q=1, heads=problem.kv_heads * draw(st.sampled_from((1, 2, 5, 8))))
+        problem = problem.with_(
+            seq_q=1, heads=problem.kv_heads * draw(st.sampled_from((1, 2, 5, 8)))
+        )
     tile, backward = draw(tiles(problem)), draw(st.none() | tiles(problem))
     key_blocks = -(-problem.seq_k // tile.block_k)
     options = {
@@ -196,7 +207,9 @@ def naive_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
     if draw(st.booleans()):
         options["gemm_tile"] = (tile.block_q, tile.block_k)
     if draw(st.booleans()):
-        options["passes"] = tuple(n for n in ("scale_q", "scale", "mask", "dropout") if draw(st.booleans()))
+        options["passes"] = tuple(
+            n for n in ("scale_q", "scale", "mask", "dropout") if draw(st.booleans())
+        )
     if draw(st.booleans()):
         options["score_bytes"] = 4
     return problem, Kernel("naive", "naive", tile, options=options_for("naive", options))
@@ -215,7 +228,9 @@ def cases(draw: st.DrawFn, algorithm: str, passes: str = "fwd") -> tuple[Attenti
         return draw(naive_cases(passes))
     problem = draw(problems(algorithm, "fwd"))
     tile = Tile(draw(st.sampled_from((4, 8))), draw(st.sampled_from((4, 8))))
-    return problem, Kernel(algorithm, algorithm, tile if algorithm == "minimal" else draw(tiles(problem)))
+    return problem, Kernel(
+        algorithm, algorithm, tile if algorithm == "minimal" else draw(tiles(problem))
+    )
 
 
 def table(traffic: Traffic) -> dict[tuple[str, str, str], int]:
@@ -237,9 +252,15 @@ def bytes_apart(chain: Chain, moved_by: Traffic) -> list[str]:
     ]
 
 
-def output_errors(problem: AttentionProblem, outputs: dict[str, Any], right: dict[str, Any]) -> list[str]:
+def output_errors(
+    problem: AttentionProblem, outputs: dict[str, Any], right: dict[str, Any]
+) -> list[str]:
     """Outputs that are missing or further from `right` than the dtype's tolerance."""
-    found = [f"{n} is never written" for n, made in outputs.items() if n not in right and np.isnan(made).any()]
+    found = [
+        f"{n} is never written"
+        for n, made in outputs.items()
+        if n not in right and np.isnan(made).any()
+    ]
     values = dict(outputs)
     if "l" in values:
         with np.errstate(divide="ignore"):
@@ -262,7 +283,9 @@ def output_errors(problem: AttentionProblem, outputs: dict[str, Any], right: dic
     return found
 
 
-def disagreements(problem: AttentionProblem, kernel: Kernel, seed: int = 0, chain: Chain | None = None) -> list[str]:
+def disagreements(
+    problem: AttentionProblem, kernel: Kernel, seed: int = 0, chain: Chain | None = None
+) -> list[str]:
     """What the three readers of `chain` and dense attention do not agree on; empty when all is well."""
     chain = plan(problem, kernel) if chain is None else chain
     try:
@@ -276,7 +299,10 @@ def disagreements(problem: AttentionProblem, kernel: Kernel, seed: int = 0, chai
 
 def altered(chain: Chain, launch: str, **changes: Any) -> Chain:
     """The chain with some fields of one launch changed."""
-    return replace(chain, launches=tuple(replace(x, **changes) if x.name == launch else x for x in chain.launches))
+    return replace(
+        chain,
+        launches=tuple(replace(x, **changes) if x.name == launch else x for x in chain.launches),
+    )
 
 
 def on_arrays(

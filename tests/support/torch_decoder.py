@@ -16,7 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from iosim.studies.training.model import Decoder, Setup
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu": F.relu,
+}
 
 
 def norm(model: Decoder) -> nn.Module:
@@ -45,7 +49,9 @@ class Layer(nn.Module):
         widths = [h * m.head_dim for h in (m.heads, m.kv_heads, m.kv_heads)]
         q, k, v = (x.view(b, s, -1, m.head_dim).transpose(1, 2) for x in qkv.split(widths, dim=-1))
         if self.setup.attention == "flash":
-            o = F.scaled_dot_product_attention(q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.kv_heads)
+            o = F.scaled_dot_product_attention(
+                q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.kv_heads
+            )
             return o.transpose(1, 2).reshape(b, s, m.width)
         if m.heads != m.kv_heads:
             k, v = (x.repeat_interleave(m.heads // m.kv_heads, dim=1) for x in (k, v))
@@ -60,7 +66,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.setup.recompute == "attention":
-            x = x + self.out(checkpoint(self.attention, self.qkv(self.norm1(x)), use_reentrant=False))
+            x = x + self.out(
+                checkpoint(self.attention, self.qkv(self.norm1(x)), use_reentrant=False)
+            )
         else:
             x = x + self.out(self.attention(self.qkv(self.norm1(x))))
         if not self.model.mlp_width:
@@ -100,7 +108,11 @@ class Network(nn.Module):
             if self.positions is not None:
                 x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if self.setup.recompute == "full" else layer(x)
+            x = (
+                checkpoint(layer, x, use_reentrant=False)
+                if self.setup.recompute == "full"
+                else layer(x)
+            )
         return self.head(self.norm(x)) if self.model.vocabulary else x
 
 
@@ -139,7 +151,10 @@ class Step:
 
     def fixed(self) -> dict[int, int]:
         """Bytes of the storages of parameters, by address."""
-        return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self.network.parameters()}
+        return {
+            p.untyped_storage().data_ptr(): p.untyped_storage().nbytes()
+            for p in self.network.parameters()
+        }
 
 
 def saved_storages(step: Step) -> list[int]:
@@ -199,6 +214,8 @@ def counted(step: Step, extra: tuple[Tensor, ...] = ()) -> Iterator[LiveBytes]:
     held = [step.x, *([step.targets] if step.vocabulary else [step.gradient]), *extra]
     if step.network.mask is not None:
         held.append(step.network.mask)
-    known = step.fixed() | {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    known = step.fixed() | {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held
+    }
     with LiveBytes(known) as meter:
         yield meter

@@ -62,7 +62,11 @@ def checked(text: str) -> dict[str, Any]:
 def _fields(event: Event) -> None:
     phase = event.get("ph")
     assert phase in REQUIRED, f"phase {phase!r} of {event}"
-    missing = [name for name in ("pid", *REQUIRED[phase], *(() if phase == "M" else ("ts",))) if name not in event]
+    missing = [
+        name
+        for name in ("pid", *REQUIRED[phase], *(() if phase == "M" else ("ts",)))
+        if name not in event
+    ]
     assert not missing, f"no {missing} in {event}"
     kinds: dict[str, Callable[[Any], bool]] = {
         "pid": _number_of_a_process, "tid": _number_of_a_process, "ts": _time, "dur": _time,
@@ -80,7 +84,9 @@ def _fields(event: Event) -> None:
     if phase == "C":
         values = list(event["args"].values())
         assert values, f"no series in {event}"
-        assert all(isinstance(v, int | float) and not isinstance(v, bool) for v in values), f"no numbers in {event}"
+        assert all(isinstance(v, int | float) and not isinstance(v, bool) for v in values), (
+            f"no numbers in {event}"
+        )
 
 
 def _number_of_a_process(value: Any) -> bool:
@@ -88,7 +94,12 @@ def _number_of_a_process(value: Any) -> bool:
 
 
 def _time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
 
 
 def _ns(microseconds: float) -> int:
@@ -98,7 +109,11 @@ def _ns(microseconds: float) -> int:
 def _rows(events: list[Event]) -> None:
     """No process is the idle one, and no row is taken for another or for its process's first."""
     processes = {e["pid"] for e in events}
-    rows = {e["tid"] for e in events if "tid" in e and e.get("name") not in ("process_name", "process_sort_index")}
+    rows = {
+        e["tid"]
+        for e in events
+        if "tid" in e and e.get("name") not in ("process_name", "process_sort_index")
+    }
     assert 0 not in processes, "process 0 is the idle process"
     assert 0 not in rows, "thread 0 becomes its process's number"
     assert not rows & processes, f"threads {sorted(rows & processes)} have the number of a process"
@@ -126,7 +141,9 @@ def _nested(timed: list[Event]) -> None:
             if end < begin or (end == begin and (stack[-1][1] or length)):
                 stack.pop()
                 continue
-            assert length < 0 or begin + length <= end, f"{event} overlaps {stack[-1][2]!r}, and is dropped"
+            assert length < 0 or begin + length <= end, (
+                f"{event} overlaps {stack[-1][2]!r}, and is dropped"
+            )
             break
         stack.append((begin, length, event.get("name", "")))
     assert not [s for stack in stacks.values() for s in stack if s[1] == -1], "a slice has no end"
@@ -136,12 +153,18 @@ def _counters(timed: list[Event]) -> None:
     first: dict[tuple[Any, ...], set[str]] = {}
     for event in timed:
         if event["ph"] == "C":
-            series = first.setdefault((event["pid"], event["name"], event.get("id")), set(event["args"]))
+            series = first.setdefault(
+                (event["pid"], event["name"], event.get("id")), set(event["args"])
+            )
             assert set(event["args"]) == series, f"{event} has other series than {sorted(series)}"
 
 
 def _flows(timed: list[Event]) -> None:
-    slices = [(e["pid"], e["tid"], _ns(e["ts"]), _ns(e["ts"]) + _ns(e["dur"])) for e in timed if e["ph"] == "X"]
+    slices = [
+        (e["pid"], e["tid"], _ns(e["ts"]), _ns(e["ts"]) + _ns(e["dur"]))
+        for e in timed
+        if e["ph"] == "X"
+    ]
     begun: set[Any] = set()
     for event in timed:
         if event["ph"] not in "stf":

@@ -18,7 +18,9 @@ Access = tuple[int, int, int]
 """(mode, object, partition of the SM)."""
 
 
-def small(partitions: int = 1, sets: int = 1, ways: int = 4, dirty_ways: float | None = None) -> L2Model:
+def small(
+    partitions: int = 1, sets: int = 1, ways: int = 4, dirty_ways: float | None = None
+) -> L2Model:
     """An L2 without latencies or limits of bandwidth, so that accesses happen in the order of the work tiles."""
     return replace(
         model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE,
@@ -36,15 +38,25 @@ def fixed(trace: list[Access]) -> LoweredLaunch:
         while sides[len(turns) % 2] != partition:
             turns.append((LOAD, -1))
         turns.append((mode, item))
-    base = {m: np.array([o if m == n else -1 for n, o in turns], dtype=np.int32) for m in (LOAD, STORE, REDUCE)}
+    base = {
+        m: np.array([o if m == n else -1 for n, o in turns], dtype=np.int32)
+        for m in (LOAD, STORE, REDUCE)
+    }
     zero = np.zeros(len(turns), dtype=np.int32)
     templates = tuple(Template(str(m), m, b) for m, b in base.items())
     return LoweredLaunch("trace", zero, zero, templates, (), (), zero.astype(np.uint8), zero, zero)
 
 
-def play(made: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9) -> L2:
+def play(
+    made: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9
+) -> L2:
     """The trace through the engine, every line followed unless `samples` an object are asked for."""
-    l2 = L2(made, np.full(objects, lines * LINE, dtype=np.int32), np.zeros(objects, dtype=np.uint8), samples)
+    l2 = L2(
+        made,
+        np.full(objects, lines * LINE, dtype=np.int32),
+        np.zeros(objects, dtype=np.uint8),
+        samples,
+    )
     l2.replay(fixed(trace), Ctas(slots=2, sms=2, static_stride=2, start_s=1e-9))
     return l2
 
@@ -78,5 +90,9 @@ def in_turn(objects: int, passes: int, mode: int = LOAD) -> list[Access]:
 
 def random_trace(seed: int, objects: int, length: int) -> list[Access]:
     rng = np.random.default_rng(seed)
-    mode, item, side = rng.integers(0, 3, length), rng.integers(0, objects, length), rng.integers(0, 2, length)
+    mode, item, side = (
+        rng.integers(0, 3, length),
+        rng.integers(0, objects, length),
+        rng.integers(0, 2, length),
+    )
     return [(int(m), int(o), int(p)) for m, o, p in zip(mode, item, side, strict=True)]

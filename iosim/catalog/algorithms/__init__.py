@@ -26,7 +26,9 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return plan_of(problem, kernel)
     with refusing(passes=problem.passes):
         second = plan_of(problem.with_(passes="bwd"), kernel.of_backward)
-        return plan_of(problem.with_(passes="fwd"), kernel.with_(writes_lse=True, packs_group=False)).then(second)
+        return plan_of(
+            problem.with_(passes="fwd"), kernel.with_(writes_lse=True, packs_group=False)
+        ).then(second)
 
 
 __all__ = ["algorithm", "algorithm_of", "algorithms", "options_for", "options_of", "plan"]

@@ -19,7 +19,18 @@ from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms.common import load, row_pass
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, LaunchRole, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Access,
+    Domain,
+    Launch,
+    LaunchRole,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -62,7 +73,9 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
         raise InputError(f"`append_kv=True` contradicts `seq_lens`: {why}")
     if problem.seq_q > problem.seq_k:
         why = f"the new tokens are keys too; accepted: `seq_q` up to {problem.seq_k}"
-        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: {why}")
+        raise InputError(
+            f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: {why}"
+        )
 
 
 def _counted_page(problem: AttentionProblem) -> int | None:
@@ -84,7 +97,9 @@ def _shared(problem: AttentionProblem, tensor: Tensor) -> Tensor:
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     if problem.widens:
-        tensor = replace(tensor, element_bytes=problem.cache_type.bytes, format=problem.cache_type.name)
+        tensor = replace(
+            tensor, element_bytes=problem.cache_type.bytes, format=problem.cache_type.name
+        )
     tensor = _shared(problem, tensor)
     page = _counted_page(problem)
     if page is None:
@@ -166,4 +181,6 @@ def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:
         return ()
     page, unused = paged[0].page_rows, sum(t.allocated_bytes - t.bytes for t in paged)
     pages = paged[0].batch * -(-paged[0].rows // page)
-    return (f"cache: {pages:,} pages of {page:,} tokens, {unused:,} bytes of the last pages unused",)
+    return (
+        f"cache: {pages:,} pages of {page:,} tokens, {unused:,} bytes of the last pages unused",
+    )

@@ -36,7 +36,9 @@ class CascadeOptions(flash.FlashOptions):
     shared_key_warps: int = number(1, 1, 32)
 
 
-def levels(problem: AttentionProblem, *, pages: bool = False) -> tuple[AttentionProblem, AttentionProblem | None]:
+def levels(
+    problem: AttentionProblem, *, pages: bool = False
+) -> tuple[AttentionProblem, AttentionProblem | None]:
     """The call over each sequence's own keys, and that over the shared ones, None where there are none; with `pages`
     as a library's rules see them."""
     shared = problem.shared_prefix
@@ -48,7 +50,9 @@ def levels(problem: AttentionProblem, *, pages: bool = False) -> tuple[Attention
         raise InputError(f"`shared_prefix` {shared} {why}")
     by_sequence = problem.with_(shared_prefix=None, page_size=problem.page_size if pages else None)
     lens, lens_k = zip(*((q, k - shared) for q, k in problem.sequences), strict=True)
-    by_sequence = by_sequence.with_(batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k)
+    by_sequence = by_sequence.with_(
+        batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k
+    )
     alone = {"batch": 1, "seq_lens": None, "seq_lens_k": None, "mask": "none"}
     return by_sequence, by_sequence.with_(seq_k=shared, **alone)
 
@@ -60,7 +64,9 @@ TAKES = ("cache_dtype", "page_size", "seq_lens", "shared_prefix")
 def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a forward. Raises InputError: a backward."""
     if problem.backward:
-        raise InputError(f"`passes` {problem.passes}: kernel '{kernel.name}' serves inference; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: kernel '{kernel.name}' serves inference; accepted: fwd"
+        )
     by_sequence, shared = levels(problem)
     if shared is None:
         return flash.forward(by_sequence, kernel)
@@ -70,19 +76,32 @@ def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
     tile = Tile(rows, keys, kernel.tile.warps, kernel.tile.stages)
     again = replace(options, merged_bytes=options.shared_merged_bytes)
     loop = replace(kernel.loop, key_warps=options.shared_key_warps)
-    kernel = replace(kernel, tile=tile, splits=options.shared_splits, options=again, loop=loop, writes_lse=True)
+    kernel = replace(
+        kernel, tile=tile, splits=options.shared_splits, options=again, loop=loop, writes_lse=True
+    )
     second = flash.forward(shared, kernel)
-    both = {**first.tensors} | {f"{name}_{SHARED}": _shared(t) for name, t in second.tensors.items()}
-    tensors = {n: replace(t, along=Rows.OWN) if t.role is Role.INPUT else t for n, t in both.items()}
+    both = {**first.tensors} | {
+        f"{name}_{SHARED}": _shared(t) for name, t in second.tensors.items()
+    }
+    tensors = {
+        n: replace(t, along=Rows.OWN) if t.role is Role.INPUT else t for n, t in both.items()
+    }
     tensors["LSE"] = replace(tensors["LSE"], role=Role.TEMP)
-    return Chain(tensors, (*first.launches, *map(_over_shared, second.launches), _merge(by_sequence)), first.notes)
+    return Chain(
+        tensors,
+        (*first.launches, *map(_over_shared, second.launches), _merge(by_sequence)),
+        first.notes,
+    )
 
 
 def _shared(tensor: Tensor) -> Tensor:
     """A tensor of the call over shared keys; Q is the other call's."""
     view, role = tensor.name if tensor.name == "Q" else "", tensor.role
     return replace(
-        tensor, name=f"{tensor.name}_{SHARED}", role=Role.TEMP if role is Role.OUTPUT else role, view_of=view
+        tensor,
+        name=f"{tensor.name}_{SHARED}",
+        role=Role.TEMP if role is Role.OUTPUT else role,
+        view_of=view,
     )
 
 

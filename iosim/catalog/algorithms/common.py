@@ -37,7 +37,9 @@ from iosim.problem.masks.picked import PickedMask
 MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
 
-def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:
+def matrix(
+    problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None
+) -> Tensor:
     """One of `MATRICES`, or with `_acc` behind its name the sums that it is made of. Raises ValueError: another."""
     shape = TensorKind.SUMS.source(name)
     if shape not in MATRICES:
@@ -50,7 +52,9 @@ def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: i
     if on_keys:
         heads, rows, along = problem.kv_heads, problem.seq_k, Rows.KEY
     strided = problem.layout == "bshd"
-    return Tensor(name, problem.batch, heads, rows, cols, size, role, along, default.name, strided=strided)
+    return Tensor(
+        name, problem.batch, heads, rows, cols, size, role, along, default.name, strided=strided
+    )
 
 
 def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
@@ -58,7 +62,9 @@ def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role, Rows.QUERY)
 
 
-def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None) -> Tensor:
+def score_matrix(
+    problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None
+) -> Tensor:
     size = problem.input_type.bytes if element_bytes is None else element_bytes
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.seq_k, size, role)
 
@@ -72,12 +78,19 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
         mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
     if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
         hint = "accepted: tiles that do, or `mask_block` a multiple of the tile"
-        raise InputError(f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; {hint}")
+        raise InputError(
+            f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; {hint}"
+        )
     return mask
 
 
 def attention_domain(
-    problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1, mask_block: int | None = None
+    problem: AttentionProblem,
+    tile: Tile,
+    *,
+    pack: int = 1,
+    splits: int = 1,
+    mask_block: int | None = None,
 ) -> Domain:
     """Query blocks x key blocks of every head under the problem's mask; where queries pick keys, x blocks of their
     lists. `mask_block`: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by
@@ -91,7 +104,17 @@ def attention_domain(
     if problem.mask_storage != "implicit":
         mask = IntervalMask()
     heads = problem.kv_heads if pack > 1 else problem.heads
-    return Domain(problem.batch, heads, problem.seq_q * pack, keys, tile.block_q, tile.block_k, mask, pack, splits)
+    return Domain(
+        problem.batch,
+        heads,
+        problem.seq_q * pack,
+        keys,
+        tile.block_q,
+        tile.block_k,
+        mask,
+        pack,
+        splits,
+    )
 
 
 def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None = None) -> Domain:
@@ -102,13 +125,19 @@ def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None 
         return domain
     if problem.seq_q % tile.block_q:
         why = f"no whole blocks of {tile.block_q}, and this backward takes them in turn; accepted: multiples"
-        raise InputError(f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are {why}")
+        raise InputError(
+            f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are {why}"
+        )
     return replace(domain, mask=HeadsInTurn(domain.mask, problem.seq_q), in_turn=True)
 
 
-def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
+def row_domain(
+    problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None
+) -> Domain:
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
-    tensor_heads, rows = (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
+    tensor_heads, rows = (
+        (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
+    )
     return Domain(problem.batch, tensor_heads if heads is None else heads, rows, 1, block, 1)
 
 
@@ -118,9 +147,14 @@ def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     goes through shared memory, and of a latent cache with P and without V, which is part of K."""
     shared, latent = kernel.shared_memory_bytes, problem.latent_kv
     if shared is None:
-        d, dv = (max(n, kernel.compiled_head_dim or 0) for n in (problem.head_dim, problem.head_dim_v))
+        d, dv = (
+            max(n, kernel.compiled_head_dim or 0) for n in (problem.head_dim, problem.head_dim_v)
+        )
         t = kernel.tile
-        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared or latent else 0)
+        q, p = (
+            (0 if kernel.loop.q_in_registers else d),
+            (t.block_k if kernel.loop.p_in_shared or latent else 0),
+        )
         shared = t.block_q * (q + p) * problem.input_type.bytes
         shared += t.stages * t.block_k * (d if latent else d + dv) * problem.cache_type.bytes
     return Resources(kernel.cta_threads, kernel.registers, shared)
@@ -135,7 +169,11 @@ def store(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:
 
 
 def row_pass(
-    name: str, domain: Domain, reads: Iterable[str | Access], writes: Iterable[str | Access], **more: Any
+    name: str,
+    domain: Domain,
+    reads: Iterable[str | Access],
+    writes: Iterable[str | Access],
+    **more: Any,
 ) -> Launch:
     """A launch without products in which each CTA moves its block of rows of tensors; `more` are fields of `Launch`."""
     loads = (n if isinstance(n, Access) else load(n, Rows.QUERY, Per.QUERY) for n in reads)
@@ -171,9 +209,14 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
 
 
 def main_launch(
-    problem: AttentionProblem, kernel: Kernel, domain: Domain, outer: Outer, accesses: Iterable[Access],
-    beside: tuple[Overhead, ...] = (), **more: Any,
-) -> Launch:  # fmt: skip
+    problem: AttentionProblem,
+    kernel: Kernel,
+    domain: Domain,
+    outer: Outer,
+    accesses: Iterable[Access],
+    beside: tuple[Overhead, ...] = (),
+    **more: Any,
+) -> Launch:
     """The attention loop of a pass, as the kernel's settings for it say. What it moves `beside` comes on top of these;
     `more` are fields of `Launch` that differ."""
     backward = problem.backward
@@ -182,12 +225,16 @@ def main_launch(
     taken = resources(problem, kernel)
     if backward:
         taken = Resources(
-            kernel.warp_size * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes
+            kernel.warp_size * kernel.tile_backward.warps,
+            settings.registers,
+            settings.shared_memory_bytes,
         )
     fields: dict[str, Any] = {
         "schedule": settings.schedule,
         "resources": taken,
-        "overheads": settings.overheads + spill.overheads(taken.threads, lambda: domain.visited.count) + beside,
+        "overheads": settings.overheads
+        + spill.overheads(taken.threads, lambda: domain.visited.count)
+        + beside,
         "work": loop_work(problem, kernel),
     }
     if backward:
@@ -200,7 +247,9 @@ def main_launch(
 def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
     """Work tiles that a persistent grid takes at once, each by so many CTAs together; the forward's, without another
     `schedule`."""
-    if (schedule or kernel.schedule).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
+    if (
+        schedule or kernel.schedule
+    ).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
         return None
     return kernel.persistent_ctas // together
 
@@ -217,15 +266,25 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
 
 def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor, ...]:
     """Matrices, and of other names row vectors, one a word of `names`."""
-    return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
+    return tuple(
+        matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role)
+        for n in names.split()
+    )
 
 
-def sum_groups(problem: AttentionProblem, rows_pass: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
+def sum_groups(
+    problem: AttentionProblem, rows_pass: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT
+) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
-    edges = {n: whole if n in KEY_SUMS else Edge.EXACT for n in (*rows_pass.reads, *rows_pass.writes)}
+    edges = {
+        n: whole if n in KEY_SUMS else Edge.EXACT for n in (*rows_pass.reads, *rows_pass.writes)
+    }
     times = {n: 1 if n in KEY_SUMS else problem.group for n in rows_pass.reads}
     loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in rows_pass.reads]
-    stores = [store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=rows_pass.store_packets) for n in rows_pass.writes]
+    stores = [
+        store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=rows_pass.store_packets)
+        for n in rows_pass.writes
+    ]
     domain, taken = (
         row_domain(problem, rows_pass.rows, keys=True),
         Resources(rows_pass.threads, rows_pass.registers),

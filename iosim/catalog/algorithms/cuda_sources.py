@@ -53,10 +53,17 @@ wavefronts each."""
 NAIVE_WARPS, NAIVE_DEPTH, NAIVE_LOADS, SOFTMAX_LOADS = 8, 32, 8, 16
 """Warps of a CTA, depth of a product's step, its loads one behind the other (each pair of operands takes the registers
 of the one before), and scores that a thread of the softmax loads at once."""
-INSTRUCTIONS = {"scores": (385, 1170), "softmax": (220, 18), "values": (266, 1290), "bwd.dot": (28, 36)}
+INSTRUCTIONS = {
+    "scores": (385, 1170),
+    "softmax": (220, 18),
+    "values": (266, 1290),
+    "bwd.dot": (28, 36),
+}
 """Of a warp of naive.cu and flash_bwd_rows: in a tile and in each step of a product; in a row and for each score of it
 that a thread has, or each 64 columns. Counted, as the loads, in the code compiled for sm_90 (nvcc 13.0)."""
-MINIMAL_SOURCE = "tspeterkim/flash-attention-minimal, flash.cu: O[...] = ... of each thread's own row"
+MINIMAL_SOURCE = (
+    "tspeterkim/flash-attention-minimal, flash.cu: O[...] = ... of each thread's own row"
+)
 MINIMAL_UNROLLED, MINIMAL_TURN_CYCLES = 16, 370
 """Of its products, the multiply-adds of a turn as nvcc 13.0 unrolls them for sm_90, and SM cycles of a turn in which
 one warp waits for what it asked of shared memory, beside the wavefronts: its machine code as played."""
@@ -77,7 +84,10 @@ class CudaOptions(flash.FlashOptions):
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = flash.forward(problem, kernel) if problem.forward else _backward(problem, kernel)
-    unasked = (replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses)) for n in chain.launches)
+    unasked = (
+        replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses))
+        for n in chain.launches
+    )
     return replace(chain, launches=tuple(_stated(n, FLASH_FRAGMENTS) for n in unasked))
 
 
@@ -105,19 +115,29 @@ def _row_sums(launch: Launch, head_dim: int) -> Launch:
     """flash_bwd_rows, where a warp has a row, and loads O with dO, then the log-sum-exp."""
     warps, (once, per_element) = launch.resources.threads // 32, INSTRUCTIONS[launch.name]
     row = Dependent(loads=2, instructions=warps * (once + -(-per_element * head_dim // 64)))
-    return replace(launch, work=replace(launch.work, product_ctas=-(-launch.domain.block_q // warps), dependent=row))
+    return replace(
+        launch,
+        work=replace(launch.work, product_ctas=-(-launch.domain.block_q // warps), dependent=row),
+    )
 
 
 @algorithm("naive-cu", options=NaiveOptions, standard=True)
 def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The three launches of kernels/naive.cu, whose mask and scale are no passes of their own."""
     chain = plan_naive(problem, kernel)
-    return replace(chain, launches=tuple(_stated(_multiply_adds(n, problem), NAIVE_FRAGMENTS) for n in chain.launches))
+    return replace(
+        chain,
+        launches=tuple(
+            _stated(_multiply_adds(n, problem), NAIVE_FRAGMENTS) for n in chain.launches
+        ),
+    )
 
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
     fetched = launch.work.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
-    launch = replace(launch, work=replace(launch.work, tensor_cores=False, shared_bytes_per_pair=fetched))
+    launch = replace(
+        launch, work=replace(launch.work, tensor_cores=False, shared_bytes_per_pair=fetched)
+    )
     if launch.name not in NAIVE_RESOURCES:
         return launch
     registers, shared = NAIVE_RESOURCES[launch.name]
@@ -131,12 +151,20 @@ def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
     (once, per_element), domain = INSTRUCTIONS[launch.name], launch.domain
     if launch.name == "softmax":
         scores = -(-problem.seq_k // (32 * NAIVE_WARPS))
-        row = Dependent(-(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + per_element * scores))
+        row = Dependent(
+            -(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + per_element * scores)
+        )
         return replace(launch.work, product_ctas=domain.block_q, dependent=row)
-    depth, pairs = (domain.block_k, domain.key_blocks_total) if launch.name == "values" else (problem.head_dim, 1)
+    depth, pairs = (
+        (domain.block_k, domain.key_blocks_total)
+        if launch.name == "values"
+        else (problem.head_dim, 1)
+    )
     steps = -(-depth // NAIVE_DEPTH)
     of_warp = -(-once // pairs) + per_element * steps
-    return replace(launch.work, dependent=Dependent(NAIVE_LOADS * steps, instructions=NAIVE_WARPS * of_warp))
+    return replace(
+        launch.work, dependent=Dependent(NAIVE_LOADS * steps, instructions=NAIVE_WARPS * of_warp)
+    )
 
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
@@ -149,8 +177,16 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ("dropout", (0.0,), ": it has none"),
         ("dtype", ("fp32", "tf32"), "; accepted: fp32"),
         ("kv_heads", (problem.heads,), ": it has no grouped heads"),
-        ("seq_q", range(0, problem.seq_q + 1, kernel.tile.block_q), f": not a multiple of {kernel.tile.block_q}"),
-        ("seq_k", range(0, problem.seq_k + 1, kernel.tile.block_k), f": not a multiple of {kernel.tile.block_k}"),
+        (
+            "seq_q",
+            range(0, problem.seq_q + 1, kernel.tile.block_q),
+            f": not a multiple of {kernel.tile.block_q}",
+        ),
+        (
+            "seq_k",
+            range(0, problem.seq_k + 1, kernel.tile.block_k),
+            f": not a multiple of {kernel.tile.block_k}",
+        ),
     ):
         if (value := getattr(problem, field)) not in accepted:
             raise InputError(f"`{field}` {value!r} is not possible with kernel 'minimal'{lacks}")
@@ -162,10 +198,15 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from=MINIMAL_SOURCE)
     turns = kernel.tile.block_k * (problem.head_dim + problem.head_dim_v) // MINIMAL_UNROLLED
     work = Work(
-        2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False,
+        2 * (problem.head_dim + problem.head_dim_v),
+        exps_per_pair=1,
+        tensor_cores=False,
         loop=Loop(loads_ahead=False, serial_cycles=turns * MINIMAL_TURN_CYCLES),
-    )  # fmt: skip
-    held = {name: replace(t, role=Role.TEMP) if name in ("l", "m") else t for name, t in chain.tensors.items()}
+    )
+    held = {
+        name: replace(t, role=Role.TEMP) if name in ("l", "m") else t
+        for name, t in chain.tensors.items()
+    }
     main = replace(main, overheads=(*main.overheads, packets), work=work)
     known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.THREAD_ROWS)}
     return Chain(held, tuple(_stated(n, known) for n in (fill, main)), kernel.notes)
@@ -180,7 +221,9 @@ def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     filled, main = chain.launches
     main = replace(main, overheads=())
     more = kernel.tile.block_q * problem.head_dim_v * (SECTOR_BYTES - 4)
-    packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
+    packets = Overhead(
+        "store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu"
+    )
     chained = kernel.tile.block_k * (problem.head_dim * (OPERATION_CYCLES - 1) - problem.head_dim_v)
     loop = Loop(loads_ahead=False, serial_loads=problem.head_dim_v, serial_cycles=chained)
     main = replace(main, overheads=(*main.overheads, packets), work=replace(main.work, loop=loop))

@@ -65,7 +65,13 @@ OUTPUT_DEPTH = 128
 """Columns of Q and K that a step of the output launch stages (SGLang's chunk_o.py, chunk_fwd_o: BK)."""
 
 
-@algorithm("delta_rule", options=DeltaOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(32, 64))
+@algorithm(
+    "delta_rule",
+    options=DeltaOptions,
+    softmax=False,
+    dtypes=("fp16", "bf16"),
+    example_tile=Tile(32, 64),
+)
 def plan_delta_rule(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a prefill, or of a step of decoding. Raises InputError: what `states.check` refuses, grouped
     heads with a gate a column, or a chunk that is no whole number of its parts."""
@@ -113,7 +119,9 @@ class DeltaChain(StateChain):
         if self.options.norm:
             self.q, self.k = (self.rows(f"{name}_norm", d, keys=True) for name in "QK")
             for name, to in (("Q", self.q), ("K", self.k)):
-                self.over_chunks(f"norm_{name.lower()}", (name,), (to,), over=self.side_by_side(keys=True))
+                self.over_chunks(
+                    f"norm_{name.lower()}", (name,), (to,), over=self.side_by_side(keys=True)
+                )
         self.rows("g_sum", d if self.by_column else 1, size=GATE_BYTES)
         written: list[str | Access] = ["g_sum"]
         if self.by_column:
@@ -132,7 +140,10 @@ class DeltaChain(StateChain):
             self._inverse_in_parts()
         else:
             dependent = Dependent(loads=self.halves, products=MERGES, rows=self.chunk)
-            work, kept = Work(2 * self.chunk * self.problem.head_dim, dependent=dependent), (2 * self.chunk**2, 0)
+            work, kept = (
+                Work(2 * self.chunk * self.problem.head_dim, dependent=dependent),
+                (2 * self.chunk**2, 0),
+            )
             self.over_chunks("kkt_solve", (self.k, "g_sum", "beta"), ("A",), work, kept=kept)
 
     def _inverse_by_column(self) -> None:
@@ -145,19 +156,35 @@ class DeltaChain(StateChain):
         flops, ctas = COLUMN_OPERATIONS * part * d, self.chunk
         work = Work(flops, tensor_cores=False, product_ctas=ctas, dependent=Dependent(loads=2))
         self.over_chunks("kkt", reads, ("near", "Aqk_near"), work)
-        dependent = Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk)
-        reads, work = (self.q, self.k, "g_sum", "beta", "near"), Work(4 * self.chunk * d, dependent=dependent)
+        dependent = Dependent(
+            loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk
+        )
+        reads, work = (
+            (self.q, self.k, "g_sum", "beta", "near"),
+            Work(4 * self.chunk * d, dependent=dependent),
+        )
         self.over_chunks("solve", reads, ("Aqk_far", "A"), work, kept=(2 * self.chunk**2, 0))
 
     def _inverse_in_parts(self) -> None:
         """K K^T, the inverse of each part of a chunk, and theirs merged."""
-        part, square, solved = self.options.sub_chunk, self.chunk**2, Dependent(loads=1, rows=self.options.sub_chunk)
+        part, square, solved = (
+            self.options.sub_chunk,
+            self.chunk**2,
+            Dependent(loads=1, rows=self.options.sub_chunk),
+        )
         self.rows("KK_near", part, size=GATE_BYTES)
         self.rows("KK_far", self.chunk - part, size=GATE_BYTES)
         self.rows("near", part, size=GATE_BYTES)
-        work = Work(2 * self.chunk * self.problem.head_dim, dependent=Dependent(loads=1, products=self.halves))
-        self.over_chunks("kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), work, kept=(square, 0))
-        self.over_chunks("solve", ("KK_near",), ("near",), Work(dependent=solved), self.side_by_side(block=part))
+        work = Work(
+            2 * self.chunk * self.problem.head_dim,
+            dependent=Dependent(loads=1, products=self.halves),
+        )
+        self.over_chunks(
+            "kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), work, kept=(square, 0)
+        )
+        self.over_chunks(
+            "solve", ("KK_near",), ("near",), Work(dependent=solved), self.side_by_side(block=part)
+        )
         work = Work(dependent=Dependent(loads=1, products=MERGES))
         self.over_chunks("merge", ("near", "KK_far"), ("A",), work, kept=(2 * square, 0))
 
@@ -184,7 +211,14 @@ class DeltaChain(StateChain):
         keys = self.read("K_end" if self.by_column else self.k, ctas, per)
         reads = (self.read("w", ctas, per), keys, self.read("u", per=per), gates)
         stores = (self.write("v_new", per), store("h", Rows.OWN, per))
-        self.walk("state", (*reads, *stores), ctas, kept, Dependent(products=2 * self.halves), flops=4 * p.head_dim)
+        self.walk(
+            "state",
+            (*reads, *stores),
+            ctas,
+            kept,
+            Dependent(products=2 * self.halves),
+            flops=4 * p.head_dim,
+        )
 
     def output(self) -> None:
         """O, from the state before a chunk and from the chunk itself."""
@@ -194,5 +228,10 @@ class DeltaChain(StateChain):
         within = dv if self.by_column else dv + ctas * d
         reads: Moved = (*(self.read(n, ctas) for n in shared), "v_new", self.own("h"))
         flops, dependent = 2 * d * dv + 2 * self.chunk * within, Dependent(loads=3, products=3)
-        kept = self.chunk * (self.chunk + columns), 2 * self.chunk * depth + (self.chunk + depth) * columns
-        self.over_chunks("output", reads, ("O",), Work(flops, product_ctas=ctas, dependent=dependent), kept=kept)
+        kept = (
+            self.chunk * (self.chunk + columns),
+            2 * self.chunk * depth + (self.chunk + depth) * columns,
+        )
+        self.over_chunks(
+            "output", reads, ("O",), Work(flops, product_ctas=ctas, dependent=dependent), kept=kept
+        )

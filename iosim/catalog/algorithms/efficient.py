@@ -90,7 +90,14 @@ class EfficientOptions(FlashOptions):
     keeps_keys: bool = True
 
 
-@algorithm("efficient", takes=TAKES, options=EfficientOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
+@algorithm(
+    "efficient",
+    takes=TAKES,
+    options=EfficientOptions,
+    splits=True,
+    appends=True,
+    packs=Packs.WHERE_ASKED,
+)
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
     check_append(problem, kernel)
     if problem.forward:
@@ -107,7 +114,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`seq_lens` with `passes` {problem.passes}: {why}")
     tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
-    zeroed = domain.splits > 1 or problem.mask == "window"  # else the first to come knows it, and loads nothing
+    zeroed = (
+        domain.splits > 1 or problem.mask == "window"
+    )  # else the first to come knows it, and loads nothing
     workspace = workspace_tensors(problem, kernel)
     tiles = workspace[0].cols // tile.block_k
     # CTAs that share a tile of dQ's sums take turns at it: each takes its lock and leaves a fence behind.
@@ -115,7 +124,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     _, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
-    locks = (Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE) for m, n in amounts if locked)
+    locks = (
+        Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE)
+        for m, n in amounts
+        if locked
+    )
     main = main_launch(
         problem,
         kernel,
@@ -123,11 +136,14 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         outer,
         _accesses(problem, kernel, workspace, zeroed),
         (*locks, *_local_fragments(tile, turns, domain.query_blocks)),
-        walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
+        walks_round=domain.splits > 1
+        and (problem.mask == "none" or problem.mask_storage != "implicit"),
         work=_work(problem, kernel, domain, workspace, locked),
     )
     buffered = len(workspace) > 1
-    main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, buffered) for o in main.overheads))
+    main = replace(
+        main, overheads=tuple(_spilled(o, problem, main, locked, buffered) for o in main.overheads)
+    )
     # In fp32 launches of their own compute D before; in 16 bits the main launch does.
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
@@ -136,8 +152,19 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *matrices(problem, "Q K V dO", Role.INPUT),
         replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
-        *([] if half else [replace(matrix(problem, "O", Role.TEMP), name="dO_O", element_bytes=4, strided=False)]),
-        *(row_vector(problem, n, Role.TEMP) for n in ("D", *(["D_rows"] if len(before) == 3 else []))),
+        *(
+            []
+            if half
+            else [
+                replace(
+                    matrix(problem, "O", Role.TEMP), name="dO_O", element_bytes=4, strided=False
+                )
+            ]
+        ),
+        *(
+            row_vector(problem, n, Role.TEMP)
+            for n in ("D", *(["D_rows"] if len(before) == 3 else []))
+        ),
         *workspace,
         *matrices(problem, "dQ dK dV", Role.OUTPUT),
         *head_gradients(problem),
@@ -145,12 +172,16 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
 
 
-def _accesses(problem: AttentionProblem, kernel: Kernel, workspace: list[Tensor], zeroed: bool) -> list[Access]:
+def _accesses(
+    problem: AttentionProblem, kernel: Kernel, workspace: list[Tensor], zeroed: bool
+) -> list[Access]:
     """What the main launch loads and stores. Operands are fetched anew for each product, but for K where dK and dV stay
     in registers; sums pass through the workspace, and the first visit loads those of dQ where they are `zeroed`."""
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
-    by_row = Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS  # heads lie between a head's rows
+    by_row = (
+        Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS
+    )  # heads lie between a head's rows
     accesses = [
         *([load("K", Rows.KEY, Per.KEY, visited_only=True, fetch=kernel.fetch)] if keeps else []),
         load("K", Rows.KEY, Per.PAIR, times=1 if keeps else 2, fetch=kernel.fetch),
@@ -174,7 +205,9 @@ def _accesses(problem: AttentionProblem, kernel: Kernel, workspace: list[Tensor]
     return accesses
 
 
-def _work(problem: AttentionProblem, kernel: Kernel, domain: Domain, workspace: list[Tensor], locked: int) -> Work:
+def _work(
+    problem: AttentionProblem, kernel: Kernel, domain: Domain, workspace: list[Tensor], locked: int
+) -> Work:
     """What the main launch computes: five products of a pair in tiles of the workspace's width, `locked` of which are
     added to under a lock."""
     tile, half = kernel.tile_backward, problem.input_type.bytes < 4
@@ -193,7 +226,10 @@ def _work(problem: AttentionProblem, kernel: Kernel, domain: Domain, workspace: 
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
-    domain, splits = attention_domain(problem, kernel.tile_backward), options_of(kernel, EfficientOptions).key_splits
+    domain, splits = (
+        attention_domain(problem, kernel.tile_backward),
+        options_of(kernel, EfficientOptions).key_splits,
+    )
     blocks = domain.key_blocks_total
     return replace(domain, splits=blocks if splits is None or splits >= blocks else splits)
 
@@ -209,12 +245,21 @@ def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
 def workspace_tensors(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
     """fp32 sums in whole tiles of the products: of dQ, and of dK and dV where they pass through buffers."""
     block_q, block_k = kernel.tile_backward.block_q, kernel.tile_backward.block_k
-    shapes = [(QUERY_SUMS, -(-problem.seq_q // block_q) * block_q, -(-problem.head_dim // block_k) * block_k)]
+    shapes = [
+        (
+            QUERY_SUMS,
+            -(-problem.seq_q // block_q) * block_q,
+            -(-problem.head_dim // block_k) * block_k,
+        )
+    ]
     if problem.input_type.bytes < 4 and not keeps_sums(problem, kernel):
         rows = _domain(problem, kernel).splits * block_k
         sides = zip(KEY_SUMS, (problem.head_dim, problem.head_dim_v), strict=True)
         shapes += [(name, rows, -(-columns // block_q) * block_q) for name, columns in sides]
-    return [Tensor(n, problem.batch, problem.heads, rows, cols, 4, Role.TEMP, wraps=True) for n, rows, cols in shapes]
+    return [
+        Tensor(n, problem.batch, problem.heads, rows, cols, 4, Role.TEMP, wraps=True)
+        for n, rows, cols in shapes
+    ]
 
 
 def _running(tensor: str, rows: Rows, edge: Edge, read_first: bool = False) -> list[Access]:
@@ -248,13 +293,19 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
     fragment_bytes = 2 * FRAGMENT_BYTES * 32 * tile.warps
     stored = fragment_bytes * (turns + 1) * query_blocks
     return (
-        (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * fragment_bytes),)
+        (
+            Overhead(
+                "spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * fragment_bytes
+            ),
+        )
         if turns
         else ()
     )
 
 
-def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool) -> Overhead:
+def _spilled(
+    spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool
+) -> Overhead:
     """What of spilled registers leaves the SM: of an overhead of that name, its mean over pairs. Warps without rows at
     the end of the queries spill less. A CTA that visits one block of queries, and takes no lock, whose fence empties
     L1, finds there what it spilled, but for as much as O and dO drove out as it read them."""
@@ -262,7 +313,9 @@ def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: i
         return spill
     d, per_pair = main.domain, float(spill.per_pair)
     if spill.mode is Mode.LOAD and d.query_blocks == 1 and not locked and spill.frame:
-        per_pair *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
+        per_pair *= min(
+            1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame
+        )
     if spill.mode is Mode.STORE and buffered:
         rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
         idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
@@ -274,8 +327,13 @@ def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> L
     sums, *others = workspace
     cleared = store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE)
     stores = (cleared, *(store(b.name, Rows.OWN, Per.QUERY) for b in others))
-    locks, taken = Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers), Resources(PASS_THREADS)
-    return row_pass("bwd.fill", row_domain(problem, sums.rows), (), stores, resources=taken, overheads=(locks,))
+    locks, taken = (
+        Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),
+        Resources(PASS_THREADS),
+    )
+    return row_pass(
+        "bwd.fill", row_domain(problem, sums.rows), (), stores, resources=taken, overheads=(locks,)
+    )
 
 
 def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
@@ -284,4 +342,6 @@ def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
     moves = [("multiply", ("O", "dO"), "dO_O"), ("sum", ("dO_O",), "D_rows" if transposes else "D")]
     moves += [("transpose", ("D_rows",), "D")] if transposes else []
     rows = row_domain(problem, PASS_ROWS)
-    return tuple(row_pass(f"bwd.{name}", rows, sources, (target,)) for name, sources, target in moves)
+    return tuple(
+        row_pass(f"bwd.{name}", rows, sources, (target,)) for name, sources, target in moves
+    )

@@ -56,7 +56,14 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Scheduler
-from iosim.kernel.tensor_kinds import KEY_SUMS, LSE_COPY, OUTPUT_PARTIAL, OUTPUT_SUMS, QUERY_SUMS, TensorKind
+from iosim.kernel.tensor_kinds import (
+    KEY_SUMS,
+    LSE_COPY,
+    OUTPUT_PARTIAL,
+    OUTPUT_SUMS,
+    QUERY_SUMS,
+    TensorKind,
+)
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntArray, IntervalMask
@@ -66,7 +73,11 @@ RUNNING = (OUTPUT_SUMS, "O")
 """An output that is added up in memory: apart, or in its own place where that is fp32."""
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
-TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
+TILE_NUMBERS = (
+    Overhead(
+        "tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"
+    ),
+)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
 LOADS_BETWEEN_LOOPS = 3
 """Loads that wait for one another where one loop over a list follows another: of the list's length, of its first
@@ -178,7 +189,9 @@ class FlashOptions(SplitOptions, TermOptions):
 TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "shared_prefix", "sinks")
 
 
-@algorithm("flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
+@algorithm(
+    "flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED
+)
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     cache.check_append(problem, kernel)
     if problem.forward:
@@ -194,11 +207,24 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    per_q, times = Per.PAIR if kernel.rereads_q else per_q, 1 if options.shares_fetches else together
+    per_q, times = (
+        Per.PAIR if kernel.rereads_q else per_q,
+        1 if options.shares_fetches else together,
+    )
     reads = (
-        load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=not options.empty_splits, fetch=kernel.fetch),
+        load(
+            "Q",
+            Rows.QUERY,
+            per_q,
+            edge=kernel.edge_q,
+            visited_only=not options.empty_splits,
+            fetch=kernel.fetch,
+        ),
         *cache.table_access(problem),
-        *(load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times) for n in "KV"),
+        *(
+            load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times)
+            for n in "KV"
+        ),
     )
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
@@ -213,7 +239,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     work = replace(
         masked,
         flops_per_pair=2 * (columns + value_columns),
-        pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
+        pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles)
+        if kernel.rereads_q
+        else None,
         serial_loads=options.tile_waits + masked.serial_loads,
         first_loads=options.first_waits,
         tile_shared_bytes=options.merged_bytes,
@@ -222,9 +250,26 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
     main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
-    lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
-    fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
-    by_name = tensors((q, k, v, o, *lse, *cache.table_tensor(problem), *cache.append_tensors(problem, kernel), *lists))
+    lists = tuple(
+        Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
+        for n in LISTS
+        if options.fills_lists and problem.mask == "none"
+    )
+    fills = tuple(
+        row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists)
+    )
+    by_name = tensors(
+        (
+            q,
+            k,
+            v,
+            o,
+            *lse,
+            *cache.table_tensor(problem),
+            *cache.append_tensors(problem, kernel),
+            *lists,
+        )
+    )
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
 
@@ -239,13 +284,19 @@ def split_domain(
         domain = replace(domain, mask=IntervalMask())
     key_blocks = domain.key_blocks_total
     if kernel.splits > key_blocks and not options_of(kernel, SplitOptions).empty_splits:
-        raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {key_blocks} (key blocks)")
-    return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
+        raise InputError(
+            f"`splits` {kernel.splits} is out of range; accepted: 1 to {key_blocks} (key blocks)"
+        )
+    return (
+        (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
+    )
 
 
 def _stored(kernel: Kernel) -> Fetch:
     """How results leave: row by row from boxes, and from fragments that are not gathered in whole tiles first."""
-    by_row = kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) or (kernel.fetch is Fetch.LANES and not _by_chunk(kernel))
+    by_row = kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) or (
+        kernel.fetch is Fetch.LANES and not _by_chunk(kernel)
+    )
     return Fetch.BOXES if by_row else Fetch.BYTES
 
 
@@ -281,13 +332,20 @@ def _narrow_stores(
             `apart`, with heads or, in packed sequences, other heads' rows between them.
     """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
-    if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
+    if (
+        not _by_chunk(kernel)
+        or kernel.fetch is not Fetch.LANES
+        or row % SECTOR_BYTES != SECTOR_BYTES // 2
+        or not width
+    ):
         return ()
     piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
     if row <= piece and not apart:
         return ()
     aligned = -(-row // SECTOR_BYTES)
-    inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
+    inside = row // piece * (piece // SECTOR_BYTES + 1) + -(
+        -(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES
+    )
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
     rows = rows_of()
     per_tile = round(more * tensors * float(rows[rows > 0].mean()) * (1.0 if apart else merged))
@@ -315,10 +373,14 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
         list_cycles=work.loop.list_cycles if limits else 0,
     )
     has_both_loops = 0 < limits * block < problem.seq_k
-    return replace(work, mask=mask, loop=loop, serial_loads=LOADS_BETWEEN_LOOPS if has_both_loops else 0)
+    return replace(
+        work, mask=mask, loop=loop, serial_loads=LOADS_BETWEEN_LOOPS if has_both_loops else 0
+    )
 
 
-def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> MaskOperations:
+def _mask_operations(
+    problem: AttentionProblem, kernel: Kernel, options: FlashOptions
+) -> MaskOperations:
     """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
     has nothing to mask."""
     mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
@@ -337,7 +399,9 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOp
     return MaskOperations(every_step=float(every_step), edge_steps=float(edge_steps))
 
 
-def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
+def _columns_outside(
+    problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False
+) -> tuple[Overhead, ...]:
     """What a loop fetches beside the columns of Q, K and V, and of dO, where boxes are as wide as the build: of a
     tile's own rows once, of those it walks at every step. It costs the SM its bytes and comes from no memory."""
     compiled = kernel.compiled_head_dim or 0
@@ -345,14 +409,21 @@ def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool
     if kernel.fetch is not Fetch.WIDE_BOXES or not beyond_qk + beyond_v:
         return ()
     both = (beyond_qk + beyond_v) * problem.input_type.bytes
-    once, walked = kernel.tile.block_q * beyond_qk * problem.input_type.bytes, kernel.tile.block_k * both
+    once, walked = (
+        kernel.tile.block_q * beyond_qk * problem.input_type.bytes,
+        kernel.tile.block_k * both,
+    )
     if keys_outer:
         once, walked = kernel.tile_backward.block_k * both, kernel.tile_backward.block_q * both
     source = "experiments/measurements/h200_boxes.csv"
-    return (Overhead(COLUMNS_OUTSIDE, Mode.LOAD, per_tile=once, per_pair=walked, inferred_from=source),)
+    return (
+        Overhead(COLUMNS_OUTSIDE, Mode.LOAD, per_tile=once, per_pair=walked, inferred_from=source),
+    )
 
 
-def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
+def finish(
+    problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]
+) -> Chain:
     """The chain of a forward whose main launch lacks its stores yet: what appends to the cache before it, the outputs
     or the splits' partial results, and the combine."""
     notes = (*kernel.notes, *cache.page_notes(by_name))
@@ -369,10 +440,14 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
 
 def output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     output = matrix(problem, "O", Role.OUTPUT)
-    return replace(output, strided=output.strided or options_of(kernel, FlashOptions).output_strided)
+    return replace(
+        output, strided=output.strided or options_of(kernel, FlashOptions).output_strided
+    )
 
 
-def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ...], tuple[Access, ...]]:
+def _output(
+    problem: AttentionProblem, kernel: Kernel
+) -> tuple[tuple[Tensor, ...], tuple[Access, ...]]:
     """(temporaries, accesses) of O: stored at the end; or added up in memory, at every key block
     (`FlashOptions.columns_by_keys`), in O itself where it is fp32."""
     last = store("O", Rows.QUERY, Per.QUERY, fetch=_stored(kernel))
@@ -382,11 +457,16 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
         return (), (last,)
     running = RUNNING[problem.output_type.bytes == 4]
     sums = replace(output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
-    between = (load(running, Rows.QUERY, Per.PAIR, skip=1), store(running, Rows.QUERY, Per.PAIR, skip=1))
+    between = (
+        load(running, Rows.QUERY, Per.PAIR, skip=1),
+        store(running, Rows.QUERY, Per.PAIR, skip=1),
+    )
     return () if running == "O" else (sums,), (*between, last)
 
 
-def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
+def _split_chain(
+    problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]
+) -> Chain:
     """Split-KV: partial O and statistics of every split go through memory, then one launch combines them. The partial
     LSE is `SplitOptions.statistics_per_row` fp32 values a row."""
     splits, d = main.domain.splits, main.domain
@@ -394,7 +474,9 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
-    partial = Tensor(OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits)
+    partial = Tensor(
+        OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
+    )
     vectors = tuple(
         Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
         for name in (("LSE",) if statistics == 1 else ("max", "sum"))
@@ -402,33 +484,46 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     per = Per.SPLIT if splits > 1 else Per.QUERY
     writes = tuple(store(n, Rows.QUERY, per) for n in (OUTPUT_PARTIAL, *(v.name for v in vectors)))
     threads = options.combine_threads
-    combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
+    combine_rows = options.combine_rows or _combine_rows(
+        _product_columns(problem, kernel)[1], threads
+    )
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
         taken = f"their combination takes {rows // combine_rows:,} CTAs"
         raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
     statistic_names = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
-    before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
+    before, of_rows = (
+        _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
+    )
     of_splits = {1: statistic_names, 2: statistic_names[:1], 3: []}[options.combine_launches]
     waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
-    work = Work(serial_loads=waits, fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout))
+    work = Work(
+        serial_loads=waits, fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout)
+    )
 
-    def reduction(name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS) -> Launch:
+    def reduction(
+        name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS
+    ) -> Launch:
         """A launch over rows, which reads what each split left of them."""
         loads = (
-            load(n, Rows.QUERY, Per.SPLIT if n in (OUTPUT_PARTIAL, *statistic_names) else Per.QUERY) for n in reads
+            load(n, Rows.QUERY, Per.SPLIT if n in (OUTPUT_PARTIAL, *statistic_names) else Per.QUERY)
+            for n in reads
         )
         stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
         over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
-        return Launch(name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work)
+        return Launch(
+            name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work
+        )
 
     reads = (OUTPUT_PARTIAL, *of_splits, *(t.name for t in of_rows))
     combine = reduction("combine", reads, ("O", *(() if before else lse)), combine_rows)
     combine = replace(combine, role=LaunchRole.COMBINE)
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
     main = replace(main, accesses=main.accesses + writes)
-    return Chain(by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes)
+    return Chain(
+        by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes
+    )
 
 
 def _statistics(
@@ -439,7 +534,10 @@ def _statistics(
     both = TensorKind.PARTIAL.of("max"), TensorKind.PARTIAL.of("sum")
     total = Tensor("row_sum", *shape, 1, 4, Role.TEMP)
     if options_of(kernel, SplitOptions).combine_launches == 2:
-        return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
+        return (("statistics", both, ("row_max", "row_sum", *lse)),), (
+            replace(total, name="row_max"),
+            total,
+        )
     weights = Tensor("weights", *shape, splits, 4, Role.TEMP)
     sums = ("sums", (*both[1 - len(lse) :], "weights"), ("row_sum", *lse))
     return (("weights", both[:1], ("weights",)), sums), (weights, total)
@@ -462,17 +560,32 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     passes = _row_passes(problem, kernel, grouped, apart)
     sums = [name for name in KEY_SUMS if any(name in rows_pass.writes for rows_pass in passes)]
-    copies = [name for rows_pass in passes for name in rows_pass.writes if TensorKind.COPY.is_kind_of(name)]
+    copies = [
+        name
+        for rows_pass in passes
+        for name in rows_pass.writes
+        if TensorKind.COPY.is_kind_of(name)
+    ]
     held = _backward_tensors(problem, kernel, sums, copies, grouped, apart)
-    before = [_row_launch(problem, kernel, rows_pass, held, copies) for rows_pass in passes if not rows_pass.follows]
-    after = [_row_launch(problem, kernel, rows_pass, held, copies) for rows_pass in passes if rows_pass.follows]
+    before = [
+        _row_launch(problem, kernel, rows_pass, held, copies)
+        for rows_pass in passes
+        if not rows_pass.follows
+    ]
+    after = [
+        _row_launch(problem, kernel, rows_pass, held, copies)
+        for rows_pass in passes
+        if rows_pass.follows
+    ]
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
     # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
     # sequence's rows lie between them.
     between = grouped or domain.sequences > 1
     beside = _columns_outside(problem, kernel, keys_outer=True)
-    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
+    beside += _narrow_stores(
+        problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between
+    )
     main = main_launch(
         problem,
         kernel,
@@ -487,27 +600,46 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return Chain(held, (*before, *launches, *after), kernel.notes)
 
 
-def _row_passes(problem: AttentionProblem, kernel: Kernel, grouped: bool, apart: bool) -> list[RowPass]:
+def _row_passes(
+    problem: AttentionProblem, kernel: Kernel, grouped: bool, apart: bool
+) -> list[RowPass]:
     """The passes over rows that a call launches: none of another layout, none that sums heads where each has its own
     keys, none that reorders where heads and rows lie in order already, and, with dQ computed `apart`, none of its
     sums."""
-    passes = [p for p in kernel.backward.passes if (grouped or not p.sums_heads) and p.layout in ("", problem.layout)]
+    passes = [
+        p
+        for p in kernel.backward.passes
+        if (grouped or not p.sums_heads) and p.layout in ("", problem.layout)
+    ]
     if 1 in (problem.heads, problem.seq_q):
         passes = [rows_pass for rows_pass in passes if not rows_pass.reorders]
     if not apart:
         return passes
     without_sums = (
-        replace(rows_pass, writes=tuple(n for n in rows_pass.writes if n != QUERY_SUMS)) for rows_pass in passes
+        replace(rows_pass, writes=tuple(n for n in rows_pass.writes if n != QUERY_SUMS))
+        for rows_pass in passes
     )
-    return [rows_pass for rows_pass in without_sums if rows_pass.writes and QUERY_SUMS not in rows_pass.reads]
+    return [
+        rows_pass
+        for rows_pass in without_sums
+        if rows_pass.writes and QUERY_SUMS not in rows_pass.reads
+    ]
 
 
 def _backward_tensors(
-    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+    problem: AttentionProblem,
+    kernel: Kernel,
+    sums: list[str],
+    copies: list[str],
+    grouped: bool,
+    apart: bool,
 ) -> dict[str, Tensor]:
     """The tensors of a backward, in the order in which a framework allocates them."""
     sums_of_dq = dq_sums(problem, kernel)
-    workspace: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
+    workspace: tuple[Tensor, ...] = (
+        row_vector(problem, "D", Role.TEMP),
+        *(() if apart else (sums_of_dq,)),
+    )
     if (
         options_of(kernel, FlashOptions).workspace is Workspace.BLOCKS
     ):  # one piece of memory, which begins with the sums
@@ -517,25 +649,41 @@ def _backward_tensors(
             *matrices(problem, "Q K V O dO LSE", Role.INPUT),
             *workspace,
             *matrices(problem, "dQ dK dV", Role.OUTPUT),
-            *(replace(matrix(problem, name[:2], Role.TEMP, element_bytes=4), name=name) for name in sums),
+            *(
+                replace(matrix(problem, name[:2], Role.TEMP, element_bytes=4), name=name)
+                for name in sums
+            ),
             *(head_gradients(problem) if grouped and not sums else ()),
-            *(replace(*matrices(problem, TensorKind.COPY.source(name), Role.TEMP), name=name) for name in copies),
+            *(
+                replace(*matrices(problem, TensorKind.COPY.source(name), Role.TEMP), name=name)
+                for name in copies
+            ),
         )
     )
 
 
 def _backward_accesses(
-    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+    problem: AttentionProblem,
+    kernel: Kernel,
+    sums: list[str],
+    copies: list[str],
+    grouped: bool,
+    apart: bool,
 ) -> tuple[Access, ...]:
     """What a CTA that owns a key block moves: K and V once, each visiting query block's Q, dO, LSE and D, its additions
     to dQ, and dK and dV at the end."""
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
     whole = _workspace_edge(kernel)
     # A copy that a pass made (in another layout, or padded to whole tiles) is read in the place of its source.
-    lse, d_o = (TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies else n for n in ("LSE", "dO"))
+    lse, d_o = (
+        TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies else n for n in ("LSE", "dO")
+    )
     gradients = [TensorKind.PER_HEAD.of(n) if grouped else n for n in ("dK", "dV")]
     return (
-        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
+        *(
+            load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch)
+            for n in "KV"
+        ),
         *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
         load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
         load("D", Rows.QUERY, Per.PAIR, edge=whole),
@@ -553,32 +701,47 @@ def _backward_work(problem: AttentionProblem, kernel: Kernel, apart: bool) -> Wo
         requests = -(-dq_sums(problem, kernel).cols // SUMS_PER_LINE)
     if adds is Adds.PACKETS:
         packets = problem.head_dim * 4 // SECTOR_BYTES
-    return replace(loop_work(problem, kernel), add_requests_per_row=requests, add_packets_per_row=packets)
+    return replace(
+        loop_work(problem, kernel), add_requests_per_row=requests, add_packets_per_row=packets
+    )
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:
     """The main launch, of four products where nothing is added to dQ, and the CTAs that own queries: as many as those
     of the main launch own keys. They walk blocks of keys as long as its blocks of queries: scores and dP again, then
     dQ."""
-    options, tile, d, d_v = options_of(kernel, FlashOptions), kernel.tile_backward, problem.head_dim, problem.head_dim_v
+    options, tile, d, d_v = (
+        options_of(kernel, FlashOptions),
+        kernel.tile_backward,
+        problem.head_dim,
+        problem.head_dim_v,
+    )
     joins = options.adds is Adds.SAME_GRID
-    lse, d_o = (next(a.tensor for a in main.accesses if a.tensor.startswith(n)) for n in ("LSE", "dO"))
+    lse, d_o = (
+        next(a.tensor for a in main.accesses if a.tensor.startswith(n)) for n in ("LSE", "dO")
+    )
     loop = Loop() if joins else main.work.loop
-    domain = attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block)
+    domain = attention_domain(
+        problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block
+    )
     accesses = (
         *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
         *(load(name, Rows.KEY, Per.PAIR) for name in "KV"),
         store("dQ", Rows.QUERY, Per.QUERY),
     )
     work = Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages)
-    owners = Launch("bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins)
+    owners = Launch(
+        "bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins
+    )
     if joins:
         owners = replace(owners, schedule=main.schedule, overheads=main.overheads)
     return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), owners
 
 
 def _workspace_edge(kernel: Kernel) -> Edge:
-    return Edge.EXACT if options_of(kernel, FlashOptions).workspace is Workspace.ROWS else Edge.WHOLE
+    return (
+        Edge.EXACT if options_of(kernel, FlashOptions).workspace is Workspace.ROWS else Edge.WHOLE
+    )
 
 
 def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
@@ -586,7 +749,10 @@ def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
         return sums
     block = kernel.tile_backward.block_q
-    rows, cols = -(-problem.seq_q // block) * block, max(problem.head_dim, kernel.compiled_head_dim or 0)
+    rows, cols = (
+        -(-problem.seq_q // block) * block,
+        max(problem.head_dim, kernel.compiled_head_dim or 0),
+    )
     return replace(sums, rows=rows, cols=cols)
 
 
@@ -612,7 +778,9 @@ def _row_launch(
             Per.QUERY,
             edge=_workspace_edge(kernel) if workspace else Edge.EXACT,
             packet_rows=rows_pass.packet_rows if name == rows_pass.packets_of else 0,
-            fetch=Fetch.SECTORS if apart and mode is Mode.LOAD and source in ("O", "dO") else Fetch.BYTES,
+            fetch=Fetch.SECTORS
+            if apart and mode is Mode.LOAD and source in ("O", "dO")
+            else Fetch.BYTES,
         )
 
     reads = (
@@ -627,11 +795,22 @@ def _row_launch(
         split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
-    loads, stores = (access(Mode.LOAD, n) for n in reads), (access(Mode.STORE, n) for n in rows_pass.writes)
+    loads, stores = (
+        (access(Mode.LOAD, n) for n in reads),
+        (access(Mode.STORE, n) for n in rows_pass.writes),
+    )
     waits, taken = (
         rows_pass.waits + rows_pass.waits_per_value * of_a_thread,
         Resources(rows_pass.threads, rows_pass.registers),
     )
     work = Work(operations_per_value=round(rows_pass.operations), thread_loads=waits)
-    launch = row_pass(f"bwd.{rows_pass.name}", domain, loads, stores, resources=taken, overheads=overheads, work=work)
+    launch = row_pass(
+        f"bwd.{rows_pass.name}",
+        domain,
+        loads,
+        stores,
+        resources=taken,
+        overheads=overheads,
+        work=work,
+    )
     return replace(launch, values_per_thread=rows_pass.values)

@@ -55,7 +55,9 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     letter) or fp32 (the real kernel). The backward, Algorithm 4, likewise with dQ. With grouped heads, which the
     listing does not have, dK and dV are written per query head and summed over the group by one more launch."""
     options, backward = options_of(kernel, Flash1Options), problem.backward
-    if backward and kernel.backward.shared_memory_bytes is not None:  # the real kernel's own tile, and what it takes
+    if (
+        backward and kernel.backward.shared_memory_bytes is not None
+    ):  # the real kernel's own tile, and what it takes
         shared = kernel.backward.shared_memory_bytes
         kernel = replace(kernel, tile=kernel.tile_backward, shared_memory_bytes=shared)
     letter = options.to_the_letter
@@ -71,9 +73,15 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ]
     if backward:
         once = Per.QUERY if options.output_read_once else Per.PAIR
-        accesses += [load("O", Rows.QUERY, once, visited_only=True), load("dO", Rows.QUERY, Per.PAIR)]
+        accesses += [
+            load("O", Rows.QUERY, once, visited_only=True),
+            load("dO", Rows.QUERY, Per.PAIR),
+        ]
     accesses += [
-        *(load(n, Rows.QUERY, Per.PAIR, skip=0 if letter or n not in state else 1) for n in (running, "l", "m")),
+        *(
+            load(n, Rows.QUERY, Per.PAIR, skip=0 if letter or n not in state else 1)
+            for n in (running, "l", "m")
+        ),
         store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
         *([] if same else [store(output, Rows.QUERY, Per.QUERY)]),
         *(store(n, Rows.QUERY, Per.PAIR) for n in state[1:]),
@@ -81,7 +89,15 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ]
     domain = attention_domain(problem, kernel.tile_backward if backward else kernel.tile)
     work = replace(loop_work(problem, kernel), stages=kernel.tile.stages)
-    main = main_launch(problem, kernel, domain, Outer.HEAD, accesses, resources=resources(problem, kernel), work=work)
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        Outer.HEAD,
+        accesses,
+        resources=resources(problem, kernel),
+        work=work,
+    )
     main = replace(main, schedule=kernel.schedule, overheads=() if backward else kernel.overheads)
     held = (
         *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
@@ -89,7 +105,15 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(head_gradients(problem) if backward else ()),
         *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
     )
-    fill = (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),) if letter else ()
+    fill = (
+        (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),)
+        if letter
+        else ()
+    )
     after = (sum_groups(problem),) if backward and problem.group > 1 else ()
     chain = Chain(tensors(held), (*fill, main, *after), kernel.notes)
-    return backward_terms(chain, problem, kernel, Per.LAUNCH) if backward else forward_terms(chain, problem, kernel)
+    return (
+        backward_terms(chain, problem, kernel, Per.LAUNCH)
+        if backward
+        else forward_terms(chain, problem, kernel)
+    )

@@ -24,7 +24,18 @@ from iosim.catalog.algorithms import flash
 from iosim.catalog.algorithms.common import load, matrix, row_domain, row_pass
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Chain,
+    Launch,
+    Mode,
+    Overhead,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+    tensors,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import DType, dtype
 
@@ -75,12 +86,20 @@ TRANSPOSED_ROWS = 64
 def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """What is made of Q, K and V, and the forward; none of a backward."""
     if problem.backward:
-        raise InputError(f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd")
-    chain, options, tile = flash.forward(problem, kernel), options_of(kernel, Fp8Options), kernel.tile
+        raise InputError(
+            f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd"
+        )
+    chain, options, tile = (
+        flash.forward(problem, kernel),
+        options_of(kernel, Fp8Options),
+        kernel.tile,
+    )
     copies, width = _Copies(problem, chain), problem.head_dim
     rows_q, rows_k = options.scale_rows or (tile.block_q, tile.block_k)
     kind_q, kind_k, kind_v = map(dtype, options.narrow or (problem.dtype,) * 3)
-    q_scale, k_scale, v_scale = (_moved(f"{n}_scale", Mode.STORE, SCALES, per_tile=1) for n in "QKV")
+    q_scale, k_scale, v_scale = (
+        _moved(f"{n}_scale", Mode.STORE, SCALES, per_tile=1) for n in "QKV"
+    )
     subtracted = _moved("K_mean", Mode.LOAD, MEANS, per_tile=2 * width)
     fused = (subtracted,) if options.smooth_k is Smooth.FUSED else ()
     if options.smooth_k is not Smooth.NONE:
@@ -103,7 +122,15 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         apart = options.transpose_v is Transpose.SEPARATE
         if by_column:
             copies.make("V", "transpose", "V_rows", None, TRANSPOSED_ROWS)
-        copies.make("V", "quantise", "V_rows" if apart else narrow, kind_v, rows_k, v_scale, times=1 + by_column)
+        copies.make(
+            "V",
+            "quantise",
+            "V_rows" if apart else narrow,
+            kind_v,
+            rows_k,
+            v_scale,
+            times=1 + by_column,
+        )
         if apart:
             copies.make("V", "transpose", narrow, kind_v, rows_k)
         amount = {"per_tile": 4 * problem.head_dim_v} if by_column else {"per_pair": 4}
@@ -111,7 +138,9 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     main = chain.launches[0]
     main = replace(
         main,
-        accesses=tuple(replace(a, tensor=copies.now.get(a.tensor, a.tensor)) for a in main.accesses),
+        accesses=tuple(
+            replace(a, tensor=copies.now.get(a.tensor, a.tensor)) for a in main.accesses
+        ),
         overheads=(*main.overheads, *reads),
         work=replace(main.work, dtype=options.products or ""),
     )
@@ -123,19 +152,33 @@ class _Copies:
         self.problem, self._like = problem, chain.tensors
         self.now = {name: name for name in "QKV"}
         self.launches: list[Launch] = []
-        inputs = (matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes) for name in "QKV")
+        inputs = (
+            matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes)
+            for name in "QKV"
+        )
         self.tensors: dict[str, Tensor] = dict(chain.tensors) | tensors(inputs)
 
     def make(
-        self, name: str, verb: str, target: str, kind: DType | None, rows: int = 128, *beside: Overhead, times: int = 1
+        self,
+        name: str,
+        verb: str,
+        target: str,
+        kind: DType | None,
+        rows: int = 128,
+        *beside: Overhead,
+        times: int = 1,
     ) -> None:
         """A launch, `verb`_`name`, that reads what the operand is now, `times` times, and writes it as `kind`, or as
         wide as it came, into `target`; `rows` rows a CTA."""
         width = (kind or self.problem.output_type).bytes
-        self.tensors[target] = replace(self._like[name], name=target, element_bytes=width, role=Role.TEMP)
+        self.tensors[target] = replace(
+            self._like[name], name=target, element_bytes=width, role=Role.TEMP
+        )
         read = load(self.now[name], Rows.QUERY, Per.QUERY, times=times)
         domain = row_domain(self.problem, rows, keys=name != "Q")
-        self.launches.append(row_pass(f"{verb}_{name}", domain, (read,), (target,), overheads=beside))
+        self.launches.append(
+            row_pass(f"{verb}_{name}", domain, (read,), (target,), overheads=beside)
+        )
         self.now[name] = target
 
 

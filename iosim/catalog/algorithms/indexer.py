@@ -68,7 +68,9 @@ SELECT_WAITS, SELECT_AHEAD = 7, 3
 more load that is waited for. Fitted (benchmarks/sparse.py)."""
 SHORT_WAITS = 2
 """Loads that wait for one another where a query sees no more keys than are picked."""
-TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_transform_decode_kernel"
+TABLE_SOURCE = (
+    "a sector of the table of places for each pick, topk.cu: topk_transform_decode_kernel"
+)
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,26 @@ def lists(problem: AttentionProblem, role: Role = Role.INPUT) -> Tensor:
     entries = problem.top_k or 0
     if problem.compress_ratio is not None:
         entries = problem.attended_keys
-    return Tensor(LISTS, problem.batch, 1, problem.seq_q, entries, LIST_BYTES, role, Rows.QUERY, keys_per_row=1)
+    return Tensor(
+        LISTS,
+        problem.batch,
+        1,
+        problem.seq_q,
+        entries,
+        LIST_BYTES,
+        role,
+        Rows.QUERY,
+        keys_per_row=1,
+    )
 
 
 def index_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The indexer's two launches, or the one that lists all keys."""
     if problem.scored_keys > (problem.top_k or 0):
         return scored_chain(problem, kernel)
-    write = row_pass("lists", row_domain(problem, 1, heads=1), (), (LISTS,), resources=Resources(256))
+    write = row_pass(
+        "lists", row_domain(problem, 1, heads=1), (), (LISTS,), resources=Resources(256)
+    )
     return Chain(tensors((lists(problem, Role.TEMP),)), (write,))
 
 
@@ -120,7 +134,9 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
         Tensor("index_scale", p.batch, 1, scored_keys, 1, 4, Role.INPUT, along),
     )
     held = (
-        Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
+        Tensor(
+            "index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"
+        ),
         Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
         *(in_cache(p, tensor) if paged else tensor for tensor in keys),
         Tensor("logits", p.batch, 1, p.seq_q, scored_keys, 4, Role.TEMP, Rows.PAIR),
@@ -147,8 +163,12 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
         load("index_scale", Rows.KEY, Per.PAIR),
         store("logits", Rows.PAIR, Per.PAIR, edge=Edge.WHOLE),
     )
-    in_step = options.index_unit != MatrixUnit.TCGEN05  # a warp of its own issues products into tensor memory there
-    loop = Loop(producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations)
+    in_step = (
+        options.index_unit != MatrixUnit.TCGEN05
+    )  # a warp of its own issues products into tensor memory there
+    loop = Loop(
+        producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations
+    )
     flops = 2 * heads * problem.index_dim
     return Launch(
         "logits",
@@ -156,9 +176,13 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
         outer,
         accesses,
         schedule=Schedule(scheduler=Scheduler.PERSISTENT, overlaps_tiles=True),
-        resources=Resources(options.index_threads, options.index_registers, options.index_shared_bytes),
+        resources=Resources(
+            options.index_threads, options.index_registers, options.index_shared_bytes
+        ),
         persistent_ctas=options.index_ctas,
-        work=Work(flops, scores_per_pair=heads, dtype="fp8", unit=options.index_unit, stages=3, loop=loop),
+        work=Work(
+            flops, scores_per_pair=heads, dtype="fp8", unit=options.index_unit, stages=3, loop=loop
+        ),
     )
 
 
@@ -172,12 +196,25 @@ def _even_splits(problem: AttentionProblem, rows: int, ctas: int | None) -> int:
 
 def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
     options, picks = options_of(kernel, IndexerOptions), problem.top_k or 0
-    places = Overhead("page_table", Mode.LOAD, per_tile=SECTOR_BYTES * picks, inferred_from=TABLE_SOURCE)
+    places = Overhead(
+        "page_table", Mode.LOAD, per_tile=SECTOR_BYTES * picks, inferred_from=TABLE_SOURCE
+    )
     return Launch(
         "top_k",
-        Domain(problem.batch, 1, problem.seq_q, problem.scored_keys, 1, SELECT_KEYS, mask=problem.scored_mask),
+        Domain(
+            problem.batch,
+            1,
+            problem.seq_q,
+            problem.scored_keys,
+            1,
+            SELECT_KEYS,
+            mask=problem.scored_mask,
+        ),
         Outer.QUERY,
-        (load("logits", Rows.PAIR, Per.PAIR, edge=Edge.NEEDED, times=WALKS), store(LISTS, Rows.QUERY, Per.QUERY)),
+        (
+            load("logits", Rows.PAIR, Per.PAIR, edge=Edge.NEEDED, times=WALKS),
+            store(LISTS, Rows.QUERY, Per.QUERY),
+        ),
         resources=Resources(options.select_threads, 32, options.select_shared_bytes),
         overheads=(places,) if problem.page_size is not None else (),
         walks_again=True,

@@ -56,11 +56,15 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, Role.TEMP))
     b.pass_over_scores("all_masked", ("is_masked",))
     b.also(store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
-    b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),)))
+    b.launches.append(
+        Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),))
+    )
     b.pass_over_scores("select", ("P",), "P", rows=SECTOR_BYTES, values=SELECT_VALUES)
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
-    b.also(load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
+    b.also(
+        load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH)
+    )
 
 
 TAKES = ("bias", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
@@ -70,7 +74,9 @@ TAKES = ("bias", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain. Raises InputError: a backward pass; autograd's backward of this path is not described."""
     if problem.passes != "fwd":
-        raise InputError(f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
+        raise InputError(
+            f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd"
+        )
     b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)
     casts = problem.input_type.bytes < 4
     b.hold(*matrices(problem, "Q K V", Role.INPUT))
@@ -101,7 +107,11 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
     b.hold(matrix(problem, "O", Role.OUTPUT))
     if casts:
-        b.pass_over_scores("cast_P", (weights,), score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes))
+        b.pass_over_scores(
+            "cast_P",
+            (weights,),
+            score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes),
+        )
         b.hold(replace(matrix(problem, "O", Role.TEMP, element_bytes=4), name="O_fp32"))
         b.product_over(Outer.QUERY, "values", weights, current["V"], "O_fp32", problem.head_dim_v)
         b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))

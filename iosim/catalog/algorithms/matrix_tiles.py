@@ -67,9 +67,21 @@ def half_tile(rows: int, cols: int, products: int, sm_count: int, *, narrow: boo
 
 
 WAVE_TILES = (
-    (48, 64), (64, 64), (64, 96), (128, 64), (128, 128), (128, 192), (160, 128), (192, 128), (192, 192),
-    (128, 256), (256, 128), (128, 320), (256, 64), (512, 64),
-)  # fmt: skip
+    (48, 64),
+    (64, 64),
+    (64, 96),
+    (128, 64),
+    (128, 128),
+    (128, 192),
+    (160, 128),
+    (192, 128),
+    (192, 192),
+    (128, 256),
+    (256, 128),
+    (128, 320),
+    (256, 64),
+    (512, 64),
+)
 """Tiles, rows by columns, that cuBLAS's kernels for Hopper were seen with; their names (nvjet) say columns first."""
 SIDE_COST = 15
 """What a row or a column of a tile costs, where a value costs one. With 15 to 20 the tiles of all but 2 of 26 products

@@ -61,7 +61,9 @@ def blocks_of(problem: AttentionProblem, options: MobaOptions) -> tuple[int, int
     return before, min(options.top_k - 1, before)
 
 
-def levels(problem: AttentionProblem, options: MobaOptions) -> tuple[AttentionProblem, AttentionProblem | None]:
+def levels(
+    problem: AttentionProblem, options: MobaOptions
+) -> tuple[AttentionProblem, AttentionProblem | None]:
     """Attention within blocks, and that of picked blocks over the queries that picked each; None without any."""
     before, picks = blocks_of(problem, options)
     block, last = options.block, problem.seq_k - before * options.block
@@ -75,7 +77,11 @@ def levels(problem: AttentionProblem, options: MobaOptions) -> tuple[AttentionPr
         for m in range(n):
             queries[m] += share + (m >= n - rest)
     return self_blocks, self_blocks.with_(
-        mask="none", seq_q=sum(queries), seq_k=before * block, seq_lens=tuple(queries), seq_lens_k=(block,) * before
+        mask="none",
+        seq_q=sum(queries),
+        seq_k=before * block,
+        seq_lens=tuple(queries),
+        seq_lens_k=(block,) * before,
     )
 
 
@@ -89,7 +95,9 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if picked is None:
         return flash.forward(self_blocks, kernel)
     rows, keys = options.own_tile or (kernel.tile.block_q, kernel.tile.block_k)
-    first = flash.forward(self_blocks, replace(kernel, tile=replace(kernel.tile, block_q=rows, block_k=keys)))
+    first = flash.forward(
+        self_blocks, replace(kernel, tile=replace(kernel.tile, block_q=rows, block_k=keys))
+    )
     second = flash.forward(picked, kernel)
     builder = _Passes(problem, options)
     builder.gate()
@@ -103,7 +111,14 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     p = problem
-    wanted = {"passes": "fwd", "dropout": 0.0, "mask": "causal", "batch": 1, "kv_heads": p.heads, "seq_q": p.seq_k}
+    wanted = {
+        "passes": "fwd",
+        "dropout": 0.0,
+        "mask": "causal",
+        "batch": 1,
+        "kv_heads": p.heads,
+        "seq_q": p.seq_k,
+    }
     for field, accepted in (wanted | ({"offset": 0} if p.offset else {})).items():
         if getattr(p, field) != accepted:
             reason = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
@@ -119,15 +134,29 @@ class _Passes:
         self.held: dict[str, Tensor] = {}
         self.launches: list[Launch] = []
 
-    def hold(self, names: str, rows: int, cols: int, size: int, copies: int = 1, view_of: str = "") -> None:
+    def hold(
+        self, names: str, rows: int, cols: int, size: int, copies: int = 1, view_of: str = ""
+    ) -> None:
         for name in names.split():
             self.held[name] = Tensor(
-                name, 1, self.problem.heads, rows, cols, size, Role.TEMP, copies=copies, view_of=view_of
+                name,
+                1,
+                self.problem.heads,
+                rows,
+                cols,
+                size,
+                Role.TEMP,
+                copies=copies,
+                view_of=view_of,
             )
 
-    def rows(self, name: str, reads: str, writes: str, rows: int, block: int = PASS_ROWS, times: int = 1) -> None:
+    def rows(
+        self, name: str, reads: str, writes: str, rows: int, block: int = PASS_ROWS, times: int = 1
+    ) -> None:
         """An elementwise pass over rows of each head."""
-        domain = Domain(1, self.problem.heads, rows, 1, block, 1, pack=block if name == "mean" else 1)
+        domain = Domain(
+            1, self.problem.heads, rows, 1, block, 1, pack=block if name == "mean" else 1
+        )
         loads = (load(n, Rows.QUERY, Per.QUERY, times=times) for n in reads.split())
         self.launches.append(row_pass(name, domain, loads, writes.split()))
 
@@ -139,7 +168,10 @@ class _Passes:
         accesses = (
             *(load(n, Rows.QUERY, Per.SPLIT, visited_only=True) for n in reads.split()),
             *(store(n, Rows.QUERY, Per.SPLIT, visited_only=True) for n in writes.split()),
-            *(Access(n, Mode.REDUCE, Rows.QUERY, Per.SPLIT, visited_only=True) for n in adds.split()),
+            *(
+                Access(n, Mode.REDUCE, Rows.QUERY, Per.SPLIT, visited_only=True)
+                for n in adds.split()
+            ),
         )
         self.launches.append(Launch(name, domain, Outer.SPLIT, accesses, resources=Resources(128)))
 
@@ -171,7 +203,9 @@ class _Passes:
         )
         domain = Domain(1, p.heads, n, blocks, GATE_TILE, min(GATE_TILE, blocks))
         work = Work(2 * d, dtype="fp32", tensor_cores=False, stages=3)
-        self.launches.append(Launch("gate", domain, Outer.PAIR, product, resources=Resources(256), work=work))
+        self.launches.append(
+            Launch("gate", domain, Outer.PAIR, product, resources=Resources(256), work=work)
+        )
         self.rows("narrow_Q", "Q_32", "Q_again", n)
         self.rows("mask", "gate", "gate", n)
         self.rows("top_k", "gate", "values indices", n, times=SECTOR_SCORES)
@@ -192,13 +226,21 @@ class _Passes:
         self.each_pick("pick", "places Q_rows", "Q_picked")
         self.rows("arrange", "K_whole V_whole", "K_block V_block", self.before * self.block)
 
-    def attend(self, name: str, chain: Chain, names: dict[str, str], launch_role: LaunchRole = LaunchRole.MAIN) -> None:
+    def attend(
+        self,
+        name: str,
+        chain: Chain,
+        names: dict[str, str],
+        launch_role: LaunchRole = LaunchRole.MAIN,
+    ) -> None:
         """A call of FlashAttention-2, on tensors of these names."""
         views = {"Q_sorted": "Q_picked"}
         for old, tensor in chain.tensors.items():
             new = names.get(old, old)
             role = tensor.role if new in ("K", "V") else Role.TEMP
-            self.held.setdefault(new, replace(tensor, name=new, role=role, view_of=views.get(new, "")))
+            self.held.setdefault(
+                new, replace(tensor, name=new, role=role, view_of=views.get(new, ""))
+            )
         (launch,) = chain.launches
         accesses = tuple(replace(a, tensor=names.get(a.tensor, a.tensor)) for a in launch.accesses)
         self.launches.append(replace(launch, name=name, accesses=accesses, role=launch_role))
@@ -212,7 +254,10 @@ class _Passes:
         self.hold("O_self_32 O_32", n, d, 4)
         self.hold("O_picked_32", n, d, 4, self.picks)
         self.hold("O", n, d, size)
-        inputs = {name: replace(self.held["Q_again"], name=name, role=Role.INPUT, along=Rows.QUERY) for name in "Q"}
+        inputs = {
+            name: replace(self.held["Q_again"], name=name, role=Role.INPUT, along=Rows.QUERY)
+            for name in "Q"
+        }
         self.held |= {**inputs, "O": replace(self.held["O"], role=Role.OUTPUT)}
         self.rows("sum_self", "LSE_self", "sums", n)
         self.each_pick("sum_picked", "LSE_picked", "", "sums")

@@ -31,7 +31,9 @@ from iosim.problem.attention import MX_CACHE, AttentionProblem
 TAKES = ("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed")
 
 
-@algorithm("mla", takes=TAKES, options=IndexerOptions, splits=True, appends=True, packs=Packs.ALWAYS)
+@algorithm(
+    "mla", takes=TAKES, options=IndexerOptions, splits=True, appends=True, packs=Packs.ALWAYS
+)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
     latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
@@ -40,7 +42,9 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         hint = "algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
         raise InputError(f"`kernel` {kernel.name}: {hint}")
     if problem.passes != "fwd":
-        raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd"
+        )
     picks = problem.gathers
     together = kernel.schedule.cluster if picks else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
@@ -53,15 +57,29 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
         load("K", Rows.KEY, Per.PAIR, edge=edge, fetch=fetch),
     )
-    work = replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles)
+    work = replace(
+        loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles
+    )
     schedule = replace(kernel.schedule, cluster=kernel.schedule.cluster // together)
     ctas = grid(kernel, together)
     main = main_launch(
-        problem, kernel, domain, outer, accesses, schedule=schedule, persistent_ctas=ctas, tile_ctas=together, work=work
+        problem,
+        kernel,
+        domain,
+        outer,
+        accesses,
+        schedule=schedule,
+        persistent_ctas=ctas,
+        tile_ctas=together,
+        work=work,
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),
-        *((latent_rows(problem), lists(problem)) if picks else (in_cache(problem, matrix(problem, "K", Role.INPUT)),)),
+        *(
+            (latent_rows(problem), lists(problem))
+            if picks
+            else (in_cache(problem, matrix(problem, "K", Role.INPUT)),)
+        ),
         *matrices(problem, "O LSE" if kernel.writes_lse else "O", Role.OUTPUT),
         *(() if picks else table_tensor(problem)),
         *append_tensors(problem, kernel),
@@ -70,13 +88,17 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.index_heads is None:
         return chain
     indexer = index_chain(problem, kernel)
-    return Chain({**chain.tensors, **indexer.tensors}, (*indexer.launches, *chain.launches), chain.notes)
+    return Chain(
+        {**chain.tensors, **indexer.tensors}, (*indexer.launches, *chain.launches), chain.notes
+    )
 
 
 def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
     if problem.group % rows:
         rows_of = f"rows of several queries, each with a list of its own, of {problem.group} heads"
-        raise InputError(f"`tile` {kernel.tile} holds {rows_of}; accepted: a block_q that divides them")
+        raise InputError(
+            f"`tile` {kernel.tile} holds {rows_of}; accepted: a block_q that divides them"
+        )
     if options_of(kernel, SplitOptions).append_kv:
         why = "what appends to a cache of which queries pick keys is not described; accepted with it: neither"
         raise InputError(f"`append_kv=True` contradicts `top_k` and `compress_ratio`: {why}")
@@ -92,5 +114,9 @@ def latent_rows(problem: AttentionProblem) -> Tensor:
     plain = replace(matrix(problem, "K", Role.INPUT), rows=rows, picked_by=LISTS)
     if problem.cache_dtype is None:
         return plain
-    packed = replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
-    return replace(packed, strided=True) if compressed and problem.cache_dtype != MX_CACHE else packed
+    packed = replace(
+        plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype
+    )
+    return (
+        replace(packed, strided=True) if compressed and problem.cache_dtype != MX_CACHE else packed
+    )

@@ -44,7 +44,19 @@ from iosim.catalog.algorithms.common import (
 from iosim.catalog.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Launch,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -125,7 +137,11 @@ class ChainBuilder:
     """Collects launches and tensors; every pass gives its output a name of its own."""
 
     def __init__(
-        self, problem: AttentionProblem, kernel: Kernel, score_bytes: int | None = None, padding_bytes: int = 1
+        self,
+        problem: AttentionProblem,
+        kernel: Kernel,
+        score_bytes: int | None = None,
+        padding_bytes: int = 1,
     ) -> None:
         self.problem = problem
         self.kernel = kernel
@@ -159,17 +175,30 @@ class ChainBuilder:
         p = self.problem
         self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
         product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
-        domain, work = self._domain((product_tile.rows, product_tile.cols)), Work(2 * cols, stages=3)
-        accesses = (load(first, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR))
+        domain, work = (
+            self._domain((product_tile.rows, product_tile.cols)),
+            Work(2 * cols, stages=3),
+        )
+        accesses = (
+            load(first, Rows.QUERY, Per.PAIR),
+            load(right, Rows.KEY, Per.PAIR),
+            store(out, Rows.PAIR, Per.PAIR),
+        )
         self.launches.append(Launch(name, domain, Outer.PAIR, accesses, resources=WIDE, work=work))
 
-    def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
+    def product_over(
+        self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int
+    ) -> None:
         """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
         out[k, :], the sum over q, where it is a key block. In steps of 64; each CTA of a cluster reads the other
         operand for itself."""
         by_query = outer is Outer.QUERY
-        mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
-        product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
+        mine, other, per = (
+            (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
+        )
+        product_tile = self.tile(
+            self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True
+        )
         cluster, edge = product_tile.cluster, Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
         cluster_rows, beside = product_tile.rows * cluster, -(-cols // product_tile.cols)
         domain = self._domain((cluster_rows, 64) if by_query else (64, cluster_rows))
@@ -191,7 +220,10 @@ class ChainBuilder:
         """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
         name of what it writes first. A name stands for a tensor of scores."""
         p = self.problem
-        outputs = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
+        outputs = [
+            score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t
+            for t in writes
+        ]
         self.hold(*outputs)
         accesses = (
             *(load(n, Rows.PAIR, Per.PAIR) for n in reads),
@@ -332,11 +364,15 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         element_bytes_of["P_fp32"] = 4
     if dropped:
         element_bytes_of |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
-    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in element_bytes_of.items()))
+    b.hold(
+        *(score_matrix(problem, name, Role.INPUT, size) for name, size in element_bytes_of.items())
+    )
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
-    b.product_over(Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
+    b.product_over(
+        Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v
+    )
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:

@@ -34,7 +34,15 @@ from collections.abc import Iterable
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms import flash
-from iosim.catalog.algorithms.common import load, matrices, matrix, row_domain, row_pass, row_vector, store
+from iosim.catalog.algorithms.common import (
+    load,
+    matrices,
+    matrix,
+    row_domain,
+    row_pass,
+    row_vector,
+    store,
+)
 from iosim.catalog.algorithms.indexer import LIST_BYTES, LISTS
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
@@ -76,7 +84,9 @@ class NsaOptions(AlgorithmOptions):
     window_threads: int = number(128, 32, 1024)
 
 
-@algorithm("nsa", options=NsaOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(128, 64))
+@algorithm(
+    "nsa", options=NsaOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(128, 64)
+)
 def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a pass. Raises InputError: what `_check` refuses."""
     _check(problem, kernel)
@@ -100,14 +110,28 @@ class _Launches:
                 *(replace(matrix(p, n, Role.INPUT), picked_by=LISTS) for n in "KV"),
                 *(replace(matrix(p, n, saved), name=f"{n}_cmp", rows=self.there) for n in "KV"),
                 *(replace(matrix(p, "O", saved), name=f"O_{n}") for n in self.terms),
-                *(replace(row_vector(p, f"g_{n}", Role.INPUT), element_bytes=p.input_type.bytes) for n in self.terms),
+                *(
+                    replace(row_vector(p, f"g_{n}", Role.INPUT), element_bytes=p.input_type.bytes)
+                    for n in self.terms
+                ),
                 *(row_vector(p, f"LSE_{n}", saved) for n in self.terms),
                 Tensor(
-                    LISTS, p.batch, p.kv_heads, p.seq_q, listed, LIST_BYTES, saved, Rows.QUERY, keys_per_row=self.block
+                    LISTS,
+                    p.batch,
+                    p.kv_heads,
+                    p.seq_q,
+                    listed,
+                    LIST_BYTES,
+                    saved,
+                    Rows.QUERY,
+                    keys_per_row=self.block,
                 ),
             )
         )
-        self.whole, self.part = IntervalMask(None, 0, 0, self.block), IntervalMask(None, self.block - 1, 0, self.block)
+        self.whole, self.part = (
+            IntervalMask(None, 0, 0, self.block),
+            IntervalMask(None, self.block - 1, 0, self.block),
+        )
 
     def hold(self, like: str, name: str, role: Role = Role.TEMP, rows: int | None = None) -> str:
         """A tensor like one of the problem's, of fewer rows where they are blocks, or like a gate."""
@@ -118,9 +142,13 @@ class _Launches:
     def over(self, keys: int, mask: Mask) -> Domain:
         """A tile of a token's heads over blocks of keys, means or picked ones."""
         p = self.problem
-        return Domain(p.batch, p.kv_heads, p.seq_q * p.group, keys, p.group, self.block, mask, pack=p.group)
+        return Domain(
+            p.batch, p.kv_heads, p.seq_q * p.group, keys, p.group, self.block, mask, pack=p.group
+        )
 
-    def by_rows(self, name: str, reads: str, writes: str, rows: int = GATED_ROWS, keys: bool = False) -> None:
+    def by_rows(
+        self, name: str, reads: str, writes: str, rows: int = GATED_ROWS, keys: bool = False
+    ) -> None:
         """An elementwise pass over rows of every head, of queries or of `keys`."""
         domain = row_domain(self.problem, rows, keys=keys)
         self.launches.append(row_pass(name, domain, reads.split(), writes.split()))
@@ -132,7 +160,14 @@ class _Launches:
         self.launches.append(row_pass(name, domain, reads.split(), writes.split()))
 
     def loop(
-        self, name: str, domain: Domain, outer: str, walked: str, writes: str, flops: int, threads: int = 0
+        self,
+        name: str,
+        domain: Domain,
+        outer: str,
+        walked: str,
+        writes: str,
+        flops: int,
+        threads: int = 0,
     ) -> None:
         """A launch whose CTAs hold rows of queries and walk blocks of keys."""
         accesses = (
@@ -142,7 +177,14 @@ class _Launches:
         )
         taken = Resources(threads or self.kernel.cta_threads)
         self.launches.append(
-            Launch(name, domain, Outer.QUERY, accesses, resources=taken, work=Work(flops, exps_per_pair=1))
+            Launch(
+                name,
+                domain,
+                Outer.QUERY,
+                accesses,
+                resources=taken,
+                work=Work(flops, exps_per_pair=1),
+            )
         )
 
     def forward(self) -> None:
@@ -150,14 +192,25 @@ class _Launches:
         picks = BlockPicks(None, 0, 0, block=self.block)
         self.by_blocks("pool_k", "K", "K_cmp")
         self.by_blocks("pool_v", "V", "V_cmp")
-        self.loop("compress", self.over(self.there, self.whole), "Q", "K_cmp V_cmp", "O_cmp LSE_cmp", products)
-        self.loop("top_k", self.over(self.there, self.part), "Q LSE_cmp", "K_cmp", LISTS, 2 * p.head_dim)
+        self.loop(
+            "compress",
+            self.over(self.there, self.whole),
+            "Q",
+            "K_cmp V_cmp",
+            "O_cmp LSE_cmp",
+            products,
+        )
+        self.loop(
+            "top_k", self.over(self.there, self.part), "Q LSE_cmp", "K_cmp", LISTS, 2 * p.head_dim
+        )
         picked = self.over(self.options.blocks * self.block, picks)
         self.loop("selected", picked, "Q", f"{LISTS} K V", "O_slc LSE_slc", products)
         if self.options.window:
             before, tile = IntervalMask(self.options.window - 1, 0), self.kernel.tile
             domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, tile.block_q, tile.block_k, before)
-            self.loop("window", domain, "Q", "K V", "O_swa LSE_swa", products, self.options.window_threads)
+            self.loop(
+                "window", domain, "Q", "K V", "O_swa LSE_swa", products, self.options.window_threads
+            )
         self.hold("O", "O", Role.OUTPUT)
         sums = ""
         for n, term in enumerate(self.terms, 1):
@@ -194,12 +247,18 @@ class _Launches:
         renames = {n: f"{n}_swa" for n in chain.tensors if n not in ("Q", "K", "V")}
         roles = {Role.OUTPUT: Role.TEMP}
         for name, tensor in chain.tensors.items():
-            renamed = replace(tensor, name=renames.get(name, name), role=roles.get(tensor.role, tensor.role))
+            renamed = replace(
+                tensor, name=renames.get(name, name), role=roles.get(tensor.role, tensor.role)
+            )
             self.held.setdefault(renamed.name, renamed)
         for launch in chain.launches:
-            accesses = tuple(replace(a, tensor=renames.get(a.tensor, a.tensor)) for a in launch.accesses)
+            accesses = tuple(
+                replace(a, tensor=renames.get(a.tensor, a.tensor)) for a in launch.accesses
+            )
             name = launch.name.replace(".", ".swa_")
-            self.launches.append(replace(launch, name=name, accesses=accesses, role=LaunchRole.OTHER))
+            self.launches.append(
+                replace(launch, name=name, accesses=accesses, role=LaunchRole.OTHER)
+            )
 
     def query_gradient(self, term: str, domain: Domain, walked: str) -> None:
         """rowsum(dO o O), a CTA a row, dQ, and its sum over one part."""
@@ -210,43 +269,69 @@ class _Launches:
         self.by_rows(f"bwd.sum_dq_{term}", to, self.hold("dQ", f"dQ_{term}"))
 
     def key_gradients(
-        self, term: str, domain: Domain, outer: str, writes: str, walked: Iterable[Access] = (), serial_loads: int = 0
+        self,
+        term: str,
+        domain: Domain,
+        outer: str,
+        writes: str,
+        walked: Iterable[Access] = (),
+        serial_loads: int = 0,
     ) -> None:
         """dK and dV of blocks of keys, each of which walks the tokens behind it."""
         p = self.problem
         accesses = (
             *(load(n, Rows.KEY, Per.KEY) for n in outer.split()),
             *walked,
-            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", *(f"{n}_{term}" for n in ("dO", "LSE", "D")))),
+            *(
+                load(n, Rows.QUERY, Per.PAIR)
+                for n in ("Q", *(f"{n}_{term}" for n in ("dO", "LSE", "D")))
+            ),
             *(store(n, Rows.KEY, Per.KEY) for n in writes.split()),
         )
         work = Work(4 * (p.head_dim + p.head_dim_v), exps_per_pair=1, serial_loads=serial_loads)
         taken = Resources(self.kernel.cta_threads)
-        self.launches.append(Launch(f"bwd.dkv_{term}", domain, Outer.KEY, accesses, resources=taken, work=work))
+        self.launches.append(
+            Launch(f"bwd.dkv_{term}", domain, Outer.KEY, accesses, resources=taken, work=work)
+        )
 
     def selected_gradients(self) -> None:
         p, block = self.problem, self.block
         picks = BlockPicks(None, 0, 0, block=block)
         self.query_gradient("slc", self.over(self.options.blocks * block, picks), f"{LISTS} K V")
-        mask = Tensor("block_mask", p.batch, p.kv_heads, p.seq_q, self.there, 1, Role.TEMP, Rows.QUERY)
-        columns = Tensor("mask_columns", p.batch, p.kv_heads, p.seq_q, 1, 1, Role.TEMP, copies=self.there)
+        mask = Tensor(
+            "block_mask", p.batch, p.kv_heads, p.seq_q, self.there, 1, Role.TEMP, Rows.QUERY
+        )
+        columns = Tensor(
+            "mask_columns", p.batch, p.kv_heads, p.seq_q, 1, 1, Role.TEMP, copies=self.there
+        )
         self.held |= tensors((mask, replace(columns, view_of=mask.name)))
         self.by_rows("bwd.fill_mask", "", "block_mask", block, keys=True)
         lists = (load(LISTS, Rows.QUERY, Per.QUERY, times=SECTOR_ENTRIES),)
-        self.launches.append(row_pass("bwd.mask", row_domain(p, 1, keys=True), lists, ("block_mask",)))
-        parts = " ".join(self.hold(n, f"{n}_slc{'_part' if n == 'dK' else ''}") for n in ("dK", "dV"))
+        self.launches.append(
+            row_pass("bwd.mask", row_domain(p, 1, keys=True), lists, ("block_mask",))
+        )
+        parts = " ".join(
+            self.hold(n, f"{n}_slc{'_part' if n == 'dK' else ''}") for n in ("dK", "dV")
+        )
         column = load("mask_columns", Rows.OWN, Per.KEY, times=SECTOR_BYTES // 2)
         domain = self.over(p.seq_k, picks.pairs(p.seq_q, self.options.blocks))
-        self.key_gradients("slc", domain, "K V", parts, (column,), serial_loads=(p.seq_q + block) // 2)
+        self.key_gradients(
+            "slc", domain, "K V", parts, (column,), serial_loads=(p.seq_q + block) // 2
+        )
         self.by_rows("bwd.sum_dk_slc", "dK_slc_part", self.hold("dK", "dK_slc"), keys=True)
         for n in ("dQ", "dK", "dV") if self.options.window else ():
-            self.by_rows(f"bwd.add_{n}_slc", f"{n}_swa {n}_slc", self.hold(n, f"{n}_sum"), keys=n != "dQ")
+            self.by_rows(
+                f"bwd.add_{n}_slc", f"{n}_swa {n}_slc", self.hold(n, f"{n}_sum"), keys=n != "dQ"
+            )
 
     def compressed_gradients(self) -> None:
         summed = "sum" if self.options.window else "slc"
         self.query_gradient("cmp", self.over(self.there, self.whole), "K_cmp V_cmp")
         self.by_rows("bwd.add_dQ_cmp", f"dQ_{summed} dQ_cmp", "dQ")
-        parts = " ".join(self.hold(n, f"{n}_cmp{'_part' if n == 'dK' else ''}", rows=self.there) for n in ("dK", "dV"))
+        parts = " ".join(
+            self.hold(n, f"{n}_cmp{'_part' if n == 'dK' else ''}", rows=self.there)
+            for n in ("dK", "dV")
+        )
         self.key_gradients("cmp", self.over(self.there, self.part), "K_cmp V_cmp", parts)
         domain = Domain(self.problem.batch, self.problem.kv_heads, self.there, 1, GATED_ROWS, 1)
         gradient = self.hold("dK", "dK_cmp", rows=self.there)
@@ -266,9 +351,9 @@ def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     if p.group % LEAST_GROUP:
         reason = f"kernel '{kernel.name}' takes groups of multiples of {LEAST_GROUP}"
         max_kv_heads = max(1, p.heads // LEAST_GROUP)
-        raise InputError(f"`kv_heads` {p.kv_heads} of {p.heads} heads: {reason}; accepted: {max_kv_heads}")
-    if p.seq_q != p.seq_k or p.seq_k % block or p.offset:
-        reason = (
-            f"kernel '{kernel.name}' takes whole sequences of whole blocks; accepted: multiples of {block}, no cache"
+        raise InputError(
+            f"`kv_heads` {p.kv_heads} of {p.heads} heads: {reason}; accepted: {max_kv_heads}"
         )
+    if p.seq_q != p.seq_k or p.seq_k % block or p.offset:
+        reason = f"kernel '{kernel.name}' takes whole sequences of whole blocks; accepted: multiples of {block}, no cache"
         raise InputError(f"`seq_q` {p.seq_q} with {p.seq_k} keys: {reason}")

@@ -136,7 +136,10 @@ def operations(problem: AttentionProblem, kernel: Kernel, chain: Chain) -> tuple
         return chain.product_flops, chain.exponentials
     passes = [(problem, kernel)]
     if problem.passes == "fwd+bwd":
-        passes = [(problem.with_(passes="fwd"), kernel), (problem.with_(passes="bwd"), kernel.of_backward)]
+        passes = [
+            (problem.with_(passes="fwd"), kernel),
+            (problem.with_(passes="bwd"), kernel.of_backward),
+        ]
     read = [reading(*problem_of_pass) for problem_of_pass in passes]
     return sum(problem_of_pass.matmul_flops() for problem_of_pass in read), sum(
         problem_of_pass.exp_count() for problem_of_pass in read
@@ -150,4 +153,6 @@ def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None
         if term not in algorithm_of(algorithm).takes:
             others = ", ".join(name for name in algorithms() if term in algorithm_of(name).takes)
             hint = f"accepted by algorithms: {others}"
-            raise InputError(f"`{field_text}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; {hint}")
+            raise InputError(
+                f"`{field_text}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; {hint}"
+            )

@@ -38,7 +38,9 @@ class SsdOptions(StateOptions):
     pass_numbers: int = number(1024, 1)
 
 
-@algorithm("ssd", options=SsdOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(64, 256))
+@algorithm(
+    "ssd", options=SsdOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(64, 256)
+)
 def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a prefill, or of a step of decoding. Raises InputError: what `states.check` refuses."""
     b, options, p = StateChain(problem, kernel, SsdOptions), options_of(kernel, SsdOptions), problem
@@ -67,7 +69,9 @@ def _states(b: StateChain, options: SsdOptions) -> None:
     b.over_chunks("chunk_cumsum", ("dt", b.own("A")), written, Work(dependent=Dependent(loads=1)))
     b.states("added", n, columns, Role.TEMP, STATE_BYTES, chunks=True)
     work = Work(2 * n * columns, dependent=Dependent(loads=2, products=1))
-    b.over_chunks("chunk_state", ("K", "V", "dt_chunk", "sums"), (store("added", Rows.OWN, Per.QUERY),), work)
+    b.over_chunks(
+        "chunk_state", ("K", "V", "dt_chunk", "sums"), (store("added", Rows.OWN, Per.QUERY),), work
+    )
     b.states("before", n, columns, Role.TEMP, b.problem.input_type.bytes, chunks=True)
     walkers = -(-(n * columns) // options.pass_numbers)
     reads = (b.own("added", per=Per.PAIR), b.own("decay", walkers, Per.PAIR))
@@ -80,7 +84,12 @@ def _outputs(b: StateChain, options: SsdOptions) -> None:
     b.rows("CB", b.chunk, size=GATE_BYTES, keys=True)
     work = Work(2 * b.chunk * n, product_ctas=blocks, dependent=Dependent(loads=1, products=1))
     b.over_chunks("bmm", ("Q", b.read("K", blocks)), ("CB",), work, b.side_by_side(keys=True))
-    reads: Moved = ("Q", "CB", *(b.read(x, blocks) for x in ("V", "dt_chunk", "sums")), b.own("before", blocks))
+    reads: Moved = (
+        "Q",
+        "CB",
+        *(b.read(x, blocks) for x in ("V", "dt_chunk", "sums")),
+        b.own("before", blocks),
+    )
     flops = 2 * n * columns + 2 * b.chunk * columns
     work = Work(flops, product_ctas=blocks, dependent=Dependent(loads=2, products=2))
     b.over_chunks("chunk_scan", reads, ("O",), work)

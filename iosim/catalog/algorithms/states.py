@@ -19,7 +19,18 @@ from iosim.base.records import dataclass
 from iosim.catalog.algorithms.common import load, row_pass, store
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Launch,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.residency import loop_registers
 from iosim.kernel.work import Dependent, Work
@@ -59,15 +70,21 @@ class StateOptions(AlgorithmOptions):
 
 def check(problem: AttentionProblem, kernel: Kernel) -> None:
     if problem.backward:
-        raise InputError(f"`passes` {problem.passes}: kernel '{kernel.name}' has no backward here; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: kernel '{kernel.name}' has no backward here; accepted: fwd"
+        )
     if problem.dropout:
-        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
+        raise InputError(
+            f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none"
+        )
     behind = problem.mask == "causal" and problem.offset in (None, problem.seq_k - problem.seq_q)
     if not behind and not (problem.mask == "none" and problem.seq_q == 1):
         reason = f"in kernel '{kernel.name}' a token changes the state of those after it; accepted: causal, no offset"
         raise InputError(f"`mask` {problem.mask}: {reason}")
     if problem.seq_q > problem.seq_k:
-        reason = f"new tokens are keys, too, in kernel '{kernel.name}'; accepted: up to {problem.seq_k}"
+        reason = (
+            f"new tokens are keys, too, in kernel '{kernel.name}'; accepted: up to {problem.seq_k}"
+        )
         raise InputError(f"`seq_q` {problem.seq_q} with {problem.seq_k} keys: {reason}")
 
 
@@ -100,13 +117,19 @@ class StateChain:
         p, heads = self.problem, self.problem.kv_heads if keys else self.problem.heads
         width, kind = (p.input_type.bytes, p.input_type.name) if size is None else (size, "fp32")
         strided = apart and p.layout == "bshd"
-        self.held[name] = Tensor(name, p.batch, heads, p.seq_q, cols, width, role, format=kind, strided=strided)
+        self.held[name] = Tensor(
+            name, p.batch, heads, p.seq_q, cols, width, role, format=kind, strided=strided
+        )
         return name
 
-    def states(self, name: str, rows: int, cols: int, role: Role, size: int, *, chunks: bool = False) -> str:
+    def states(
+        self, name: str, rows: int, cols: int, role: Role, size: int, *, chunks: bool = False
+    ) -> str:
         """A tensor with a state a head, or one a chunk and head."""
         p = self.problem
-        self.held[name] = Tensor(name, p.batch, p.heads, rows, cols, size, role, copies=self.chunks if chunks else 1)
+        self.held[name] = Tensor(
+            name, p.batch, p.heads, rows, cols, size, role, copies=self.chunks if chunks else 1
+        )
         return name
 
     def read(self, name: str, times: int = 1, per: Per = Per.QUERY) -> Access:
@@ -130,19 +153,40 @@ class StateChain:
     def side_by_side(self, keys: bool = False, block: int | None = None) -> Domain:
         """All chunks of V's heads, or of Q's and K's, or as many blocks of tokens."""
         p = self.problem
-        return Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+        return Domain(
+            p.batch,
+            p.kv_heads if keys else p.heads,
+            p.seq_q,
+            1,
+            self.chunk if block is None else block,
+            1,
+        )
 
     def over_chunks(
-        self, name: str, reads: Moved, writes: Moved, work: Work = IDLE, over: Domain | None = None, kept: Kept = (0, 0)
+        self,
+        name: str,
+        reads: Moved,
+        writes: Moved,
+        work: Work = IDLE,
+        over: Domain | None = None,
+        kept: Kept = (0, 0),
     ) -> None:
         """A launch that takes all chunks of V's heads, or what it goes `over`, side by side."""
         domain = over or self.side_by_side()
         loads = (self.read(n) if isinstance(n, str) else n for n in reads)
         stores = (self.write(n) if isinstance(n, str) else n for n in writes)
-        self.launches.append(row_pass(name, domain, loads, stores, resources=self._taken(*kept), work=work))
+        self.launches.append(
+            row_pass(name, domain, loads, stores, resources=self._taken(*kept), work=work)
+        )
 
     def walk(
-        self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
+        self,
+        name: str,
+        accesses: tuple[Access, ...],
+        ctas: int,
+        kept: int,
+        dependent: Dependent,
+        flops: int = 0,
     ) -> None:
         """The launch that walks a sequence's chunks, each state divided among `ctas`, which keep so many fp32 numbers
         each; `flops` a token and column."""
@@ -183,10 +227,17 @@ class StateChain:
     def step(self, *reads: str | Access) -> None:
         """A step of decoding: one launch that reads every state, changes it for each new token, and writes it."""
         tokens, ctas = self.problem.seq_q, self.columns_shared(self.options.step_columns)
-        reads, writes = (*reads, self.own(self.initial())), ("O", store(self.last(), Rows.OWN, Per.QUERY))
+        reads, writes = (
+            (*reads, self.own(self.initial())),
+            ("O", store(self.last(), Rows.OWN, Per.QUERY)),
+        )
         dependent = Dependent(loads=STEP_LOADS, products=STEP_SUMS * tokens)
         self.over_chunks(
-            "step", reads, writes, Work(product_ctas=ctas, dependent=dependent), self.side_by_side(block=tokens)
+            "step",
+            reads,
+            writes,
+            Work(product_ctas=ctas, dependent=dependent),
+            self.side_by_side(block=tokens),
         )
 
     def chain(self) -> Chain:

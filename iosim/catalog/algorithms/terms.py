@@ -36,7 +36,15 @@ from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.tensor_kinds import TensorKind
 from iosim.problem.attention import AttentionProblem
 
-SCORE_TERMS = ("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
+SCORE_TERMS = (
+    "bias",
+    "alibi",
+    "bias_grad",
+    "key_padding",
+    "mask_tensor",
+    "block_lists",
+    "looks_ahead",
+)
 """What a problem may add to its scores, or take from them, by its terms' names."""
 
 
@@ -57,7 +65,15 @@ PASS_ROWS = 4
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
     p = problem
     return Tensor(
-        name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role, Rows.PAIR, p.bias_type.name
+        name,
+        p.bias_batch,
+        p.bias_heads,
+        p.seq_q,
+        p.seq_k,
+        p.bias_type.bytes,
+        role,
+        Rows.PAIR,
+        p.bias_type.name,
     )
 
 
@@ -68,13 +84,17 @@ def slopes(problem: AttentionProblem) -> Tensor:
 
 def padding(problem: AttentionProblem, element_bytes: int = 1) -> Tensor:
     """The key-padding mask, [batch, seq_k]: bytes, or wider elements where it is added to the scores."""
-    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, element_bytes, Role.INPUT, Rows.KEY)
+    return Tensor(
+        "padding", problem.batch, 1, problem.seq_k, 1, element_bytes, Role.INPUT, Rows.KEY
+    )
 
 
 def stored_mask(problem: AttentionProblem, name: str = "mask", role: Role = Role.INPUT) -> Tensor:
     """A mask as a tensor that all sequences and heads share: of bytes, or of the bias's type where it is added."""
     size = problem.bias_type.bytes if problem.mask_storage == "additive" else 1
-    return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role, format=problem.bias_type.name)
+    return Tensor(
+        name, 1, 1, problem.seq_q, problem.seq_k, size, role, format=problem.bias_type.name
+    )
 
 
 def _random_state(role: Role) -> Tensor:
@@ -86,7 +106,9 @@ def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
     return problem.mask_storage == "bool" and options_of(kernel, TermOptions).converts_mask
 
 
-def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None) -> Tensor:
+def added_mask(
+    problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None
+) -> Tensor:
     size = problem.bias_type.bytes if element_bytes is None else element_bytes
     return replace(stored_mask(problem, "mask_added", role), element_bytes=size)
 
@@ -97,7 +119,9 @@ def convert_mask(problem: AttentionProblem) -> Launch:
     return score_pass("convert_mask", problem, 1, 1, accesses)
 
 
-def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> Iterator[tuple[Tensor, Access]]:
+def _score_terms(
+    problem: AttentionProblem, kernel: Kernel, once: Per
+) -> Iterator[tuple[Tensor, Access]]:
     """What a tiled loop reads to form its scores besides Q and K; `once` is how often a CTA's own values are read."""
     options = options_of(kernel, TermOptions)
     if problem.bias == "full":
@@ -108,7 +132,11 @@ def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> Iterat
         size = problem.bias_type.bytes if options.padding_is_added else 1
         yield padding(problem, size), load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k)
     if problem.mask_storage != "implicit":
-        mask = added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem)
+        mask = (
+            added_mask(problem, Role.INPUT)
+            if converts_mask(problem, kernel)
+            else stored_mask(problem)
+        )
         yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
 
 
@@ -134,7 +162,9 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     return _with(chain, more, held, before)
 
 
-def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY) -> Chain:
+def backward_terms(
+    chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY
+) -> Chain:
     """`chain`, a tiled backward, with what the problem adds: its main launch reads the terms and the random state
     and writes the gradient of the bias; where heads or sequences share a bias, one more launch sums it. `once` is how
     often a CTA reads its own values."""
@@ -145,7 +175,9 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     gradients = bias_gradient(problem)
     writes = [store(gradient.name, Rows.PAIR, Per.PAIR) for gradient in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
-    fill = score_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes))  # where no tile is visited
+    fill = score_pass(
+        "bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)
+    )  # where no tile is visited
     before = (fill,) if gradients and skips else ()
     after = (sum_bias(problem),) if len(gradients) > 1 else ()
     more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
@@ -153,10 +185,16 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
 
 
 def _with(
-    chain: Chain, main: Launch, held: list[Tensor], before: tuple[Launch, ...], after: tuple[Launch, ...] = ()
+    chain: Chain,
+    main: Launch,
+    held: list[Tensor],
+    before: tuple[Launch, ...],
+    after: tuple[Launch, ...] = (),
 ) -> Chain:
     """`chain` with another main launch, launches before it and at the end, and what these hold."""
-    launches = [y for x in chain.launches for y in ((*before, main) if x.name == main.name else (x,))]
+    launches = [
+        y for x in chain.launches for y in ((*before, main) if x.name == main.name else (x,))
+    ]
     return replace(chain, tensors={**chain.tensors, **tensors(held)}, launches=(*launches, *after))
 
 
@@ -175,13 +213,20 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     if summed(problem) == 1:
         return (gradient,)
     return replace(
-        gradient, name=TensorKind.PER_HEAD.of("dBias"), batch=problem.batch, heads=problem.heads, role=Role.TEMP
+        gradient,
+        name=TensorKind.PER_HEAD.of("dBias"),
+        batch=problem.batch,
+        heads=problem.heads,
+        role=Role.TEMP,
     ), gradient
 
 
 def sum_bias(problem: AttentionProblem, source: str = TensorKind.PER_HEAD.of("dBias")) -> Launch:
     """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
-    accesses = (load(source, Rows.PAIR, Per.PAIR, times=summed(problem)), store("dBias", Rows.PAIR, Per.PAIR))
+    accesses = (
+        load(source, Rows.PAIR, Per.PAIR, times=summed(problem)),
+        store("dBias", Rows.PAIR, Per.PAIR),
+    )
     return score_pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)
 
 
@@ -191,9 +236,14 @@ def materialise(problem: AttentionProblem) -> Launch:
 
 
 def score_pass(
-    name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...], rows: int = PASS_ROWS,
+    name: str,
+    problem: AttentionProblem,
+    batch: int,
+    heads: int,
+    accesses: tuple[Access, ...],
+    rows: int = PASS_ROWS,
     **more: Any,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """An elementwise or row-wise launch over N x N tensors; `more` are fields of `Launch`."""
     domain = Domain(batch, heads, problem.seq_q, problem.seq_k, rows, problem.seq_k)
     return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), **more)

@@ -61,10 +61,16 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     per_tile = _stated_heads(kernel) or problem.heads
     if problem.heads % per_tile:
         hint = f"accepted: divisors of {problem.heads}"
-        raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; {hint}")
+        raise InputError(
+            f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; {hint}"
+        )
     reduced = copy.copy(problem)
     groups = problem.heads // per_tile
-    for name, value in (("heads", groups), ("kv_heads", groups), ("head_dim_v", per_tile * problem.head_dim_v)):
+    for name, value in (
+        ("heads", groups),
+        ("kv_heads", groups),
+        ("head_dim_v", per_tile * problem.head_dim_v),
+    ):
         object.__setattr__(reduced, name, value)
     return reduced
 
@@ -94,7 +100,10 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         why = "every tile of a query block would write it; accepted: False"
         raise InputError(f"writes_lse {kernel.writes_lse} {refused} {why}")
     chain = flash.plan_flash(read, kernel)
-    shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
+    shared = {
+        n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t
+        for n, t in chain.tensors.items()
+    }
     return replace(chain, tensors=shared)
 
 

@@ -2,7 +2,15 @@
 
 from iosim.catalog.libraries import sdpa  # noqa: F401 - registers itself
 from iosim.catalog.libraries.default import default_kernel, with_sinks
-from iosim.catalog.libraries.loader import check_file, choice_names, entry, entry_name, entry_names, in_model, is_choice
+from iosim.catalog.libraries.loader import (
+    check_file,
+    choice_names,
+    entry,
+    entry_name,
+    entry_names,
+    in_model,
+    is_choice,
+)
 from iosim.catalog.libraries.resolver import resolve, split_alike
 from iosim.catalog.libraries.rules import rule_books
 from iosim.kernel.overrides import Overrides

@@ -16,5 +16,7 @@ from iosim.problem.attention import AttentionProblem
 class AmdRules(Rules):
     """A section of the grid is a sequence's heads."""
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         return replace(stated, section_heads=problem.heads if problem.batch > 1 else 0)

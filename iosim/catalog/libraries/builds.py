@@ -25,13 +25,24 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {
         name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")
     }
-    rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
+    rates = (
+        "write_per_tile",
+        "write_per_pair",
+        "read_per_pair",
+        "accesses_per_tile",
+        "accesses_per_pair",
+    )
     settings |= {name: float(row[name]) for name in rates}
     short = [row["write_of_one"], row["write_of_two"]]
     if any(short):
         line = (settings["write_per_tile"] + n * settings["write_per_pair"] for n in (1, 2))
-        settings["write_short"] = tuple(float(cell) if cell else full for cell, full in zip(short, line, strict=True))
-    settings |= {**EDGES[row["edges"]], **({"code": tuple(map(int, row["code"].split()))} if row["code"] else {})}
+        settings["write_short"] = tuple(
+            float(cell) if cell else full for cell, full in zip(short, line, strict=True)
+        )
+    settings |= {
+        **EDGES[row["edges"]],
+        **({"code": tuple(map(int, row["code"].split()))} if row["code"] else {}),
+    }
     if row["mask"]:
         settings |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
     if row["dropout"]:

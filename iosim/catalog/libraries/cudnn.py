@@ -41,7 +41,9 @@ class CudnnDecodeRules(Rules):
             return 1, True
         return cudnn_splits(grid.tiles, grid.key_blocks, 2 * grid.sms), True
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
 
@@ -70,14 +72,18 @@ class CudnnOpenRules(Rules):
     """Under a causal mask the blocks of as many heads as fit a part of the L2 start together, those with most keys
     first (SCHED_LPT_L2); else blocks run fastest, but for a window over middling lengths (heuristics.py)."""
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         if problem.mask == "window" and LPT_KEYS[0] <= problem.longest_k <= LPT_KEYS[1]:
             return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST)
         if problem.mask != "causal":
             return stated
         width = max(problem.head_dim, problem.head_dim_v)
         budget = L2_BUDGET_BYTES if width <= NARROW else L2_BUDGET_BYTES // 2
-        a_head = problem.longest_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+        a_head = (
+            problem.longest_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+        )
         together = max(1, budget // a_head) * problem.group
         return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=together)
 
@@ -106,9 +112,13 @@ def neighbours_of_q(problem: AttentionProblem, block_q: int) -> tuple[Overhead, 
     if problem.seq_q != 1:
         return ()
     row_bytes: float = problem.head_dim * problem.input_type.bytes
-    if row_bytes % SECTOR_BYTES:  # every second row begins inside a sector, where each lane takes one (Fetch.LANES)
+    if (
+        row_bytes % SECTOR_BYTES
+    ):  # every second row begins inside a sector, where each lane takes one (Fetch.LANES)
         row_bytes = SECTOR_BYTES * (3 * row_bytes / 16 + 1) / 4
-    per_tile = round(_rows_beyond(problem.heads, problem.group, block_q) * row_bytes / problem.kv_heads)
+    per_tile = round(
+        _rows_beyond(problem.heads, problem.group, block_q) * row_bytes / problem.kv_heads
+    )
     source = "experiments/measurements/h200_decode.csv"
     overhead = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
     return (overhead,) if per_tile else ()

@@ -35,7 +35,10 @@ class CutlassRules(Rules):
         if not problem.backward:
             described = profile.cc >= TWO_WAYS_CC and not problem.dropout and kernel.splits == 1
             return replace(kernel, fragments=Fragments(Layout.TWO_WAYS)) if described else kernel
-        blocks, heads = -(-problem.longest_k // kernel.tile_backward.block_k), problem.batch * problem.heads
+        blocks, heads = (
+            -(-problem.longest_k // kernel.tile_backward.block_k),
+            problem.batch * problem.heads,
+        )
         buffered = problem.input_type.bytes < 4 and not keeps_sums(problem, kernel)
         splits = None
         if profile.cc < SPLITS_CC or (heads >= ENOUGH_HEADS and blocks <= FEW_BLOCKS):

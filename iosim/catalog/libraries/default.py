@@ -28,7 +28,9 @@ FEW_QUERIES = 256
 
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
-    **dict.fromkeys(("fa4", "fa4-256"), lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k)),  # it splits no keys
+    **dict.fromkeys(
+        ("fa4", "fa4-256"), lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k)
+    ),  # it splits no keys
     "fa2": lambda p: p.head_dim == p.head_dim_v,
     "aiter": lambda p: "fwd" not in p.passes or p.head_dim == 128,  # narrower ones go to ck
 }
@@ -79,7 +81,9 @@ def with_sinks(problem: AttentionProblem, kernel: str | Kernel) -> AttentionProb
     name has no place for them, or is no catalog's."""
     if isinstance(kernel, Kernel) or problem.passes != "fwd":
         return problem.with_(sinks=False)
-    takes = kernel == DEFAULT or (not is_choice(kernel) and "sinks" in entry(kernel)["requires"].get("takes", ()))
+    takes = kernel == DEFAULT or (
+        not is_choice(kernel) and "sinks" in entry(kernel)["requires"].get("takes", ())
+    )
     return problem.with_(sinks=takes)
 
 
@@ -88,7 +92,10 @@ def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
     name = default_kernel(problem, profile)
     tried = ", ".join(order_of(problem, profile))
     if AND in name:
-        return name, f"{NOTE}{name}, one for each pass, as none of {tried} takes both on {profile.name}"
+        return (
+            name,
+            f"{NOTE}{name}, one for each pass, as none of {tried} takes both on {profile.name}",
+        )
     return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 
@@ -99,4 +106,8 @@ def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:
         if any(note.startswith(NOTE) for note in kernel.notes):
             names.setdefault(profile.name, {})[kernel.name] = None
     by_default = [f"{' and '.join(found)} on {gpu}" for gpu, found in names.items()]
-    return f"Kernel{'s' if len(by_default) > 1 else ''} by default: {', '.join(by_default)}" if by_default else ""
+    return (
+        f"Kernel{'s' if len(by_default) > 1 else ''} by default: {', '.join(by_default)}"
+        if by_default
+        else ""
+    )

@@ -30,9 +30,13 @@ class Fa2Rules(Rules):
         splits = fa2_splits(grid.tiles, grid.key_blocks, 2 * grid.sms)
         return splits, splits > 1 or problem.page_size is not None
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         """seqlenq_ngroups_swapped: one query token, no window, head_dim a multiple of 8."""
-        return stated and problem.seq_q == 1 and problem.mask != "window" and problem.head_dim % 8 == 0
+        return (
+            stated and problem.seq_q == 1 and problem.mask != "window" and problem.head_dim % 8 == 0
+        )
 
 
 def drops_mask(problem: AttentionProblem) -> AttentionProblem:
@@ -77,11 +81,18 @@ class MobaRules(Rules):
         from iosim.catalog.algorithms.mixture import MobaOptions, levels
 
         self_kernel, *picked = (
-            resolve("fa2", level, profile) for level in levels(problem, options_of(kernel, MobaOptions)) if level
+            resolve("fa2", level, profile)
+            for level in levels(problem, options_of(kernel, MobaOptions))
+            if level
         )
         options = replace(
-            options_of(kernel, MobaOptions), own_tile=(self_kernel.tile.block_q, self_kernel.tile.block_k)
+            options_of(kernel, MobaOptions),
+            own_tile=(self_kernel.tile.block_q, self_kernel.tile.block_k),
         )
         return replace(
-            (*picked, self_kernel)[0], name=kernel.name, algorithm="moba", options=options, notes=kernel.notes
+            (*picked, self_kernel)[0],
+            name=kernel.name,
+            algorithm="moba",
+            options=options,
+            notes=kernel.notes,
         )

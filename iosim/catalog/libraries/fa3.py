@@ -44,13 +44,19 @@ class Fa3Rules(Rules):
             return problem
         return drops_mask(problem)
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         return fa3_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         return fa3_packs_group(problem, splits, block_q, block_k)
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         """hopper/flash_fwd_launch_template.h, UsePersistentScheduler."""
         if splits > 1:
             return replace(stated, scheduler=Scheduler.STATIC)
@@ -68,7 +74,9 @@ class Fa3Rules(Rules):
         """The kernel with its cluster, and the backward's heads in sections under a mask. Raises InputError: a backward
         in fp8, which the library does not have."""
         if problem.dtype == "fp8" and problem.backward:
-            raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
+            raise InputError(
+                f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd"
+            )
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
         together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
         loop = replace(kernel.loop, p_in_shared=p_in_shared(problem, width, kernel.tile.warps))
@@ -86,7 +94,9 @@ class Fa3Rules(Rules):
 
 def cluster(problem: AttentionProblem, block_q: int, head_dim: int, splits: int) -> int:
     """CTAs that share their loads of K and V: 2 without a mask and with an even number of query blocks, else 1."""
-    wide = head_dim == CLUSTER_HEAD_DIM_FP8 if problem.dtype == "fp8" else head_dim >= CLUSTER_HEAD_DIM
+    wide = (
+        head_dim == CLUSTER_HEAD_DIM_FP8 if problem.dtype == "fp8" else head_dim >= CLUSTER_HEAD_DIM
+    )
     even = -(-problem.seq_q // block_q) % 2 == 0
     return 2 if wide and even and problem.mask == "none" and splits == 1 else 1
 
@@ -99,7 +109,9 @@ def p_in_shared(problem: AttentionProblem, width: int, warps: int) -> bool:
     return 64 < width <= 96 or (width <= 64 and problem.mask == "none")
 
 
-def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYTES, packed: bool = False) -> int:
+def fa3_section_heads(
+    problem: AttentionProblem, budget_bytes: int = SECTION_BYTES, packed: bool = False
+) -> int:
     """Heads of the grid per section: 2^floor(log2(budget / bytes of one head's K and V)), at least one, times the group
     unless tiles pack it.
 
@@ -133,7 +145,9 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
     keys = min(problem.seq_k, window_keys(problem) + block_q)
     key_blocks = -(-keys // block_k)
     if tiles >= FULL_SHARE * sms:
-        head_bytes = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+        head_bytes = (
+            problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+        )
         again = head_bytes > L2_BYTES and query_blocks >= 2 * sms and problem.mask == "none"
         return min(-(-head_bytes // L2_BYTES), MAX_SPLITS) if again else 1
     if key_blocks <= FEW_KEY_BLOCKS:
@@ -161,7 +175,9 @@ def fa3_packs_group(problem: AttentionProblem, splits: int, block_q: int, block_
     if splits > 1:
         return True
     packed = problem.seq_q * problem.group
-    if problem.page_size is not None and not (problem.page_size % block_k == 0 and packed > block_q):
+    if problem.page_size is not None and not (
+        problem.page_size % block_k == 0 and packed > block_q
+    ):
         return True
 
     def filled(rows: int) -> float:

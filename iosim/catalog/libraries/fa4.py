@@ -49,7 +49,9 @@ class Fa4Rules(Rules):
 
     splits_packed = packs_groups = True
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         if problem.mask == "none":
             varies = splits > 1 or problem.seq_lens is not None or problem.head_dim > TILE_ROWS
             return replace(stated, scheduler=Scheduler.STATIC) if varies else stated
@@ -58,7 +60,11 @@ class Fa4Rules(Rules):
         else:
             section = heads_in_section(problem, packed, SECTION_BYTES)
         return replace(
-            stated, order=Order.HEAD, start=Start.HEAVY_FIRST, scheduler=Scheduler.STATIC, section_heads=section
+            stated,
+            order=Order.HEAD,
+            start=Start.HEAVY_FIRST,
+            scheduler=Scheduler.STATIC,
+            section_heads=section,
         )
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -75,12 +81,19 @@ class Fa4Sm90Rules(Fa4Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = super().finish(kernel, problem, profile)
-        if not problem.head_dim_v <= TILE_ROWS < problem.head_dim <= 192 or problem.mask == "window":
+        if (
+            not problem.head_dim_v <= TILE_ROWS < problem.head_dim <= 192
+            or problem.mask == "window"
+        ):
             return kernel
-        width, width_v = (-(-columns // 16) * 16 for columns in (problem.head_dim, problem.head_dim_v))
+        width, width_v = (
+            -(-columns // 16) * 16 for columns in (problem.head_dim, problem.head_dim_v)
+        )
         rows = kernel.tile.block_q * width + kernel.tile.stages * TILE_ROWS * (width + width_v)
         return replace(
-            kernel, tile=replace(kernel.tile, block_k=TILE_ROWS), shared_memory_bytes=rows * problem.input_type.bytes
+            kernel,
+            tile=replace(kernel.tile, block_k=TILE_ROWS),
+            shared_memory_bytes=rows * problem.input_type.bytes,
         )
 
 
@@ -88,7 +101,9 @@ class Fa4Sm90Rules(Fa4Rules):
 class Fa4Sm100Rules(Fa4Rules):
     """On cc 10 a static persistent stride without a mask, and pairs of CTAs that fetch half of K and V each."""
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         return problem.group > 1 and problem.head_dim != OWN_WIDTH
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -100,7 +115,11 @@ class Fa4Sm100Rules(Fa4Rules):
         if max(widths) > TILE_ROWS:
             kernel = super().finish(kernel, problem, profile)
         pairs = width == OWN_WIDTH or pairs_of_ctas(problem, kernel.splits)
-        software = 0.0 if profile.cc >= NATIVE_EXP_CC else software_exps(problem, width, pairs, kernel.packs_group)
+        software = (
+            0.0
+            if profile.cc >= NATIVE_EXP_CC
+            else software_exps(problem, width, pairs, kernel.packs_group)
+        )
         return replace(
             kernel,
             schedule=replace(kernel.schedule, cluster=2 if pairs else 1),
@@ -119,8 +138,12 @@ VARLEN_NATIVE_OPERATIONS = {64: 3.4, 80: 4.5}
 class Fa4VarlenRules(Fa4Sm100Rules):
     """A CTA a tile, without pairs, whatever the mask: as sequences of different lengths are run."""
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
-        return replace(super().schedule(problem, stated, splits, packed), scheduler=Scheduler.STATIC)
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
+        return replace(
+            super().schedule(problem, stated, splits, packed), scheduler=Scheduler.STATIC
+        )
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel, width = super().finish(kernel, problem, profile), -(-problem.head_dim // 16) * 16
@@ -135,7 +158,11 @@ def pairs_of_ctas(problem: AttentionProblem, splits: int) -> bool:
     another size than a tile's keys, or packed sequences."""
     rows, width_v = problem.seq_q * problem.group, -(-problem.head_dim_v // 16) * 16
     plain = problem.mask == "none" and splits == 1 and problem.seq_lens is None
-    fits = -(-problem.head_dim // 16) * 16 in PAIR_WIDTHS and width_v == 128 and TILE_ROWS % problem.group == 0
+    fits = (
+        -(-problem.head_dim // 16) * 16 in PAIR_WIDTHS
+        and width_v == 128
+        and TILE_ROWS % problem.group == 0
+    )
     return plain and fits and problem.page_size in (None, TILE_ROWS) and rows > 2 * TILE_ROWS
 
 
@@ -145,7 +172,9 @@ def software_exps(problem: AttentionProblem, width: int, pairs: bool, packed: bo
     causal, plain = problem.mask == "causal", problem.mask == "none"
     every = SOFTWARE_EVERY.get((pairs, causal, width), 16 if width <= TILE_ROWS else 0)
     if every and packed and plain and 64 < width != OWN_WIDTH:
-        every = 32 if problem.seq_lens is not None else SOFTWARE_EVERY.get((pairs, causal, width), 10)
+        every = (
+            32 if problem.seq_lens is not None else SOFTWARE_EVERY.get((pairs, causal, width), 10)
+        )
     if not every:
         return 0.0
     tail, first = (6, 0) if width == OWN_WIDTH else (4, 0 if (pairs, width) == (True, 192) else 1)
@@ -155,7 +184,9 @@ def software_exps(problem: AttentionProblem, width: int, pairs: bool, packed: bo
 
 def fa4_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
     """FlashAttention-4's number of splits where a caller leaves it open (num_splits < 1)."""
-    tiles = problem.sequence_count * problem.kv_heads * -(-problem.longest_q * problem.group // block_q)
+    tiles = (
+        problem.sequence_count * problem.kv_heads * -(-problem.longest_q * problem.group // block_q)
+    )
     key_blocks = -(-min(problem.longest_k, window_keys(problem) + TILE_ROWS) // block_k)
     return 1 if key_blocks <= FEW_KEY_BLOCKS else max(1, min(sms // tiles, MAX_SPLITS, key_blocks))
 
@@ -164,7 +195,9 @@ def fa4_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
 class Fa4SplitRules(Fa4Sm100Rules):
     """As a caller with num_splits=0."""
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         return fa4_splits(problem, sms, block_q, block_k) if problem.head_dim <= TILE_ROWS else 1
 
 
@@ -173,12 +206,16 @@ class Fa4StealingRules(Fa4Sm100Rules):
     """With FA_CLC=1: under a mask CTAs take tiles from a queue of the hardware, a head's blocks one after the other,
     the last first; packed sequences without groups, and widths above 128, as before."""
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         schedule = super().schedule(problem, stated, splits, packed)
         steals = problem.mask != "none" and (problem.seq_lens is None or problem.group > 1)
         steals = steals and problem.head_dim <= TILE_ROWS
         return (
-            replace(schedule, scheduler=Scheduler.DYNAMIC, order=Order.QUERY, section_heads=0) if steals else schedule
+            replace(schedule, scheduler=Scheduler.DYNAMIC, order=Order.QUERY, section_heads=0)
+            if steals
+            else schedule
         )
 
 
@@ -193,5 +230,7 @@ class Fa4DeterministicRules(Fa4Sm100Rules):
         head_bytes = problem.seq_q * (widths * problem.input_type.bytes + 4 * problem.head_dim)
         section = 1 << (max(1, SECTION_BYTES // head_bytes).bit_length() - 1)
         start = Start.LIGHT_FIRST if problem.mask == "none" else Start.HEAVY_FIRST
-        schedule = replace(kernel.backward.schedule, order=Order.HEAD, section_heads=section, start=start)
+        schedule = replace(
+            kernel.backward.schedule, order=Order.HEAD, section_heads=section, start=start
+        )
         return replace(kernel, backward=replace(kernel.backward, schedule=schedule))

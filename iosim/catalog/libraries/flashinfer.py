@@ -49,7 +49,9 @@ class FlashInferRules(Rules):
 
     splits_packed = packs_groups = True
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         longest = max(k for _, k in problem.sequences)
         return -(-seen_keys(problem, longest, block_q) // chunk_tokens(problem, sms, block_q))
 
@@ -57,26 +59,36 @@ class FlashInferRules(Rules):
         block_q, width = kernel.tile.block_q, kernel.compiled_head_dim or problem.head_dim_v
         key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
         merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
-        options = replace(options_of(kernel, FlashOptions), merged_bytes=merged, combine_waits=MERGE_WAITS)
+        options = replace(
+            options_of(kernel, FlashOptions), merged_bytes=merged, combine_waits=MERGE_WAITS
+        )
         tile, loop = replace(kernel.tile, block_k=key_rows(problem, profile, block_q)), kernel.loop
         if problem.widens and profile.cc not in HIDDEN_CC:
             a_score = 2 * width * tile.warps / (max(1, key_warps) * block_q)
-            loop = replace(loop, score_operations=loop.score_operations + SHUFFLED_OPERATIONS * a_score)
+            loop = replace(
+                loop, score_operations=loop.score_operations + SHUFFLED_OPERATIONS * a_score
+            )
         return replace(kernel, tile=tile, options=options, loop=loop)
 
 
-def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM) -> int:
+def chunk_tokens(
+    problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM
+) -> int:
     """Tokens of a split: the fewest with which the work tiles of a key/value head are at most its share of so many CTAs
     an SM."""
     page = problem.page_size or 1
     max_ctas = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
     if problem.seq_lens is None:
-        tiles, keys = -(-problem.seq_q * problem.group // block_q), seen_keys(problem, problem.seq_k, block_q)
+        tiles, keys = (
+            -(-problem.seq_q * problem.group // block_q),
+            seen_keys(problem, problem.seq_k, block_q),
+        )
         return page * _pages_of_alike(problem.batch, tiles, -(-keys // page), max_ctas, low)
     group = problem.group
     tiles_and_pages = [
-        (-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences
+        (-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page))
+        for q, k in problem.sequences
     ]
     return page * _fewest(tiles_and_pages, max_ctas, low)
 
@@ -94,7 +106,9 @@ def _fewest(tiles_and_pages: list[tuple[int, int]], max_ctas: int, low: int) -> 
     """Pages of a split: of (tiles, pages) of each sequence."""
     sizes = range(low, max(pages for _, pages in tiles_and_pages))
     return low + bisect_left(
-        sizes, -max_ctas, key=lambda size: -sum(tiles * -(-pages // size) for tiles, pages in tiles_and_pages)
+        sizes,
+        -max_ctas,
+        key=lambda size: -sum(tiles * -(-pages // size) for tiles, pages in tiles_and_pages),
     )
 
 
@@ -110,7 +124,9 @@ class FlashInferCascadeRules(FlashInferRules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if problem.shared_prefix is None:
             return super().finish(kernel, problem, profile)
-        by_sequence, shared = (resolve("flashinfer", level, profile) for level in levels(problem, pages=True) if level)
+        by_sequence, shared = (
+            resolve("flashinfer", level, profile) for level in levels(problem, pages=True) if level
+        )
         plain, again = options_of(by_sequence, FlashOptions), options_of(shared, FlashOptions)
         options = CascadeOptions(
             **vars(plain),
@@ -119,7 +135,13 @@ class FlashInferCascadeRules(FlashInferRules):
             shared_merged_bytes=again.merged_bytes,
             shared_key_warps=shared.loop.key_warps,
         )
-        return replace(by_sequence, name=kernel.name, algorithm=kernel.algorithm, options=options, notes=kernel.notes)
+        return replace(
+            by_sequence,
+            name=kernel.name,
+            algorithm=kernel.algorithm,
+            options=options,
+            notes=kernel.notes,
+        )
 
 
 DECODE_THREADS = 128
@@ -133,13 +155,18 @@ KEYS_PER_THREAD_ROW = 4
 class FlashInferDecodeRules(FlashInferRules):
     """A row of threads a query head and key, each thread with 16 bytes of a row; no tensor cores."""
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         return None  # occupancy decides: see `finish`
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Raises InputError: several query tokens, which it does not take."""
         _refuse_prefill(kernel, problem)
-        bytes_of_value, width = problem.cache_type.bytes, kernel.compiled_head_dim or problem.head_dim
+        bytes_of_value, width = (
+            problem.cache_type.bytes,
+            kernel.compiled_head_dim or problem.head_dim,
+        )
         row_threads = width // max(16 // bytes_of_value, width // 32)
         threads = max(DECODE_THREADS, row_threads * problem.group)
         keys = threads // row_threads
@@ -153,7 +180,9 @@ class FlashInferDecodeRules(FlashInferRules):
             splits = -(-problem.longest_k // chunk_tokens(problem, sms, problem.group, ctas))
         tile = replace(kernel.tile, block_q=problem.group, block_k=keys, warps=-(-threads // 32))
         options = replace(options_of(kernel, FlashOptions), combine_waits=MERGE_WAITS)
-        return replace(kernel, tile=tile, splits=splits, shared_memory_bytes=shared, options=options)
+        return replace(
+            kernel, tile=tile, splits=splits, shared_memory_bytes=shared, options=options
+        )
 
 
 XQA_WARPS = 4
@@ -179,7 +208,9 @@ class XqaRules(Rules):
 
     splits_alike = splits_packed = packs_groups = True
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         if problem.cache_dtype is not None:
             return 1
         max_splits = problem.longest_k // XQA_LEAST_TOKENS
@@ -192,7 +223,9 @@ class XqaRules(Rules):
         _refuse_prefill(kernel, problem)
         if profile.cc == 90 and problem.cache_dtype is not None:
             hint = "accepted there: a cache of 16 bits, or kernel xqa-sm90 with `dtype` fp8"
-            raise InputError(f"`cache_dtype` {problem.cache_dtype}: {profile.name} has another kernel for it; {hint}")
+            raise InputError(
+                f"`cache_dtype` {problem.cache_dtype}: {profile.name} has another kernel for it; {hint}"
+            )
         rows = -(-problem.group // PRODUCT_ROWS) * PRODUCT_ROWS
         width, size = kernel.compiled_head_dim or problem.head_dim, problem.input_type.bytes
         if rows * width * size > XQA_QUERY_BYTES:
@@ -223,8 +256,14 @@ XQA_HOPPER_THREADS = 384
 class XqaHopperRules(XqaRules):
     """Keys are the rows of its products, a group's heads their columns, in eights. No more sub-sequences than tiles."""
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        seen = problem.longest_k if problem.window is None else min(problem.longest_k, problem.window + 1)
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
+        seen = (
+            problem.longest_k
+            if problem.window is None
+            else min(problem.longest_k, problem.window + 1)
+        )
         return min(super().splits_of_tile(problem, sms, block_q, block_k) or 1, -(-seen // block_k))
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -239,7 +278,13 @@ class XqaHopperRules(XqaRules):
         options, at_once = options_of(kernel, FlashOptions), XQA_WARPS * XQA_BUFFERS
         options = replace(options, combine_rows=problem.group, combine_loads_at_once=at_once)
         tile = replace(kernel.tile, block_q=rows)
-        return replace(kernel, tile=tile, threads=XQA_HOPPER_THREADS, shared_memory_bytes=shared, options=options)
+        return replace(
+            kernel,
+            tile=tile,
+            threads=XQA_HOPPER_THREADS,
+            shared_memory_bytes=shared,
+            options=options,
+        )
 
 
 def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:

@@ -42,10 +42,14 @@ MLA_FIXED_BLOCKS = 5
 class FlashMlaRules(Rules):
     """The query heads and tokens are the rows of a tile, always."""
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         return flashmla_splits(problem, sms, block_q, block_k)
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         return stated
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
@@ -60,7 +64,9 @@ class FlashMlaRules(Rules):
         if not problem.gathers:
             if later:
                 hint = f"accepted on {profile.name}: `top_k`"
-                raise InputError(f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; {hint}")
+                raise InputError(
+                    f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; {hint}"
+                )
             return kernel
         together = self.together(problem, later, decodes)
         rows = min(kernel.tile.block_q, max(1, problem.group // together))
@@ -72,7 +78,9 @@ class FlashMlaRules(Rules):
             matrix_unit=MatrixUnit.TCGEN05 if later else MatrixUnit.SPECIALISED,
             loop=replace(kernel.loop, producer_warps=SPARSE_WARPS),
             threads=None,
-            registers=profile.need_int("registers_per_sm") // (256 * tile.warps) * 8,  # a CTA an SM, in eights a thread
+            registers=profile.need_int("registers_per_sm")
+            // (256 * tile.warps)
+            * 8,  # a CTA an SM, in eights a thread
             options=replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES),
         )
 
@@ -93,7 +101,9 @@ class DsaRules(FlashMlaRules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         for name in self.needs:
             if getattr(problem, name) is None:
-                reason = f"its queries find keys by lists; accepted with it: `{name}`, as in {self.such}"
+                reason = (
+                    f"its queries find keys by lists; accepted with it: `{name}`, as in {self.such}"
+                )
                 raise InputError(f"`kernel` {kernel.name}: {reason}")
         return super().finish(kernel, problem, profile)
 
@@ -112,7 +122,9 @@ class Dsv4Rules(DsaRules):
     csrc/api/sparse_decode.h)."""
 
     needs = ("compress_ratio",)
-    such = "window=127, compress_ratio=4, top_k=512, index_heads=64, or window=127, compress_ratio=128"
+    such = (
+        "window=127, compress_ratio=4, top_k=512, index_heads=64, or window=127, compress_ratio=128"
+    )
 
     def together(self, problem: AttentionProblem, later: bool, decodes: bool) -> int:
         return min(2, -(-problem.group // 64))
@@ -125,8 +137,12 @@ class Dsv4Rules(DsaRules):
             return kernel
         if problem.cache_dtype == MX_CACHE:
             hint = f"accepted on {profile.name}: fp8"
-            raise InputError(f"`cache_dtype` {MX_CACHE}: FlashMLA reads it on cc 10.0 and later; {hint}")
-        columns = problem.head_dim * 7 // 8 / kernel.schedule.cluster  # columns without positions, shared out
+            raise InputError(
+                f"`cache_dtype` {MX_CACHE}: FlashMLA reads it on cc 10.0 and later; {hint}"
+            )
+        columns = (
+            problem.head_dim * 7 // 8 / kernel.schedule.cluster
+        )  # columns without positions, shared out
         options = options_of(kernel, IndexerOptions)
         cycles = options.gather_cycles + WIDENING_CYCLES * columns
         return replace(kernel, options=replace(options, gather_cycles=cycles))
@@ -156,7 +172,11 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
         return 1  # the prefill kernel
     query_blocks = -(-problem.seq_q * problem.group // block_q)
     parts = max(1, sms // problem.kv_heads // query_blocks)
-    entries = problem.attended_keys if problem.compress_ratio is not None else problem.top_k or problem.seq_k
+    entries = (
+        problem.attended_keys
+        if problem.compress_ratio is not None
+        else problem.top_k or problem.seq_k
+    )
     blocks = -(-entries // block_k)
     share = -(-problem.batch * (blocks + MLA_FIXED_BLOCKS) // parts) + MLA_FIXED_BLOCKS
     payload = max(share, 2 * MLA_FIXED_BLOCKS)

@@ -44,7 +44,9 @@ def completed(data: dict[str, Any]) -> dict[str, Any]:
     base = data.get("like")
     if not isinstance(base, str) or base not in entry_names():
         return data
-    made: dict[str, Any] = {key: value for key, value in _read(base).items() if key not in OWN_NAMES}
+    made: dict[str, Any] = {
+        key: value for key, value in _read(base).items() if key not in OWN_NAMES
+    }
     for key, value in data.items():
         known = made.get(key)
         if isinstance(value, dict) and isinstance(known, dict):
@@ -128,7 +130,10 @@ def checked(name: str) -> tuple[str, ...]:
     on h100-sxm". Of one of which they hold nothing, that it was executed alone."""
     texts = {kind: f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()}
     backward = texts.pop(BACKWARD, None)
-    both = (f"{text}; {backward}" if backward and kind == COUNTED else text for kind, text in texts.items())
+    both = (
+        f"{text}; {backward}" if backward and kind == COUNTED else text
+        for kind, text in texts.items()
+    )
     return tuple(both) or ("execution only",)
 
 
@@ -158,7 +163,11 @@ def check_file(path: str, subject: str = "kernel file") -> list[Problem]:
     data = completed(read_toml(Path(path), subject))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] in entry_names():
-        wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
+        wrong = [
+            Problem(
+                "name", f"'{data['name']}' is the catalog's; a kernel of your own needs another"
+            )
+        ]
     return wrong
 
 
@@ -183,7 +192,9 @@ def _aliases() -> dict[str, str]:
         entry = _read(stem)
         for alias in (*entry.get("aliases", ()), *entry.get("backward_aliases", ())):
             if stem_of.get(fold(alias), stem) != stem:
-                raise InputError(f"catalog alias '{alias}' names both {stem_of[fold(alias)]} and {stem}")
+                raise InputError(
+                    f"catalog alias '{alias}' names both {stem_of[fold(alias)]} and {stem}"
+                )
             stem_of[fold(alias)] = stem
     return stem_of
 
@@ -207,7 +218,9 @@ def entry(name: str) -> Entry:
 
 def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
     """What a file's kernel moves beside its tensors, in one of its tables."""
-    return tuple(built(Overhead, {**row, "inferred_from": data["source"]}) for row in data.get(table, ()))
+    return tuple(
+        built(Overhead, {**row, "inferred_from": data["source"]}) for row in data.get(table, ())
+    )
 
 
 TILE_TABLES = ("tile", "split_tile", "backward_tile")
@@ -215,7 +228,9 @@ TILE_TABLES = ("tile", "split_tile", "backward_tile")
 
 def answer(data: Mapping[str, Any]) -> str:
     requires = data["requires"]
-    tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
+    tiles = [
+        f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())
+    ]
     distinct = list(dict.fromkeys(tiles))
     parts = [
         f"{data['name']} runs the {data['algorithm']} algorithm on {_gpus(requires)}, in "
@@ -226,7 +241,9 @@ def answer(data: Mapping[str, Any]) -> str:
         parts.append(f"tile{'s' if len(distinct) > 1 else ''} {', '.join(distinct)}{which}")
     inferred = [key for key in ("inferred", "assumed") if data.get(key)]
     parts.append(
-        f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"
+        f"part of it is {' or '.join(inferred)}, as listed below"
+        if inferred
+        else "all of it is from its source"
     )
     return f"{'; '.join(parts)}."
 

@@ -7,7 +7,16 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.schema import toml_text
-from iosim.catalog.libraries.catalog_file import FILE, KERNEL, MEANINGS, NAME, ROW, TABLES, Key, problems
+from iosim.catalog.libraries.catalog_file import (
+    FILE,
+    KERNEL,
+    MEANINGS,
+    NAME,
+    ROW,
+    TABLES,
+    Key,
+    problems,
+)
 from iosim.catalog.libraries.loader import OWN_NAMES, entry, entry_names
 
 LEFT_OUT = (*OWN_NAMES, "like", "before")
@@ -29,10 +38,14 @@ def file_text(data: Mapping[str, Any], made: str) -> str:
     """The text of a kernel file that says `data`, and first how it was `made`. Raises InputError: a name that is none
     or the catalog's."""
     if data["name"] in entry_names():
-        raise InputError(f"`name` '{data['name']}' is the catalog's; a kernel of your own needs another")
+        raise InputError(
+            f"`name` '{data['name']}' is the catalog's; a kernel of your own needs another"
+        )
     wrong = problems(data)
     if wrong:
-        raise InputError(f"`name` '{data['name']}' {wrong[0].reason}; accepted: small letters, digits and -, as {NAME}")
+        raise InputError(
+            f"`name` '{data['name']}' {wrong[0].reason}; accepted: small letters, digits and -, as {NAME}"
+        )
     told = [
         f"# {made} `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
         "# takes it wherever a kernel is taken. Lines that begin with # and a key say what could be stated, too.",
@@ -45,7 +58,10 @@ def file_text(data: Mapping[str, Any], made: str) -> str:
         header = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
         lines += ["", f"# {TABLES[key].means}"]
         for n, row in enumerate(rows):
-            lines += ([""] if n else []) + [header, *_pairs(row, MEANINGS.get(key, ROW) if n == 0 else {})]
+            lines += ([""] if n else []) + [
+                header,
+                *_pairs(row, MEANINGS.get(key, ROW) if n == 0 else {}),
+            ]
         if key == "kernel":
             lines += _unsaid(value)
     return "\n".join(lines) + "\n"

@@ -11,7 +11,15 @@ from iosim.catalog.algorithms import algorithm_of, algorithms, options_for
 from iosim.catalog.algorithms.registry import Packs
 from iosim.catalog.libraries.builds import spills
 from iosim.catalog.libraries.catalog_file import Place
-from iosim.catalog.libraries.loader import Entry, chosen, entry, entry_names, is_choice, on_gpu, overheads
+from iosim.catalog.libraries.loader import (
+    Entry,
+    chosen,
+    entry,
+    entry_names,
+    is_choice,
+    on_gpu,
+    overheads,
+)
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.catalog.libraries.support import check_support
 from iosim.hardware.profile import HardwareProfile, cc_text
@@ -34,7 +42,11 @@ MAX_SPLIT_ROWS = 1 << 24
 
 
 def _first(
-    rows: Iterable[Mapping[str, Any]], problem: AttentionProblem, profile: HardwareProfile, width: int, **facts: Any
+    rows: Iterable[Mapping[str, Any]],
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    width: int,
+    **facts: Any,
 ) -> Mapping[str, Any]:
     """The first row whose conditions hold, empty where none's do; `facts` are more that a row may state."""
     window = problem.mask == "window"
@@ -68,8 +80,12 @@ def tile_row(
         known = {cc for one in data.get(table, ()) for cc in one.get("cc", (profile.cc,))}
         if profile.cc not in known:
             capabilities = ", ".join(cc_text(cc) for cc in sorted(known))
-            raise InputError(f"`kernel` {data['name']}: it has no tile for {profile.name}; accepted: cc {capabilities}")
-        raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
+            raise InputError(
+                f"`kernel` {data['name']}: it has no tile for {profile.name}; accepted: cc {capabilities}"
+            )
+        raise InputError(
+            f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it"
+        )
     return row
 
 
@@ -85,18 +101,28 @@ def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
 
 
 def _loop(settings: Mapping[str, Any]) -> Loop:
-    in_registers, in_shared = settings.get("q_in") == Place.REGISTERS, settings.get("p_in") == Place.SHARED
+    in_registers, in_shared = (
+        settings.get("q_in") == Place.REGISTERS,
+        settings.get("p_in") == Place.SHARED,
+    )
     return built(Loop, {**settings, "q_in_registers": in_registers, "p_in_shared": in_shared})
 
 
 def _build(
-    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, tile: tuple[int, int],
+    data: Entry,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    width: int,
+    split: bool,
+    tile: tuple[int, int],
     backward: bool = False,
-) -> Mapping[str, Any]:  # fmt: skip
+) -> Mapping[str, Any]:
     """The row of what the build that runs spills, empty where none is known, and its `code`: as PyTorch's for cc 9.0
     has it on every GPU, whose source is the same. FlashAttention has a build for lengths that are whole tiles, one for
     others, packed ones among them, and one for rows of fewer columns than it has."""
-    whole = problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
+    whole = (
+        problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
+    )
     narrow = max(problem.head_dim, problem.head_dim_v) < width
     rows = [row for row in spills(data, backward) if row.get("split", False) == split]
     facts = {"whole_tiles": whole, "narrow": narrow, "block_q": tile[0], "block_k": tile[1]}
@@ -106,7 +132,10 @@ def _build(
 
 
 def resolve(
-    name: str, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides | None = None
+    name: str,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    overrides: Overrides | None = None,
 ) -> Kernel:
     """The kernel called `name` as it would run `problem` on `profile`.
 
@@ -125,12 +154,23 @@ def resolve(
         compiled = check_support(data, problem, profile)
         return _resolved(data, compiled, problem, profile, overrides, notes)
     names = {"fwd": first, "bwd": second or first}
-    passes = [(on_gpu(entry(direction), profile), problem.with_(passes=which)) for which, direction in names.items()]
+    passes = [
+        (on_gpu(entry(direction), profile), problem.with_(passes=which))
+        for which, direction in names.items()
+    ]
     if not second:
         check_support(passes[0][0], problem, profile)
     with refusing(passes=problem.passes):
         forward, backward = (
-            _resolved(data, check_support(data, direction, profile), direction, profile, overrides, notes, of_both=True)
+            _resolved(
+                data,
+                check_support(data, direction, profile),
+                direction,
+                profile,
+                overrides,
+                notes,
+                of_both=True,
+            )
             for data, direction in passes
         )
     if overrides.pack_group is not None:
@@ -142,7 +182,9 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
     """The kernel of a call of both passes, each of which runs as it does alone but for what `Rules.leading` says."""
     tile = backward.tile_backward
     settings = replace(backward.backward, tile=None if tile == forward.tile else tile)
-    both = replace(forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))))
+    both = replace(
+        forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes)))
+    )
     alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
     is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
     if forward.name != backward.name:
@@ -151,9 +193,14 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
 
 
 def _resolved(
-    data: Entry, compiled: int | None, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides,
-    notes: tuple[str, ...], of_both: bool = False,
-) -> Kernel:  # fmt: skip
+    data: Entry,
+    compiled: int | None,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    overrides: Overrides,
+    notes: tuple[str, ...],
+    of_both: bool = False,
+) -> Kernel:
     """The kernel of a catalog's entry for one pass.
 
     Args:
@@ -169,11 +216,15 @@ def _resolved(
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
-        splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
+        splits = (
+            rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
+        )
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     a_sm = settings.get("persistent_ctas_per_sm")
-    known_fragments = "fragments" in settings and "matrix_unit" not in row  # another unit may take another way
+    known_fragments = (
+        "fragments" in settings and "matrix_unit" not in row
+    )  # another unit may take another way
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
@@ -183,14 +234,18 @@ def _resolved(
         splits=splits,
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
-        fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES,
+        fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES))
+        if profile.cc >= ASYNC_COPY_CC
+        else Fetch.BYTES,
         packs_group=packed,
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
         persistent_ctas=None if a_sm is None else int(a_sm * profile.need("sm_count")),
-        overheads=rules.split_overheads(problem, block_q) if split_table else overheads(data, "overhead"),
+        overheads=rules.split_overheads(problem, block_q)
+        if split_table
+        else overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
         spill=built(Spill, build) if build else None,
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
@@ -207,8 +262,14 @@ def _resolved(
     kernel = rules.compiled(kernel, problem, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
-    if asked_splits is None and kernel.splits > 1 and not getattr(kernel.options, "empty_splits", False):
-        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
+    if (
+        asked_splits is None
+        and kernel.splits > 1
+        and not getattr(kernel.options, "empty_splits", False)
+    ):
+        kernel = replace(
+            kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k))
+        )
     return kernel
 
 
@@ -223,11 +284,19 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
     NB: there FlashAttention-2 splits none where the cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays
     0); taken so for all others.
     """
-    return problem.forward and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
+    return (
+        problem.forward
+        and not problem.dropout
+        and (problem.seq_lens is None or rules.splits_packed)
+    )
 
 
 def _splits(
-    data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, requested: int | None
+    data: Entry,
+    rules: Rules,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    requested: int | None,
 ) -> tuple[int, bool]:
     if requested is not None:
         _check_splits(data, problem, requested)
@@ -241,7 +310,9 @@ def _splits(
     group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
     tiles = problem.sequence_count * heads * -(-problem.longest_q * group // row["block_q"])
     key_blocks = -(-problem.longest_k // row["block_k"])
-    grid = SplitGrid(tiles, key_blocks, int(profile.need("sm_count")), row["block_q"], row["block_k"])
+    grid = SplitGrid(
+        tiles, key_blocks, int(profile.need("sm_count")), row["block_q"], row["block_k"]
+    )
     return rules.split_kernel(problem, grid)
 
 
@@ -251,37 +322,58 @@ def _check_splits(data: Entry, problem: AttentionProblem, requested: int) -> Non
     if requested == 1:
         return
     if not algorithm_of(data["algorithm"]).splits:
-        raise InputError(f"`splits` {requested}: kernel {data['name']} does not split its keys; accepted: 1")
+        raise InputError(
+            f"`splits` {requested}: kernel {data['name']} does not split its keys; accepted: 1"
+        )
     if not problem.forward:
         why = "only a forward splits its keys; accepted: 1"
         raise InputError(f"`splits` {requested} contradicts `passes` {problem.passes}: {why}")
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         accepted = f"up to {MAX_SPLIT_ROWS} rows (batch x heads x tokens)"
-        raise InputError(f"`splits` {requested} with {rows} query rows is out of range; accepted: {accepted}")
+        raise InputError(
+            f"`splits` {requested} with {rows} query rows is out of range; accepted: {accepted}"
+        )
 
 
-def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
+def _packs_group(
+    data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int
+) -> bool:
     if not problem.forward or problem.dropout > 0 or not problem.shares_rows:
         return False
-    return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
+    return rules.packs_group(
+        problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k
+    )
 
 
 def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, requested: bool) -> bool:
     packs = algorithm_of(kernel.algorithm).packs
     if requested and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
-        able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
+        able = ", ".join(
+            name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED
+        )
         hint = f"accepted: kernels of algorithm {able}, pass fwd"
-        raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; {hint}")
+        raise InputError(
+            f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; {hint}"
+        )
     if not requested and packs is Packs.ALWAYS:
         raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
     return requested
 
 
 def _options(
-    data: Entry, row: Mapping[str, Any], rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool
+    data: Entry,
+    row: Mapping[str, Any],
+    rules: Rules,
+    profile: HardwareProfile,
+    split: bool,
+    append_kv: bool,
 ) -> AlgorithmOptions:
-    options = {**data["kernel"].get("options", {}), **row.get("options", {}), **rules.options(profile, split)}
+    options = {
+        **data["kernel"].get("options", {}),
+        **row.get("options", {}),
+        **rules.options(profile, split),
+    }
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
@@ -294,7 +386,9 @@ def _options(
 def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
     notes = []
     if data.get("inferred"):
-        notes.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
+        notes.append(
+            f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}"
+        )
     if data.get("assumed"):
         notes.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
     widest = max(problem.head_dim, problem.head_dim_v)
@@ -305,20 +399,28 @@ def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tupl
     return tuple(notes)
 
 
-def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
+def _backward(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int
+) -> PassSettings:
     passes = tuple(built(RowPass, row) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
     stated = PassSettings(
-        schedule=_schedule(data, "backward", problem), overheads=overheads(data, "backward_overhead"), passes=passes
+        schedule=_schedule(data, "backward", problem),
+        overheads=overheads(data, "backward_overhead"),
+        passes=passes,
     )
     if not problem.backward or "backward_tile" not in data:
         return stated
     row = tile_row(data, "backward_tile", problem, profile, width)
     tile = built(Tile, {"stages": data.get("backward", {}).get("stages"), **row})
-    build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
+    build = _build(
+        data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True
+    )
     fragments = None
     if "warps_along" in row:
         holds_v = row.get("v_in") == Place.REGISTERS and not problem.dropout
-        fragments = Fragments(Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v)
+        fragments = Fragments(
+            Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v
+        )
     return replace(
         stated,
         tile=tile,
@@ -352,11 +454,18 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
     """Refuse a tile by hand that cuts the queries into more blocks than are counted in fractions of a second."""
     least = -(-problem.seq_q // MAX_BLOCKS)
     if tile.block_q < least:
-        raise InputError(f"`tile` {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
+        raise InputError(
+            f"`tile` {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}"
+        )
 
 
 def _apply(
-    kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
+    kernel: Kernel,
+    rules: Rules,
+    problem: AttentionProblem,
+    over: Overrides,
+    profile: HardwareProfile,
+    of_both: bool,
 ) -> Kernel:
     tile = replace(kernel.tile, **typed(Tile, vars(over)))
     if over.tile is not None:
@@ -374,7 +483,9 @@ def _apply(
     if schedule.scheduler is not Scheduler.DYNAMIC:  # no queue, and nothing that is asked of it
         schedule = replace(schedule, claims_ahead=False)
         kernel = replace(kernel, overheads=tuple(o for o in kernel.overheads if o.name != QUEUE))
-    taken = typed(Kernel, {name: getattr(over, name) for name in ("registers", "shared_memory_bytes")})
+    taken = typed(
+        Kernel, {name: getattr(over, name) for name in ("registers", "shared_memory_bytes")}
+    )
     kernel = replace(kernel, schedule=schedule, **taken)
     if schedule.scheduler is not Scheduler.STATIC and kernel.persistent_ctas is None:
         kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")))

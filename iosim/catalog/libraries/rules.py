@@ -37,7 +37,9 @@ class SplitGrid:
 def fewest_efficient(tiles: int, key_blocks: int, slots: int, differ: bool = False) -> int:
     """The fewest splits within 85 % of the best wave efficiency, the share of the slots that work (FlashAttention's
     num_splits_heuristic); where they are to `differ`, among those that change the number of key blocks a split gets."""
-    blocks = [-(-key_blocks // splits) for splits in range(1, min(MAX_SPLITS, slots, key_blocks) + 1)]
+    blocks = [
+        -(-key_blocks // splits) for splits in range(1, min(MAX_SPLITS, slots, key_blocks) + 1)
+    ]
     efficiency = {
         splits: tiles * splits / slots / -(-tiles * splits // slots)
         for splits, block_count in enumerate(blocks, 1)
@@ -68,16 +70,22 @@ class Rules:
         dropout of sequences of one length."""
         return 1, False
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         """The number of splits where it goes by the tile; None where it does not. Asked as `split_kernel` is."""
         return None
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         """True where the query heads of a group share the rows of a tile; `stated`: whether the file says that they
         may. Asked for forwards without dropout whose heads can share rows."""
         return problem.group > 1 if self.packs_groups else stated and problem.seq_q == 1
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         """The forward's schedule, where the problem changes the file's. `packed`: whether heads of the grid are
         key/value heads."""
         return stated
@@ -95,21 +103,27 @@ class Rules:
         registers and schedule. Raises InputError: the library cannot do what is asked."""
         return kernel
 
-    def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    def leading(
+        self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    ) -> Kernel:
         """The forward whose backward follows; a note says what it does otherwise than a forward alone, and why."""
         notes = []
         if not kernel.writes_lse:
             notes.append("writes its log-sum-exp; alone it writes none")
         if kernel.packs_group:
             notes.append("is described with a head a tile; alone it packs a group's query heads")
-        sentences = (f"{kernel.name}: with the backward behind it the forward {note}" for note in notes)
+        sentences = (
+            f"{kernel.name}: with the backward behind it the forward {note}" for note in notes
+        )
         return replace(kernel, packs_group=False, notes=(*kernel.notes, *sentences))
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
         return kernel
 
-    def compiled(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    def compiled(
+        self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    ) -> Kernel:
         """The kernel with what its compiler makes of the tile, be it by hand: its matrix unit, how warps share it."""
         return kernel
 
@@ -121,14 +135,22 @@ _IN_MODULES = {
     "cutlass": ("cutlass", "eager"),
     "fa2": ("fa2", "moba"),
     "fa3": ("fa3",),
-    "fa4": ("fa4", *(f"fa4-{how}" for how in ("deterministic", "one-tile", "sm90", "splits", "stealing", "varlen"))),
+    "fa4": (
+        "fa4",
+        *(
+            f"fa4-{how}"
+            for how in ("deterministic", "one-tile", "sm90", "splits", "stealing", "varlen")
+        ),
+    ),
     "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa", "xqa-sm90"),
     "flashmla": ("dsa", "dsv4", "flashmla", "mla"),
     "tiled": ("flash1", "tiled", "uniform"),
     "triton": ("flex", "triton", "triton-tutorial", "vllm-triton"),
     "varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
 }
-_BOOKS: Registry[str, Rules] = Registry("rules", {f"{__package__}.{name}": of for name, of in _IN_MODULES.items()})
+_BOOKS: Registry[str, Rules] = Registry(
+    "rules", {f"{__package__}.{name}": of for name, of in _IN_MODULES.items()}
+)
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:

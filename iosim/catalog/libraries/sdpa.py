@@ -29,7 +29,12 @@ TRAINED_AGAIN_ABOVE = 224
 TURING_CC = 75
 BACKENDS = {"cudnn": "cudnn", "flash": "fa2", "efficient": "cutlass", "math": "math"}
 """PyTorch's names of the backends -> the catalog's kernels."""
-TITLES = {"cudnn": "cuDNN", "flash": "flash", "efficient": "memory-efficient", "math": "the math path"}
+TITLES = {
+    "cudnn": "cuDNN",
+    "flash": "flash",
+    "efficient": "memory-efficient",
+    "math": "the math path",
+}
 ORDER = ("flash", "efficient", "math", "cudnn")
 """PyTorch's order where cuDNN does not come first."""
 CUDNN_FIRST = 91500
@@ -49,7 +54,10 @@ def order(profile: HardwareProfile, cudnn_version: int | None) -> tuple[str, ...
 
 
 def choose(
-    problem: AttentionProblem, profile: HardwareProfile, backends: Sequence[str], cudnn_version: int | None
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    backends: Sequence[str],
+    cudnn_version: int | None,
 ) -> tuple[str, str]:
     """(backend, reason) of the first of `backends` whose checks hold; an empty backend where none's do.
 
@@ -61,7 +69,9 @@ def choose(
     checks["cudnn"] = partial(why_not_cudnn, version=cudnn_version)
     refused = ""
     for backend in backends:
-        why = checks[backend](problem, profile) if backend in checks else ""  # nothing keeps the math path away
+        why = (
+            checks[backend](problem, profile) if backend in checks else ""
+        )  # nothing keeps the math path away
         if not why:
             return backend, refused and f"since {refused}"
         refused = why
@@ -72,10 +82,16 @@ def choose(
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     if profile.is_amd:
         hint = f"accepted on {profile.name}: default, or a kernel by its name"
-        raise InputError(f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; {hint}")
+        raise InputError(
+            f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; {hint}"
+        )
     backend, why = choose(problem, profile, ORDER[:-1], None)
     if backend == "flash":
-        hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""
+        hopper = (
+            " (cuDNN comes first with cuDNN later than 9.15.0)"
+            if profile.cc // 10 in (9, 10)
+            else ""
+        )
         why = f"which takes fp16 and bf16 from cc 8.0 on{hopper}"
     if profile.cc == TURING_CC and backend == "efficient" and problem.dtype == "fp16":
         why += "; flash-attention-turing, which PyTorch does not have, takes half its time: kernel fa-turing"
@@ -109,7 +125,9 @@ def why_not_efficient(problem: AttentionProblem, profile: HardwareProfile) -> st
         return f"{profile.name} (cc {cc_text(cc)}) has no bf16 kernels"
     if dtype not in ("fp16", "bf16", "fp32", "tf32"):
         return f"no fused kernel takes {dtype}"
-    multiple = 8 if dtype in ("fp16", "bf16") else 4 if cc >= FLASH_CC else 1  # minimum_gemm_alignment
+    multiple = (
+        8 if dtype in ("fp16", "bf16") else 4 if cc >= FLASH_CC else 1
+    )  # minimum_gemm_alignment
     if problem.head_dim % multiple or problem.head_dim_v % multiple:
         return f"the memory-efficient kernel takes head_dim in multiples of {multiple}"
     return ""

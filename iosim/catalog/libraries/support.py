@@ -28,7 +28,11 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     for reason in _refusals(data, problem, profile):
         raise InputError(reason)
     compiled = data["requires"].get("head_dims")
-    return None if compiled is None else min(d for d in compiled if d >= max(problem.head_dim, problem.head_dim_v))
+    return (
+        None
+        if compiled is None
+        else min(d for d in compiled if d >= max(problem.head_dim, problem.head_dim_v))
+    )
 
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
@@ -53,7 +57,8 @@ def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfil
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
         able = _kernels(
             lambda candidate: (
-                runs_there(candidate) and (problem.latent_kv or not candidate["requires"].get("latent_only"))
+                runs_there(candidate)
+                and (problem.latent_kv or not candidate["requires"].get("latent_only"))
             )
         )
         title = data["title"].split(",")[0]
@@ -79,7 +84,9 @@ def _refused_terms(data: Entry, problem: AttentionProblem) -> Iterator[str]:
         yield f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; {hint}"
 
 
-def _refused_pass(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+def _refused_pass(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile
+) -> Iterator[str]:
     requires, name = data["requires"], data["name"]
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
@@ -90,7 +97,9 @@ def _refused_pass(data: Entry, problem: AttentionProblem, profile: HardwareProfi
         types = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
         has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
         yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {types}"
-    if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
+    if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(
+        problem.seq_q, problem.seq_k
+    ):
         why = f"the mask leaves queries without keys, for which kernel {name} writes nothing"
         yield f"`offset` {problem.offset}: {why}"
     if requires.get("latent_only") and not problem.latent_kv:
@@ -123,7 +132,9 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
     """The kernels of attention that are able, up to `MAX_NAMED`; of a library's variants its first alone."""
-    able_names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
+    able_names = [
+        n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax
+    ]
     names = [n for n in able_names if not any(n.startswith(f"{other}-") for other in able_names)]
     if len(names) > MAX_NAMED:
         return f"{', '.join(names[:MAX_NAMED])} and others (iosim kernels list)"

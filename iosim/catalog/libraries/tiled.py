@@ -22,9 +22,15 @@ class TiledRules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = replace(kernel, tile=fitting(kernel.tile, problem, profile))
         allowed = profile.shared_memory_per_block_optin_bytes
-        if not problem.backward or allowed is None or backward_shared_bytes(problem, kernel.tile) <= allowed:
+        if (
+            not problem.backward
+            or allowed is None
+            or backward_shared_bytes(problem, kernel.tile) <= allowed
+        ):
             return kernel
-        return retiled(kernel, problem, fitting_backward(kernel.tile, problem, allowed), backward=True)
+        return retiled(
+            kernel, problem, fitting_backward(kernel.tile, problem, allowed), backward=True
+        )
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """With the recorded build of kernels/flash_fwd.cu where that spills, or was to be thought to. NB: where neither
@@ -37,7 +43,9 @@ class TiledRules(Rules):
         if report.spill is None and wanted <= profile.need_int("max_registers_per_thread"):
             return kernel
         shared = report.shared_memory_bytes
-        return replace(kernel, registers=report.registers, shared_memory_bytes=shared, spill=report.spill)
+        return replace(
+            kernel, registers=report.registers, shared_memory_bytes=shared, spill=report.spill
+        )
 
 
 def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> Tile:
@@ -62,7 +70,9 @@ def fitting_backward(tile: Tile, problem: AttentionProblem, allowed: int) -> Til
     not fit in the shared memory that it is allowed: on GPUs where that is 64 or 99 KB."""
     while backward_shared_bytes(problem, tile) > allowed and max(tile.block_q, tile.block_k) > 16:
         block_q, block_k = tile.block_q, tile.block_k
-        block_q, block_k = (block_q, block_k // 2) if block_k >= block_q else (block_q // 2, block_k)
+        block_q, block_k = (
+            (block_q, block_k // 2) if block_k >= block_q else (block_q // 2, block_k)
+        )
         tile = Tile(block_q, block_k, min(tile.warps, max(1, block_k // 16)), tile.stages)
     return tile
 
@@ -72,8 +82,12 @@ class Flash1Rules(Rules):
     """Line 1 of the listing, M being the shared memory that a CTA may have."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        elements = int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
-        block_k = min(max(1, algorithm1_blocks(problem.head_dim, elements)[1]), problem.seq_k, MAX_BLOCK)
+        elements = (
+            int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
+        )
+        block_k = min(
+            max(1, algorithm1_blocks(problem.head_dim, elements)[1]), problem.seq_k, MAX_BLOCK
+        )
         block_q = min(block_k, problem.head_dim)
         note = f"Algorithm 1 with M = {elements} elements: block_k = ceil(M / 4d) = {block_k}, block_q = {block_q}"
         tile = Tile(block_q, block_k, kernel.tile.warps, kernel.tile.stages)
@@ -102,7 +116,9 @@ class UniformRules(Rules):
                     return _with(kernel, tile, per_tile)
         return _with(kernel, tiles[-1], int(problem.heads) if problem.backward else 1)
 
-    def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    def leading(
+        self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    ) -> Kernel:
         """All value heads in a tile, which alone writes the log-sum-exp of its rows, as in the backward."""
         alone, kernel = kernel, super().leading(kernel, problem, profile)
         per_tile = options_of(alone, UniformOptions).value_heads_per_tile
@@ -117,7 +133,9 @@ class UniformRules(Rules):
 
 def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
     options = replace(options_of(kernel, UniformOptions), value_heads_per_tile=per_tile)
-    note = f"{kernel.name}: heads are value heads that share one Q and K; {per_tile} of them in a tile"
+    note = (
+        f"{kernel.name}: heads are value heads that share one Q and K; {per_tile} of them in a tile"
+    )
     return replace(kernel, tile=tile, options=options, notes=(*kernel.notes, note))
 
 

@@ -31,11 +31,15 @@ class TritonRules(Rules):
     stands. With mma.sync the warps of a tile with fewer rows than the output has columns divide its keys (Triton 3.6's
     layouts of 16 tiles, cc 8.0 and 9.0)."""
 
-    def compiled(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    def compiled(
+        self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    ) -> Kernel:
         unit, tile = kernel.matrix_unit, kernel.tile
         if profile.cc == WGMMA_CC:
             unit = unit_of(tile, problem, profile)
-        by_warps = unit is MatrixUnit.MMA_SYNC or (profile.cc < WGMMA_CC and problem.dtype != "fp32")
+        by_warps = unit is MatrixUnit.MMA_SYNC or (
+            profile.cc < WGMMA_CC and problem.dtype != "fp32"
+        )
         if kernel.loop.copy_waits and by_warps and tile.block_q < problem.head_dim_v:
             kernel = replace(kernel, loop=replace(kernel.loop, key_warps=tile.warps))
         return replace(kernel, matrix_unit=unit)
@@ -56,7 +60,9 @@ class TutorialRules(TritonRules):
             return kernel
         older = profile.is_amd or profile.cc < DESCRIPTOR_CC
         by_pointers = older or (profile.cc == DESCRIPTOR_CC and problem.dtype == "fp8")
-        return replace(kernel, options=replace(options_of(kernel, FlashOptions), walks_all_keys=by_pointers))
+        return replace(
+            kernel, options=replace(options_of(kernel, FlashOptions), walks_all_keys=by_pointers)
+        )
 
 
 FLEX_SHORT = 128
@@ -79,7 +85,12 @@ class FlexRules(TritonRules):
     not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
     github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
 
-    split_options: ClassVar = {**AT_ONCE, "statistics_per_row": 2, "combines_one": True, "empty_splits": True}
+    split_options: ClassVar = {
+        **AT_ONCE,
+        "statistics_per_row": 2,
+        "combines_one": True,
+        "empty_splits": True,
+    }
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         rows = problem.seq_q * problem.group
@@ -87,8 +98,13 @@ class FlexRules(TritonRules):
             return 1, False
         return max(1, grid.sms // (problem.batch * problem.kv_heads) * 2), True
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        return problem.group > 1 and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
+        return (
+            problem.group > 1
+            and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
+        )
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         return overheads(entry("flex"), "overhead")
@@ -111,8 +127,12 @@ class FlexRules(TritonRules):
         options = replace(options, combine_launches=launches, combine_rows=taken)
         kernel = replace(kernel, options=options, writes_lse=False)
         rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
-        block_q = min(max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT)  # more with splits by hand alone
-        loop = replace(kernel.loop, loads_ahead=False)  # SASS of Triton 3.6, sm_90: no loop copies by cp.async
+        block_q = min(
+            max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT
+        )  # more with splits by hand alone
+        loop = replace(
+            kernel.loop, loads_ahead=False
+        )  # SASS of Triton 3.6, sm_90: no loop copies by cp.async
         return replace(kernel, tile=replace(kernel.tile, block_q=block_q), loop=loop)
 
 
@@ -142,14 +162,18 @@ class UnifiedRules(TritonRules):
         pack = problem.group if kernel.packs_group else 1
         rows = max(MMA_ROWS, 1 << (pack - 1).bit_length())
         window, widths, keys = GEMMA_3
-        block_k = keys if problem.window == window and problem.head_dim in widths else kernel.tile.block_k
+        block_k = (
+            keys if problem.window == window and problem.head_dim in widths else kernel.tile.block_k
+        )
         whole = replace(kernel.tile, block_q=rows, block_k=block_k)
         width = kernel.compiled_head_dim or problem.head_dim
         padded = problem.with_(head_dim=width, head_dim_v=width)
         shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
         if problem.widens:  # keys and values as they came lie beside the widened ones
             shared += block_k * 2 * width * problem.cache_type.bytes
-        waits = problem.sequence_count.bit_length() + 1  # the search for a token's sequence, and its length
+        waits = (
+            problem.sequence_count.bit_length() + 1
+        )  # the search for a token's sequence, and its length
         return replace(
             kernel,
             tile=replace(whole, block_q=rows // pack * pack),

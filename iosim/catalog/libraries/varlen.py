@@ -65,7 +65,9 @@ class VllmFa2Rules(Fa2Rules):
         splits = fa2_splits(grid.tiles, grid.key_blocks, 2 * grid.sms) if packed else 1
         return splits, splits > 1 or problem.page_size is not None
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         one_token = problem.longest_q == 1 and problem.mask != "window"
         return stated and one_token and problem.group > 1 and problem.head_dim % 8 == 0
 
@@ -73,23 +75,31 @@ class VllmFa2Rules(Fa2Rules):
 def most_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
     """The bound on splits that the host sets, as if the batch were its longest sequence alone (get_num_splits)."""
     keys = max(k for _, k in problem.sequences)
-    longest = problem.with_(batch=1, seq_lens=None, seq_lens_k=None, seq_q=problem.longest_q, seq_k=keys)
+    longest = problem.with_(
+        batch=1, seq_lens=None, seq_lens_k=None, seq_q=problem.longest_q, seq_k=keys
+    )
     return fa3_splits(longest, sms, block_q, block_k)
 
 
-def varlen_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int, max_splits: int) -> tuple[int, ...]:
+def varlen_splits(
+    problem: AttentionProblem, sms: int, block_q: int, block_k: int, max_splits: int
+) -> tuple[int, ...]:
     """Splits of every sequence, as prepare_varlen_num_blocks finds them on the GPU: an SM gets its even share of all
     key blocks and a tenth more, and a sequence as many SMs as it has such shares, up to `max_splits`."""
     sequences = problem.sequences
     if max_splits <= 1 or len(sequences) > PREPARED_SEQUENCES:
         return (1,) * len(sequences)
     blocks = [-(-k // block_k) for _, k in sequences]
-    total = sum(-(-q * problem.group // block_q) * n for (q, _), n in zip(sequences, blocks, strict=True))
+    total = sum(
+        -(-q * problem.group // block_q) * n for (q, _), n in zip(sequences, blocks, strict=True)
+    )
     share = max(1, math.ceil(total * SPARE_BLOCKS * problem.kv_heads / sms))
     return tuple(max(1, min(-(-n // share), max_splits)) for n in blocks)
 
 
-def heads_in_section(problem: AttentionProblem, packed: bool, budget_bytes: int = SECTION_BYTES) -> int:
+def heads_in_section(
+    problem: AttentionProblem, packed: bool, budget_bytes: int = SECTION_BYTES
+) -> int:
     """Grid heads of a sequence that go together: as many key/value heads as fit `budget_bytes`, up to 16 and by powers
     of two (flash_prepare_scheduler.cu, get_nheads_in_l2); all heads of a sequence at most, so that sequences follow
     one another."""
@@ -111,11 +121,15 @@ class Fa3VarlenRules(Fa3Rules):
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+    def splits_of_tile(
+        self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
+    ) -> int | None:
         max_splits = self.most_splits(problem, sms, block_q, block_k)
         return max(varlen_splits(problem, sms, block_q, block_k, max_splits))
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         queued = replace(stated, scheduler=Scheduler.DYNAMIC)
         if problem.mask == "none" or splits > 1:
             return queued
@@ -125,7 +139,11 @@ class Fa3VarlenRules(Fa3Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """With what its tiles wait for, and what fp8 costs beyond the paper's kernel."""
         finished = super().finish(kernel, problem, profile)
-        alone, fp8, loop = finished.tile.warps == ONE_WARPGROUP, problem.dtype == "fp8", finished.loop
+        alone, fp8, loop = (
+            finished.tile.warps == ONE_WARPGROUP,
+            problem.dtype == "fp8",
+            finished.loop,
+        )
         if fp8:
             operations = ALONE_OPERATIONS if alone else self.fp8_operations
             more = operations.get(finished.compiled_head_dim or problem.head_dim, 0.0)
@@ -136,8 +154,12 @@ class Fa3VarlenRules(Fa3Rules):
             first_waits = self.fp8_waits
         elif fp8:
             waits += self.fp8_waits
-        options = replace(options_of(finished, FlashOptions), tile_waits=waits, first_waits=first_waits)
-        return replace(finished, schedule=replace(finished.schedule, cluster=1), options=options, loop=loop)
+        options = replace(
+            options_of(finished, FlashOptions), tile_waits=waits, first_waits=first_waits
+        )
+        return replace(
+            finished, schedule=replace(finished.schedule, cluster=1), options=options, loop=loop
+        )
 
 
 def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
@@ -167,7 +189,11 @@ class VllmFa3Rules(Fa3VarlenRules):
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         tokens = sum(q for q, _ in problem.sequences)
-        return VLLM_MAX_SPLITS if tokens <= GRAPH_TOKENS else most_splits(problem, sms, block_q, block_k)
+        return (
+            VLLM_MAX_SPLITS
+            if tokens <= GRAPH_TOKENS
+            else most_splits(problem, sms, block_q, block_k)
+        )
 
 
 @rule_book("fa3-sm80")
@@ -176,10 +202,16 @@ class Fa3Sm80Rules(Fa3VarlenRules):
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         max_splits = self.most_splits(problem, grid.sms, grid.block_q, grid.block_k)
-        return max(varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, max_splits)), max_splits > 1
+        return max(
+            varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, max_splits)
+        ), max_splits > 1
 
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+    def packs_group(
+        self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int
+    ) -> bool:
         return problem.group > 1
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+    def schedule(
+        self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool
+    ) -> Schedule:
         return replace(stated, scheduler=Scheduler.DYNAMIC) if splits > 1 else stated

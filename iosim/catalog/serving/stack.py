@@ -40,7 +40,9 @@ class Extra:
     kernel: str | None = None
     """The kernel that it goes with; None for all."""
 
-    def is_launched(self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile) -> bool:
+    def is_launched(
+        self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile
+    ) -> bool:
         if self.kernel not in (None, kernel.name):
             return False
         if self.when.startswith("packed"):
@@ -50,7 +52,9 @@ class Extra:
             return problem.longest_q > 1
         if self.when == "narrow cache":
             return problem.cache_type.bytes < NEW_BYTES
-        return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
+        return self.when == "always" or combines_nothing(
+            kernel, problem, int(profile.need("sm_count"))
+        )
 
     def reorders(self, problem: AttentionProblem) -> bool:
         """True where it copies rows to other places, value by value."""
@@ -75,7 +79,9 @@ class Assumption:
     """The kernel that it goes with; None for all."""
 
     def holds(self, problem: AttentionProblem, kernel: Kernel) -> bool:
-        return self.kernel in (None, kernel.name) and (self.when == "decode") == (problem.longest_q == 1)
+        return self.kernel in (None, kernel.name) and (self.when == "decode") == (
+            problem.longest_q == 1
+        )
 
 
 def reorders(problem: AttentionProblem) -> bool:
@@ -106,7 +112,11 @@ class Stack:
         """What the time of one call rests on, a sentence each."""
         return (
             *self.assumes,
-            *(assumption.text for assumption in self.assumes_where if assumption.holds(problem, kernel)),
+            *(
+                assumption.text
+                for assumption in self.assumes_where
+                if assumption.holds(problem, kernel)
+            ),
         )
 
     def kernel(self, profile: HardwareProfile) -> str:
@@ -119,21 +129,41 @@ class Stack:
         raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, {more}")
 
 
-_EXTRA: Mapping[str, Spec] = {"name": Text(), "when": Text(WHEN), "moves": Text(MOVES), "source": Text(),
-                              "kernel": Text(entry_names)}  # fmt: skip
-_ASSUMPTION: Mapping[str, Spec] = {"text": Text(), "when": Text(("decode", "prefill")), "kernel": Text(entry_names)}
-_KERNEL: Mapping[str, Spec] = {"kernel": Text(entry_names), "cc": ListOf(Whole(70, 130), ascending=True)}
+_EXTRA: Mapping[str, Spec] = {
+    "name": Text(),
+    "when": Text(WHEN),
+    "moves": Text(MOVES),
+    "source": Text(),
+    "kernel": Text(entry_names),
+}
+_ASSUMPTION: Mapping[str, Spec] = {
+    "text": Text(),
+    "when": Text(("decode", "prefill")),
+    "kernel": Text(entry_names),
+}
+_KERNEL: Mapping[str, Spec] = {
+    "kernel": Text(entry_names),
+    "cc": ListOf(Whole(70, 130), ascending=True),
+}
 _STACK: Mapping[str, Spec] = {
-    "name": Text(pattern="[a-z0-9][a-z0-9-]*"), "title": Text(), "version": Text(), "source": Text(),
-    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3),
+    "name": Text(pattern="[a-z0-9][a-z0-9-]*"),
+    "title": Text(),
+    "version": Text(),
+    "source": Text(),
+    "page_size": Whole(1, 1 << 16),
+    "append_kv": Flag(),
+    "call_gap_s": Real(0, 1e-3),
     "assumes": ListOf(Text(), least=0),
     "assumes_where": ListOf(Table(_ASSUMPTION, required=("text", "when")), least=0),
     "kernels": ListOf(Table(_KERNEL, required=tuple(_KERNEL))),
     "extra": ListOf(Table(_EXTRA, required=("name", "when", "moves", "source")), least=0),
-}  # fmt: skip
+}
 _OPTIONAL = {"extra", "assumes_where"}
 _FILE = Table(
-    {"schema": Whole(1, 1), "stack": ListOf(Table(_STACK, required=tuple(_STACK.keys() - _OPTIONAL)))},
+    {
+        "schema": Whole(1, 1),
+        "stack": ListOf(Table(_STACK, required=tuple(_STACK.keys() - _OPTIONAL))),
+    },
     required=("schema", "stack"),
 )
 
@@ -149,8 +179,12 @@ def _stack(data: dict[str, Any]) -> Stack:
     kernels = tuple((table["kernel"], tuple(table["cc"])) for table in data["kernels"])
     extras = tuple(Extra(**table) for table in data.get("extra", ()))
     where = tuple(Assumption(**table) for table in data.get("assumes_where", ()))
-    rest = {key: value for key, value in data.items() if key not in ("kernels", "assumes", *_OPTIONAL)}
-    return Stack(**rest, assumes=tuple(data["assumes"]), assumes_where=where, kernels=kernels, extras=extras)
+    rest = {
+        key: value for key, value in data.items() if key not in ("kernels", "assumes", *_OPTIONAL)
+    }
+    return Stack(
+        **rest, assumes=tuple(data["assumes"]), assumes_where=where, kernels=kernels, extras=extras
+    )
 
 
 def stack_names() -> tuple[str, ...]:
@@ -170,7 +204,9 @@ def split_rules() -> tuple[str, ...]:
     return (*LIBRARIES, *stack_names())
 
 
-def kernel_by_rule(rule: str, profile: HardwareProfile, page_size: int | None) -> tuple[str, int | None]:
+def kernel_by_rule(
+    rule: str, profile: HardwareProfile, page_size: int | None
+) -> tuple[str, int | None]:
     """The catalog's kernel that splits by this rule on a GPU, and the tokens of a page: a stack has pages always.
     Raises InputError: no such rule, or a stack that has no kernel there."""
     if rule in LIBRARIES:

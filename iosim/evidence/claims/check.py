@@ -11,7 +11,16 @@ from iosim.base.records import cached_property, dataclass, plain
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, Way, sentences
 from iosim.evidence.claims import readings
-from iosim.evidence.claims.readings import BYTES, FLOPS, SECONDS, SPEEDS, Amount, Reading, parse, share
+from iosim.evidence.claims.readings import (
+    BYTES,
+    FLOPS,
+    SECONDS,
+    SPEEDS,
+    Amount,
+    Reading,
+    parse,
+    share,
+)
 from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
@@ -29,14 +38,23 @@ MOST_TOLERANCE = 0.05
 """However few digits a claim has."""
 MOST_SHOWN, MOST_NAMED = 5, 2
 NAMES = {
-    "hbm": "{} of HBM bytes", "l2": "{} of SM<->L2 bytes", "time": "{}", "flops": "{} of operations",
-    "ratio": "{} against naive attention", "tflops": "{}", "mfu": "{} of the tensor rate",
+    "hbm": "{} of HBM bytes",
+    "l2": "{} of SM<->L2 bytes",
+    "time": "{}",
+    "flops": "{} of operations",
+    "ratio": "{} against naive attention",
+    "tflops": "{}",
+    "mfu": "{} of the tensor rate",
     "bandwidth": "{} of bandwidth",
-}  # fmt: skip
+}
 IN_UNITS: Mapping[str, Mapping[str, float]] = {
-    "hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS, "tflops": SPEEDS,
+    "hbm": BYTES,
+    "l2": BYTES,
+    "time": SECONDS,
+    "flops": FLOPS,
+    "tflops": SPEEDS,
     "ratio": {"times": 1.0, "x": 1.0},
-}  # fmt: skip
+}
 """Units that published numbers of a quantity stand in."""
 
 
@@ -49,8 +67,15 @@ class Match:
 
     def to_dict(self) -> dict[str, Any]:
         r = self.reading
-        return {"counts": r.counts, "level": r.level, "direction": r.direction or None, "value": r.value,
-                "error": self.error, "slips": list(r.slips), "why": r.why or None}  # fmt: skip
+        return {
+            "counts": r.counts,
+            "level": r.level,
+            "direction": r.direction or None,
+            "value": r.value,
+            "error": self.error,
+            "slips": list(r.slips),
+            "why": r.why or None,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +105,11 @@ class Check(Shown):
         for level in LEVELS:
             if level == quantity:
                 return {direction: p.total(level, direction) for direction in WAYS}
-        own = [r.value for r in _of_problem(self.claim, p.problem, p, None, replayed=True) if r.is_predicted]
+        own = [
+            r.value
+            for r in _of_problem(self.claim, p.problem, p, None, replayed=True)
+            if r.is_predicted
+        ]
         return {"total": own[0] if own else math.nan}
 
     def to_text(self) -> str:
@@ -89,17 +118,29 @@ class Check(Shown):
     def answer(self) -> str:
         claim = NAMES[self.claim.quantity].format(self.claim.text)
         if self.agrees is not None:
-            off = "to the digit" if abs(self.agrees.error) < 5e-5 else f"{100 * self.agrees.error:+.2g} %"
-            within = "" if abs(self.agrees.error) <= self.tolerance else ", within the error of the model"
+            off = (
+                "to the digit"
+                if abs(self.agrees.error) < 5e-5
+                else f"{100 * self.agrees.error:+.2g} %"
+            )
+            within = (
+                ""
+                if abs(self.agrees.error) <= self.tolerance
+                else ", within the error of the model"
+            )
             r = self.agrees.reading
             what = f"{r.counts}, {r.direction}" if r.direction else r.counts
-            true = f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
+            true = (
+                f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
+            )
             return sentences([true])
         if self.published is not None:
             return sentences([self._published(claim, self.published)])
         if not self.matches:
             near = self.nearest
-            none = f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
+            none = (
+                f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
+            )
             return sentences([f"{none}: the nearest is {self._named(near)}"])
         best = self.matches[0]
         chance = " with two slips, which may be chance," if len(best.reading.slips) > 1 else ""
@@ -114,7 +155,9 @@ class Check(Shown):
         elif self.agrees is None and self.matches:
             why = self.matches[0].reading.why
             parts += [why[:1].upper() + why[1:]] if why else []
-            parts += [f"It matches, too: {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+            parts += [
+                f"It matches, too: {self._named(other)}" for other in self.matches[1:MOST_NAMED]
+            ]
         sure = basis([self.prediction])
         if self.claim.quantity == "l2":
             sure = (f"SM<->L2 bytes are {self.prediction.exactness}",)
@@ -124,7 +167,11 @@ class Check(Shown):
         """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
         for."""
         title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
-        computed = "nothing" if row.computed is None else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
+        computed = (
+            "nothing"
+            if row.computed is None
+            else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
+        )
         return f"{claim} is published ({title}): of its own problem iosim computes {computed}"
 
     def _source(self, row: Row) -> list[str]:
@@ -146,7 +193,11 @@ class Check(Shown):
         if self.claim.quantity in ("hbm", "l2"):
             read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
             level = "HBM" if self.claim.quantity == "hbm" else "the L2"
-            checks = f", {bytes_text(p.check_bits.total)} of both check bits" if p.check_bits.total else ""
+            checks = (
+                f", {bytes_text(p.check_bits.total)} of both check bits"
+                if p.check_bits.total
+                else ""
+            )
             of_hbm = checks if self.claim.quantity == "hbm" else ""
             return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}"
         if math.isnan(self.counter["total"]):
@@ -161,7 +212,11 @@ class Check(Shown):
         of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
         record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
         record["published"] = None if self.published is None else self.published.to_dict()
-        return record | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
+        return (
+            record
+            | plain(p, "problem kernel=kernel.name profile=profile.name method")
+            | {"answer": self.answer()}
+        )
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {
@@ -180,7 +235,10 @@ def run(request: ClaimRequest) -> list[Check]:
     layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
     claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
     subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
-    return [check(claim, *subject, tolerance=tolerance, layers=layers, overrides=request.overrides) for claim in claims]
+    return [
+        check(claim, *subject, tolerance=tolerance, layers=layers, overrides=request.overrides)
+        for claim in claims
+    ]
 
 
 def _gpu(profile: str | HardwareProfile) -> HardwareProfile:
@@ -218,10 +276,22 @@ def check(
     least = {m.reading.slips for m in held if abs(m.error) <= allowed}
     fewest = min(map(len, least), default=0)
     agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
-    agreeing.sort(key=lambda m: (m.reading.level != claim.quantity, round(abs(m.error), 3), bool(m.reading.why)))
+    agreeing.sort(
+        key=lambda m: (
+            m.reading.level != claim.quantity,
+            round(abs(m.error), 3),
+            bool(m.reading.why),
+        )
+    )
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
     nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
-    agrees = _agreeing(claim, p, [m for m in held if m.reading.is_predicted], allowed, within_error=tolerance is None)
+    agrees = _agreeing(
+        claim,
+        p,
+        [m for m in held if m.reading.is_predicted],
+        allowed,
+        within_error=tolerance is None,
+    )
     published = None if agrees is not None or (agreeing and fewest == 0) else _published(claim)
     matches = tuple(first for first, *_ in alike.values())
     return Check(claim, p, allowed, matches, nearest, len(tried), agrees, published)
@@ -248,7 +318,11 @@ def _error(claim: Amount, p: Prediction, r: Reading) -> tuple[float, float]:
     if claim.quantity in ("hbm", "ratio") and claim.of != "time":
         way: Way = "write" if r.direction == "written" else "read"
         found = p.hbm_range if claim.quantity == "hbm" else None
-        known = None if found is None else {"read": found.read, "written": found.write}.get(r.direction, found.total)
+        known = (
+            None
+            if found is None
+            else {"read": found.read, "written": found.write}.get(r.direction, found.total)
+        )
         share = UNEXPLAINED[way][0]
         return (1 - share, 1 + share) if known is None else (known[0] / r.value, known[1] / r.value)
     if claim.quantity in ("l2", "flops"):
@@ -270,7 +344,9 @@ def _published(claim: Amount) -> Row | None:
     return min(rows, key=lambda row: abs((row.ratio or math.inf) - 1), default=None)
 
 
-def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
+def _readings(
+    claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None
+) -> Iterator[Reading]:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
@@ -279,16 +355,27 @@ def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers:
 
 
 def _of_problem(
-    claim: Amount, problem: AttentionProblem, p: Prediction, overrides: Overrides | None, *, replayed: bool
+    claim: Amount,
+    problem: AttentionProblem,
+    p: Prediction,
+    overrides: Overrides | None,
+    *,
+    replayed: bool,
 ) -> Iterator[Reading]:
     if claim.quantity in ("hbm", "l2"):
-        yield from readings.byte_readings(claim.quantity, problem, p.kernel.name, p.profile, overrides, replayed)
+        yield from readings.byte_readings(
+            claim.quantity, problem, p.kernel.name, p.profile, overrides, replayed
+        )
         return
     if claim.quantity == "ratio":
         yield from readings.ratio_readings(claim, p, problem, replayed)
         return
     try:
-        prediction = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+        prediction = (
+            p
+            if replayed
+            else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+        )
     except InputError:
         return
     yield from _OF_ONE[claim.quantity](prediction)
@@ -318,13 +405,21 @@ def line(c: Check) -> str:
 def head(c: Check) -> str:
     if c.agrees is not None and not c.matches:
         return f"{c.claim.text}: what is predicted"
-    return f"{c.claim.text} within {100 * c.tolerance:.2g} % of" if c.matches else f"{c.claim.text}: the nearest count"
+    return (
+        f"{c.claim.text} within {100 * c.tolerance:.2g} % of"
+        if c.matches
+        else f"{c.claim.text}: the nearest count"
+    )
 
 
 def table(c: Check) -> Table:
-    columns = "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+    columns = (
+        "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+    )
     rows = []
-    for r, error in ((m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.agrees or c.nearest,)):
+    for r, error in (
+        (m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.agrees or c.nearest,)
+    ):
         counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
     return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))

@@ -59,7 +59,9 @@ class Reading:
     is_predicted: bool = False
 
     def slipped(self, slip: str, factor: float = 1.0) -> Reading:
-        return replace(self, value=self.value * factor, slips=(*self.slips, slip), is_predicted=False)
+        return replace(
+            self, value=self.value * factor, slips=(*self.slips, slip), is_predicted=False
+        )
 
 
 def byte_readings(
@@ -85,11 +87,15 @@ def byte_readings(
                 moved_by = (int(p.total("hbm", way)) for way in WAYS)
                 reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
                 own = quantity == "hbm" and name == kernel and replayed
-                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, own)
+                yield from _both_ways(
+                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, own
+                )
                 if p.check_bits.total:
                     data = p.hbm_payload.read, p.hbm_payload.write
                     less = [WITHOUT_CHECK_BITS, *reasons]
-                    yield from _both_ways(f"{name}'s HBM bytes without check bits", "hbm", data, less)
+                    yield from _both_ways(
+                        f"{name}'s HBM bytes without check bits", "hbm", data, less
+                    )
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
         own = quantity == "l2" and name == kernel and replayed
@@ -98,7 +104,10 @@ def byte_readings(
             least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
             yield from _both_ways(
-                "the compulsory bytes, every input read and every output written once", "hbm", least, [why]
+                "the compulsory bytes, every input read and every output written once",
+                "hbm",
+                least,
+                [why],
             )
     yield from _by_tools(problem, gpu)
 
@@ -108,8 +117,14 @@ def _both_ways(
 ) -> Iterator[Reading]:
     """`ways`: the bytes that are read and those that are written."""
     read, written = ways
-    for direction, value in (("read and written", read + written), ("read", read), ("written", written)):
-        yield Reading(counts, level, direction, value, "; ".join(reasons), is_predicted=is_predicted)
+    for direction, value in (
+        ("read and written", read + written),
+        ("read", read),
+        ("written", written),
+    ):
+        yield Reading(
+            counts, level, direction, value, "; ".join(reasons), is_predicted=is_predicted
+        )
 
 
 _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
@@ -117,7 +132,9 @@ _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
 
 def _said(key: str, value: float, **words: object) -> Reading:
     """The reading of that key in readings.toml."""
-    text: dict[str, Any] = {name: pattern.format(**words) for name, pattern in _texts()[key].items()}
+    text: dict[str, Any] = {
+        name: pattern.format(**words) for name, pattern in _texts()[key].items()
+    }
     return Reading(**{"direction": "", **text}, value=value)
 
 
@@ -158,9 +175,14 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
     moved_bytes["the SM<->L2 bytes"] = p.total("l2")
     if p.hbm_known:
         moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
-    bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
+    bandwidth, rate = (
+        gpu.dram_bandwidth_bytes_per_s,
+        (gpu.tensor_flops_per_s or {}).get(p.problem.dtype),
+    )
     if bandwidth:
-        yield from (_said("over_bandwidth", n / bandwidth, what=level) for level, n in moved_bytes.items())
+        yield from (
+            _said("over_bandwidth", n / bandwidth, what=level) for level, n in moved_bytes.items()
+        )
     if rate:
         yield _said("over_tensor_rate", p.flops / rate)
 
@@ -180,15 +202,31 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
 def speed_readings(p: Prediction) -> Iterator[Reading]:
     """Operations per second, by each way to count operations, and the rates that a GPU is said to have."""
     for one in flop_readings(p):
-        yield replace(one, counts=f"{one.counts}, over the predicted time", level="speed", value=one.value / p.time_s)
+        yield replace(
+            one,
+            counts=f"{one.counts}, over the predicted time",
+            level="speed",
+            value=one.value / p.time_s,
+        )
     for name, rate in tensor_rates(p).items():
-        yield Reading(f"the {name} tensor rate", "speed", "", rate, "a rate of the GPU: no attention kernel reaches it")
+        yield Reading(
+            f"the {name} tensor rate",
+            "speed",
+            "",
+            rate,
+            "a rate of the GPU: no attention kernel reaches it",
+        )
 
 
 def tensor_rates(p: Prediction) -> dict[str, float]:
     """Rates of the GPU's matrix products in the problem's type, by how they are known."""
-    rates = {"specified": p.profile.tensor_flops_per_s, "measured": p.profile.tensor_flops_achieved_per_s}
-    return {how: rate for how, known in rates.items() if (rate := (known or {}).get(p.problem.dtype))}
+    rates = {
+        "specified": p.profile.tensor_flops_per_s,
+        "measured": p.profile.tensor_flops_achieved_per_s,
+    }
+    return {
+        how: rate for how, known in rates.items() if (rate := (known or {}).get(p.problem.dtype))
+    }
 
 
 def utilisation_readings(p: Prediction) -> Iterator[Reading]:
@@ -196,7 +234,11 @@ def utilisation_readings(p: Prediction) -> Iterator[Reading]:
     for how, rate in tensor_rates(p).items():
         for one in flop_readings(p):
             own = one.is_predicted and how == "specified"
-            why = one.why if how == "specified" else f"{one.why}; the specified rate is higher".removeprefix("; ")
+            why = (
+                one.why
+                if how == "specified"
+                else f"{one.why}; the specified rate is higher".removeprefix("; ")
+            )
             counts = f"{one.counts}, over the predicted time and the {how} tensor rate"
             yield Reading(counts, "speed", "", one.value / p.time_s / rate, why, is_predicted=own)
 
@@ -205,13 +247,17 @@ def bandwidth_readings(p: Prediction) -> Iterator[Reading]:
     """Bytes per second that a call moves, and the rates that a GPU is said to have."""
     if p.hbm_known:
         moved_by = [int(p.total("hbm", way)) for way in WAYS]
-        for one in _both_ways("HBM bytes over the predicted time", "hbm", moved_by, (), is_predicted=True):
+        for one in _both_ways(
+            "HBM bytes over the predicted time", "hbm", moved_by, (), is_predicted=True
+        ):
             yield replace(one, value=one.value / p.time_s)
     counted = [int(p.total("l2", way)) for way in WAYS]
     for one in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
         yield replace(one, value=one.value / p.time_s)
     least = (p.hbm_bounds.compulsory_read, p.hbm_bounds.compulsory_write)
-    for one in _both_ways("the compulsory bytes over the predicted time", "hbm", least, [WHILE_IT_FITS]):
+    for one in _both_ways(
+        "the compulsory bytes over the predicted time", "hbm", least, [WHILE_IT_FITS]
+    ):
         yield replace(one, value=one.value / p.time_s)
     gpu = p.profile
     known = {
@@ -221,17 +267,27 @@ def bandwidth_readings(p: Prediction) -> Iterator[Reading]:
     }
     for how, rate in known.items():
         if rate:
-            yield Reading(f"HBM's {how} bandwidth", "hbm", "", rate, "a rate of the GPU, not what this call draws")
+            yield Reading(
+                f"HBM's {how} bandwidth",
+                "hbm",
+                "",
+                rate,
+                "a rate of the GPU, not what this call draws",
+            )
 
 
-def ratio_readings(claim: Amount, p: Prediction, problem: AttentionProblem, replayed: bool) -> Iterator[Reading]:
+def ratio_readings(
+    claim: Amount, p: Prediction, problem: AttentionProblem, replayed: bool
+) -> Iterator[Reading]:
     """What naive attention moves, takes and holds over what the kernel does; `replayed`: of the problem as given."""
     kernel, gpu = p.kernel.name, p.profile
     if kernel == NAIVE:
         return
     try:
         mine = p if replayed else predict(problem, kernel, gpu, method="capacity")
-        quick = replayed and tile_accesses(planned(problem, NAIVE, gpu, None).chain) <= QUICK_ACCESSES
+        quick = (
+            replayed and tile_accesses(planned(problem, NAIVE, gpu, None).chain) <= QUICK_ACCESSES
+        )
         other = predict(problem, NAIVE, gpu, method="replay" if quick else "capacity")
     except InputError:
         return
@@ -302,26 +358,64 @@ def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[
             yield f"{meant} written as {claim.unit}", BYTES[claim.unit] / BYTES[meant]
 
 
-BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "KiB": 1 << 10, "MiB": 1 << 20,
-         "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "PB": 10**15,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15}
+FLOPS = {
+    "FLOP": 1,
+    "kFLOP": 10**3,
+    "MFLOP": 10**6,
+    "GFLOP": 10**9,
+    "TFLOP": 10**12,
+    "PFLOP": 10**15,
+}
 SPEEDS = {f"{unit}/s": factor for unit, factor in FLOPS.items()}
 BANDWIDTHS = {f"{unit}/s": factor for unit, factor in BYTES.items()}
 SHARES = {"%": 0.01, "": 1.0}
 TIMES = {"x": 1.0}
 UNITS: dict[str, Mapping[str, float]] = {
-    "hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS,
-    "ratio": TIMES, "tflops": SPEEDS, "mfu": SHARES, "bandwidth": BANDWIDTHS,
-}  # fmt: skip
+    "hbm": BYTES,
+    "l2": BYTES,
+    "time": SECONDS,
+    "flops": FLOPS,
+    "ratio": TIMES,
+    "tflops": SPEEDS,
+    "mfu": SHARES,
+    "bandwidth": BANDWIDTHS,
+}
 RATES = ("ratio", "tflops", "mfu", "bandwidth")
 """Quantities of which two calls have no more than one."""
-OTHER_UNIT = {"kB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB", "KiB": "kB", "MiB": "MB", "GiB": "GB", "TiB": "TB"}
+OTHER_UNIT = {
+    "kB": "KiB",
+    "MB": "MiB",
+    "GB": "GiB",
+    "TB": "TiB",
+    "KiB": "kB",
+    "MiB": "MB",
+    "GiB": "GB",
+    "TiB": "TB",
+}
 """Decimal for binary, and the other way round."""
 EXAMPLES = {
-    "hbm": "4.3GB, 33.6MiB or 9x", "l2": "2.2GB or 9x", "time": "1.4ms or 2x", "flops": "137GFLOP", "ratio": "9x",
-    "tflops": "230TFLOP/s", "mfu": "35%", "bandwidth": "1.5TB/s",
-}  # fmt: skip
+    "hbm": "4.3GB, 33.6MiB or 9x",
+    "l2": "2.2GB or 9x",
+    "time": "1.4ms or 2x",
+    "flops": "137GFLOP",
+    "ratio": "9x",
+    "tflops": "230TFLOP/s",
+    "mfu": "35%",
+    "bandwidth": "1.5TB/s",
+}
 
 
 @dataclass(frozen=True)
@@ -338,7 +432,9 @@ class Amount:
 
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9][0-9_]{0,30})(?:\.[0-9]{0,15})?"
-NUMBER = re.compile(rf"\s*({_DIGITS})(?:[eE]([+-]?[0-9]{{1,2}}))?\s*([A-Za-z/%]{{0,12}})\s*", re.ASCII)
+NUMBER = re.compile(
+    rf"\s*({_DIGITS})(?:[eE]([+-]?[0-9]{{1,2}}))?\s*([A-Za-z/%]{{0,12}})\s*", re.ASCII
+)
 
 
 def parse(quantity: str, text: str) -> Amount:
@@ -346,8 +442,12 @@ def parse(quantity: str, text: str) -> Amount:
     written G, and GFLOP G or GFLOPs. A comma stands before three digits, as iosim prints thousands, or is refused.
     Raises InputError where there is no number above zero with such a unit."""
     match, of = NUMBER.fullmatch(text), ""
-    if match is None and (decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)):
-        raise InputError(f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}")
+    if match is None and (
+        decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)
+    ):
+        raise InputError(
+            f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}"
+        )
     if match is not None and match[3].lower() == "x" and quantity in ("hbm", "l2", "time"):
         quantity, of = "ratio", quantity
     unit = None if match is None else _unit(quantity, match[3])
@@ -370,11 +470,17 @@ def _unit(quantity: str, typed: str) -> str | None:
     if quantity == "flops":
         known |= {f"{name.lower()}s": name for name in FLOPS}
     if quantity == "tflops":
-        known |= {f"{name.lower()}s{end}": f"{name}/s" for name in FLOPS for end in ("", "/s")} | {"": "TFLOP/s"}
+        known |= {f"{name.lower()}s{end}": f"{name}/s" for name in FLOPS for end in ("", "/s")} | {
+            "": "TFLOP/s"
+        }
     if quantity == "ratio":
         known[""] = "x"
     if quantity not in ("time", *RATES):
-        known |= {name[0].lower(): name for name in UNITS[quantity] if name[:1] in "kMGTP" and not name.endswith("iB")}
+        known |= {
+            name[0].lower(): name
+            for name in UNITS[quantity]
+            if name[:1] in "kMGTP" and not name.endswith("iB")
+        }
     return known.get(typed.lower())
 
 
@@ -389,5 +495,7 @@ def share(text: str | float | None) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise InputError(f"`tolerance` '{text}' is out of range; accepted: above 0 and below 1, such as 2% or 0.02")
+        raise InputError(
+            f"`tolerance` '{text}' is out of range; accepted: above 0 and below 1, such as 2% or 0.02"
+        )
     return value

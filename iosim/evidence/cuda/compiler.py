@@ -53,12 +53,18 @@ class Built:
 def find_nvcc() -> Path:
     """nvcc from `$NVCC`, `$CUDA_HOME`, the PATH or /usr/local/cuda. Raises InputError where there is none."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    candidates = [os.environ.get("NVCC"), f"{home}/bin/nvcc" if home else None, shutil.which("nvcc")]
+    candidates = [
+        os.environ.get("NVCC"),
+        f"{home}/bin/nvcc" if home else None,
+        shutil.which("nvcc"),
+    ]
     candidates.append("/usr/local/cuda/bin/nvcc")
     for candidate in candidates:
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
-    raise InputError("no CUDA compiler: nvcc is neither in $NVCC, $CUDA_HOME/bin, the PATH nor /usr/local/cuda/bin")
+    raise InputError(
+        "no CUDA compiler: nvcc is neither in $NVCC, $CUDA_HOME/bin, the PATH nor /usr/local/cuda/bin"
+    )
 
 
 @functools.cache
@@ -93,7 +99,10 @@ def source_files(name: str) -> list[Path]:
 
 def parse_report(text: str) -> dict[str, Resources]:
     counts = ("registers", "stored", "loaded", "shared")
-    return {m["name"]: Resources(*(int(m[count] or 0) for count in counts)) for m in _REPORT.finditer(text)}
+    return {
+        m["name"]: Resources(*(int(m[count] or 0) for count in counts))
+        for m in _REPORT.finditer(text)
+    }
 
 
 def cache_dir() -> Path:
@@ -107,20 +116,30 @@ def cache_key(spec: Spec, cc: str, compiler: str) -> str:
     digest = hashlib.sha256()
     for path in source_files(spec.source):
         digest.update(path.name.encode() + path.read_bytes())
-    digest.update(json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode())
+    digest.update(
+        json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode()
+    )
     return digest.hexdigest()[:32]
 
 
-def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> tuple[dict[str, Resources], tuple[str, ...]]:
+def compile_to(
+    spec: Spec, cc: str, nvcc: Path, out: Path
+) -> tuple[dict[str, Resources], tuple[str, ...]]:
     """Compiles to `out`; gives the resources by kernel, and the assembler's warnings. Raises InputError where nvcc
     refuses, with its first error."""
     source = data_dir("kernels") / spec.source
     macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
     command = [str(nvcc), *OPTIONS, *architecture(cc), *macros]
-    run = subprocess.run([*command, str(source), "-o", str(out)], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [*command, str(source), "-o", str(out)], capture_output=True, text=True, check=False
+    )
     if run.returncode != 0:
-        errors = [line for line in (run.stderr + run.stdout).splitlines() if "error" in line.lower()]
-        raise InputError(f"nvcc refused {spec}: {errors[0].strip() if errors else f'exit code {run.returncode}'}")
+        errors = [
+            line for line in (run.stderr + run.stdout).splitlines() if "error" in line.lower()
+        ]
+        raise InputError(
+            f"nvcc refused {spec}: {errors[0].strip() if errors else f'exit code {run.returncode}'}"
+        )
     report = run.stderr + run.stdout
     return parse_report(report), tuple(_WARNING.findall(report))
 

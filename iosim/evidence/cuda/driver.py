@@ -11,8 +11,15 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 
 _MAX_DYNAMIC_SHARED, _NUM_REGS = 8, 4
-_ATTRIBUTES = {"sms": 16, "cc_major": 75, "cc_minor": 76, "l2_bytes": 38, "clock_khz": 13, "memory_clock_khz": 36,
-               "memory_bus_bits": 37}  # fmt: skip
+_ATTRIBUTES = {
+    "sms": 16,
+    "cc_major": 75,
+    "cc_minor": 76,
+    "l2_bytes": 38,
+    "clock_khz": 13,
+    "memory_clock_khz": 36,
+    "memory_bus_bits": 37,
+}
 """Of a device, by cuda.h's CUdevice_attribute."""
 
 T = TypeVar("T")
@@ -76,7 +83,10 @@ def multiprocessors() -> int:
 def properties() -> dict[str, Any]:
     """What the driver says of the first GPU: its name and compute capability, the newest CUDA version that the driver
     knows, sizes in bytes (of device memory as much as it gives out), and the highest clocks in hertz."""
-    name, version = ctypes.create_string_buffer(256), _given(ctypes.c_int, "cuDriverGetVersion").value
+    name, version = (
+        ctypes.create_string_buffer(256),
+        _given(ctypes.c_int, "cuDriverGetVersion").value,
+    )
     call("cuDeviceGetName", name, len(name), _device())
     return {
         "gpu": name.value.decode(),
@@ -144,13 +154,34 @@ class Function:
         return _given(ctypes.c_int, "cuFuncGetAttribute", _NUM_REGS, self._handle).value
 
     def ctas_per_sm(self, threads: int) -> int:
-        name, shared = "cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.c_size_t(self.shared_bytes)
+        name, shared = (
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            ctypes.c_size_t(self.shared_bytes),
+        )
         return _given(ctypes.c_int, name, self._handle, threads, shared).value
 
     def launch(
-        self, grid: tuple[int, int, int], threads: int, parameters: ctypes.Structure, stream: int, shared_bytes: int
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        parameters: ctypes.Structure,
+        stream: int,
+        shared_bytes: int,
     ) -> None:
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(parameters), ctypes.c_void_p))
         x, y, z = grid
         handle = ctypes.c_void_p(stream)
-        call("cuLaunchKernel", self._handle, x, y, z, threads, 1, 1, shared_bytes, handle, arguments, None)
+        call(
+            "cuLaunchKernel",
+            self._handle,
+            x,
+            y,
+            z,
+            threads,
+            1,
+            1,
+            shared_bytes,
+            handle,
+            arguments,
+            None,
+        )

@@ -42,7 +42,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if min(self.batch, self.heads, self.kv_heads, self.seq_q, self.seq_k) < 1:
-            raise InputError(f"{self} has a size below 1; batch, heads, kv_heads, seq_q and seq_k must be positive")
+            raise InputError(
+                f"{self} has a size below 1; batch, heads, kv_heads, seq_q and seq_k must be positive"
+            )
         if self.heads % self.kv_heads:
             raise InputError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
 
@@ -81,7 +83,9 @@ class Order(Sections):
 
 
 def laid_out(**names: str) -> list[tuple[str, type]]:
-    return [(name, getattr(ctypes, kind)) for kind, words in names.items() for name in words.split()]
+    return [
+        (name, getattr(ctypes, kind)) for kind, words in names.items() for name in words.split()
+    ]
 
 
 class FwdParams(ctypes.Structure):
@@ -102,7 +106,9 @@ class BwdParams(ctypes.Structure):
 
 
 class NaiveParams(ctypes.Structure):
-    _fields_ = laid_out(c_void_p="q k v s p o", c_int32="heads group seq_q seq_k causal", c_float="scale")
+    _fields_ = laid_out(
+        c_void_p="q k v s p o", c_int32="heads group seq_q seq_k causal", c_float="scale"
+    )
 
 
 class MinimalParams(ctypes.Structure):
@@ -144,7 +150,9 @@ class Loaded(Generic[S]):
         scale = 1 / math.sqrt(shape.head_dim) if scale is None else scale
         built_for = getattr(self.spec, "head_dim", shape.head_dim)
         if shape.head_dim != built_for:
-            raise InputError(f"head_dim {shape.head_dim} is not the {built_for} that this kernel was built for")
+            raise InputError(
+                f"head_dim {shape.head_dim} is not the {built_for} that this kernel was built for"
+            )
         if scale <= 0:
             raise InputError(f"scale {scale} must be positive")
         mask = getattr(self.spec, "mask", None)
@@ -154,7 +162,12 @@ class Loaded(Generic[S]):
 
 
 def sizes(shape: Shape) -> dict[str, int]:
-    return {"heads": shape.heads, "group": shape.heads // shape.kv_heads, "seq_q": shape.seq_q, "seq_k": shape.seq_k}
+    return {
+        "heads": shape.heads,
+        "group": shape.heads // shape.kv_heads,
+        "seq_q": shape.seq_q,
+        "seq_k": shape.seq_k,
+    }
 
 
 class Forward(Loaded[FwdSpec]):
@@ -163,7 +176,11 @@ class Forward(Loaded[FwdSpec]):
         self.combine = self.function("flash_combine") if self.spec.split else None
 
     def launches(
-        self, shape: Shape, addresses: dict[str, int], order: Order | None = None, scale: float | None = None
+        self,
+        shape: Shape,
+        addresses: dict[str, int],
+        order: Order | None = None,
+        scale: float | None = None,
     ) -> list[Launch]:
         """The launches of one call. Raises InputError where the shape, order or scale is not one that this
         instantiation computes. `addresses`: device addresses of `q k v o lse`, and of `o_partial lse_partial` (fp32)
@@ -175,13 +192,23 @@ class Forward(Loaded[FwdSpec]):
         ctas = tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
         d, strides = shape.head_dim, dict[str, int]()
         for name in "qkvo":
-            heads, seq = (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
+            heads, seq = (
+                (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
+            )
             strides |= {f"{name}_row": d, f"{name}_head": seq * d, f"{name}_batch": heads * seq * d}
         p = FwdParams(
-            **addresses, **strides, **sizes(shape), batch=shape.batch, window=shape.window or 0,
-            section=order.section(shape.all_heads), heavy_first=int(order.heavy_first),
-            direction=DIRECTIONS[order.direction], splits=order.splits, tiles=tiles, scale2=scale * LOG2_E,
-        )  # fmt: skip
+            **addresses,
+            **strides,
+            **sizes(shape),
+            batch=shape.batch,
+            window=shape.window or 0,
+            section=order.section(shape.all_heads),
+            heavy_first=int(order.heavy_first),
+            direction=DIRECTIONS[order.direction],
+            splits=order.splits,
+            tiles=tiles,
+            scale2=scale * LOG2_E,
+        )
         if spec.persistent:
             ctas = min(tiles, multiprocessors() * self.main.ctas_per_sm(spec.threads))
         launches = [Launch(self.main, (ctas, 1, 1), spec.threads, p, spec.dynamic_shared_bytes)]
@@ -197,30 +224,57 @@ class Backward(Loaded[BwdSpec]):
         self.main, self.rows = self.function("flash_bwd", shared), self.function("flash_bwd_rows")
         self.query = self.function("flash_bwd_query", shared if self.spec.deterministic else 0)
 
-    def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
+    def launches(
+        self, shape: Shape, addresses: dict[str, int], scale: float | None = None
+    ) -> list[Launch]:
         """Row sums, then dK and dV (and dQ by atomics), then dQ (converted, or computed where deterministic).
         `addresses`: `q k v o d_o lse dq dk dv`, `rows` (fp32 [batch, heads, seq_q, 2]), and `dq_sum` (fp32, zeroed
         before each call, of dq's shape) unless deterministic."""
         spec, scale = self.spec, self.scale_of(shape, scale)
         p = BwdParams(
-            **addresses, **sizes(shape), batch=shape.batch, window=shape.window or 0, scale=scale, scale2=scale * LOG2_E
+            **addresses,
+            **sizes(shape),
+            batch=shape.batch,
+            window=shape.window or 0,
+            scale=scale,
+            scale2=scale * LOG2_E,
         )
         rows = shape.all_heads * shape.seq_q
         key_blocks = -(-shape.seq_k // spec.block_k)
-        main = Launch(self.main, (key_blocks, shape.kv_heads, shape.batch), spec.threads, p, spec.dynamic_shared_bytes)
+        main = Launch(
+            self.main,
+            (key_blocks, shape.kv_heads, shape.batch),
+            spec.threads,
+            p,
+            spec.dynamic_shared_bytes,
+        )
         first = Launch(self.rows, (-(-rows // 4), 1, 1), 128, p, 0)
         if spec.deterministic:
             grid = (-(-shape.seq_q // spec.block_k), shape.heads, shape.batch)
-            return [first, main, Launch(self.query, grid, spec.threads, p, spec.dynamic_shared_bytes)]
-        return [first, main, Launch(self.query, (-(-rows * shape.head_dim // (8 * 256)), 1, 1), 256, p, 0)]
+            return [
+                first,
+                main,
+                Launch(self.query, grid, spec.threads, p, spec.dynamic_shared_bytes),
+            ]
+        return [
+            first,
+            main,
+            Launch(self.query, (-(-rows * shape.head_dim // (8 * 256)), 1, 1), 256, p, 0),
+        ]
 
 
 class Naive(Loaded[NaiveSpec]):
     def launches(
-        self, shape: Shape, addresses: dict[str, int], causal: bool = False, scale: float | None = None
+        self,
+        shape: Shape,
+        addresses: dict[str, int],
+        causal: bool = False,
+        scale: float | None = None,
     ) -> list[Launch]:
         """Scores, softmax, values. `addresses`: `q k v s p o`, with s and p of [batch, heads, seq_q, seq_k]."""
-        p = NaiveParams(**addresses, **sizes(shape), causal=int(causal), scale=self.scale_of(shape, scale))
+        p = NaiveParams(
+            **addresses, **sizes(shape), causal=int(causal), scale=self.scale_of(shape, scale)
+        )
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
         max_row_bytes = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
@@ -229,16 +283,34 @@ class Naive(Loaded[NaiveSpec]):
             raise InputError(f"{why}; at most {max_row_bytes // 4}")
         return [
             Launch(self.function("naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
-            Launch(self.function("naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),
-            Launch(self.function("naive_values"), (-(-shape.head_dim // 64), q_tiles, heads), 256, p, 0),
+            Launch(
+                self.function("naive_softmax", row_bytes),
+                (shape.seq_q, heads, 1),
+                256,
+                p,
+                row_bytes,
+            ),
+            Launch(
+                self.function("naive_values"), (-(-shape.head_dim // 64), q_tiles, heads), 256, p, 0
+            ),
         ]
 
 
 class Minimal(Loaded[MinimalSpec]):
-    def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
+    def launches(
+        self, shape: Shape, addresses: dict[str, int], scale: float | None = None
+    ) -> list[Launch]:
         """`addresses`: fp32 `q k v o sum top`; o and sum zeroed and top filled with -inf before each call."""
         if shape.seq_q % 32 or shape.seq_q != shape.seq_k or shape.heads != shape.kv_heads:
-            raise InputError(f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}")
-        p = MinimalParams(**addresses, heads=shape.heads, n=shape.seq_q, scale=self.scale_of(shape, scale))
+            raise InputError(
+                f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}"
+            )
+        p = MinimalParams(
+            **addresses, heads=shape.heads, n=shape.seq_q, scale=self.scale_of(shape, scale)
+        )
         shared = self.spec.dynamic_shared_bytes
-        return [Launch(self.function("minimal_fwd", shared), (shape.batch, shape.heads, 1), 32, p, shared)]
+        return [
+            Launch(
+                self.function("minimal_fwd", shared), (shape.batch, shape.heads, 1), 32, p, shared
+            )
+        ]

@@ -33,18 +33,34 @@ SUSTAINED_S = 1.0
 
 
 class MicroParams(ctypes.Structure):
-    _fields_ = laid_out(c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all") + laid_out(c_void_p="clock")
+    _fields_ = laid_out(
+        c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all"
+    ) + laid_out(c_void_p="clock")
 
 
 class Bench:
     def __init__(self, size_bytes: int) -> None:
         cubin = build(MicroSpec(), driver.compute_capability()).cubin
         self.kernels = {name: driver.Function(cubin, name) for name in MicroSpec.functions}
-        self.buffer, self.out, self.clock = driver.Buffer(size_bytes), driver.Buffer(256), driver.Buffer(256)
+        self.buffer, self.out, self.clock = (
+            driver.Buffer(size_bytes),
+            driver.Buffer(256),
+            driver.Buffer(256),
+        )
         self.sms = driver.multiprocessors()
 
-    def launch(self, name: str, ctas: int, threads: int, size: int = 0, passes: int = 1, shared: bool = False) -> None:
-        p = MicroParams(self.buffer.address, self.out.address, size, passes, int(shared), self.clock.address)
+    def launch(
+        self,
+        name: str,
+        ctas: int,
+        threads: int,
+        size: int = 0,
+        passes: int = 1,
+        shared: bool = False,
+    ) -> None:
+        p = MicroParams(
+            self.buffer.address, self.out.address, size, passes, int(shared), self.clock.address
+        )
         self.kernels[name].launch((ctas, 1, 1), threads, p, 0, 0)
 
     def clock_hz(self) -> float:
@@ -67,7 +83,9 @@ class Bench:
         many = few + max(4, SCAN_BYTES // size // (32 if shared else 1))
 
         def seconds(passes: int) -> float:
-            return self.best_s(lambda: self.launch("micro_scan", ctas, SCAN_THREADS, size, passes, shared))
+            return self.best_s(
+                lambda: self.launch("micro_scan", ctas, SCAN_THREADS, size, passes, shared)
+            )
 
         reads = size * (ctas if shared else 1)
         return reads * (many - few) / (seconds(many) - seconds(few))
@@ -82,12 +100,17 @@ class Bench:
             self.launch("micro_scan", self.sms, SCAN_THREADS, evict_bytes)
 
         def seconds(steps: int) -> float:
-            return self.best_s(lambda: self.launch("micro_chase", 1, 1, size, steps), evict if evict_bytes else None)
+            return self.best_s(
+                lambda: self.launch("micro_chase", 1, 1, size, steps),
+                evict if evict_bytes else None,
+            )
 
         spent = seconds(many) - seconds(few)
         return spent / (many - few), self.clock_hz()
 
-    def math_rate(self, name: str, operations: float, iterations: int = 4096) -> tuple[float, float]:
+    def math_rate(
+        self, name: str, operations: float, iterations: int = 4096
+    ) -> tuple[float, float]:
         """(operations a second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
         ctas = 4 * self.sms
         seconds = self.best_s(lambda: self.launch(name, ctas, MATH_THREADS, passes=iterations))
@@ -136,8 +159,12 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         step(f"L2, {name} scans")
         curves[name] = [(size, bench.scan_rate(size, name == "shared")) for size in footprints]
     step("device memory")
-    hbm_read = far / bench.best_s(lambda: bench.launch("micro_scan", 2 * bench.sms, SCAN_THREADS, far))
-    hbm_write = far / bench.best_s(lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far))
+    hbm_read = far / bench.best_s(
+        lambda: bench.launch("micro_scan", 2 * bench.sms, SCAN_THREADS, far)
+    )
+    hbm_write = far / bench.best_s(
+        lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far)
+    )
     step("latencies")
     l2_latency, l2_clock = bench.latency(1 << (l2 // 8).bit_length() - 1)
     hbm_latency, hbm_clock = bench.latency(1 << far.bit_length() - 1, evict_bytes=far)
@@ -145,16 +172,30 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     exps, exp_clock = bench.math_rate("micro_exp", CHAINS)
     products, product_clock = bench.math_rate("micro_tensor", CHAINS * MMA_FLOPS / 32)
     best = {name: max(rate for _, rate in curve) for name, curve in curves.items()}
-    rates = {"hbm_read": hbm_read, "hbm_write": hbm_write, "l2_read": best["private"], "l2_shared_read": best["shared"]}
-    return facts | {f"{name}_bandwidth_bytes_per_s": rate for name, rate in rates.items()} | {
-        "l2_latency_s": l2_latency, "l2_latency_clock_hz": l2_clock,
-        "hbm_latency_s": hbm_latency, "hbm_latency_clock_hz": hbm_clock,
-        "exp_per_s": exps, "exp_clock_hz": exp_clock,
-        "tensor_fp16_mma_flop_per_s": products, "tensor_clock_hz": product_clock,
-        "sustained_clock_hz": bench.sustained_clock_hz(), "launch_interval_s": _launch_interval_s(bench),
-        "l2_private_cliff_bytes": cliff_bytes(curves["private"], hbm_read),
-        "l2_curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
-    }  # fmt: skip
+    rates = {
+        "hbm_read": hbm_read,
+        "hbm_write": hbm_write,
+        "l2_read": best["private"],
+        "l2_shared_read": best["shared"],
+    }
+    return (
+        facts
+        | {f"{name}_bandwidth_bytes_per_s": rate for name, rate in rates.items()}
+        | {
+            "l2_latency_s": l2_latency,
+            "l2_latency_clock_hz": l2_clock,
+            "hbm_latency_s": hbm_latency,
+            "hbm_latency_clock_hz": hbm_clock,
+            "exp_per_s": exps,
+            "exp_clock_hz": exp_clock,
+            "tensor_fp16_mma_flop_per_s": products,
+            "tensor_clock_hz": product_clock,
+            "sustained_clock_hz": bench.sustained_clock_hz(),
+            "launch_interval_s": _launch_interval_s(bench),
+            "l2_private_cliff_bytes": cliff_bytes(curves["private"], hbm_read),
+            "l2_curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
+        }
+    )
 
 
 def _launch_interval_s(bench: Bench, launches: int = 200) -> float:

@@ -30,7 +30,20 @@ KNOWN = frozenset({*OTHER_NAMES, *(metric for metric, _ in METRICS.values())})
 """Metrics that are read, by all their names."""
 RANGE_COLUMN = re.compile(r"(Push/Pop|Start/Stop)_Range:")
 THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
-_COUNTS = {"", "%", "sector", "inst", "register", "cycle", "warp", "block", "thread", "SM", "pass", "cluster"}
+_COUNTS = {
+    "",
+    "%",
+    "sector",
+    "inst",
+    "register",
+    "cycle",
+    "warp",
+    "block",
+    "thread",
+    "SM",
+    "pass",
+    "cluster",
+}
 
 
 Sizes = tuple[int, int, int] | None
@@ -100,7 +113,9 @@ def named_metrics(values: Mapping[str, float]) -> dict[str, float]:
 def value_of(name: str, cell: str) -> float:
     value = _count(cell)
     if value is None:
-        raise InputError(f"the profiler's {name} '{cell[:40]}' is no count; accepted: numbers from 0 on")
+        raise InputError(
+            f"the profiler's {name} '{cell[:40]}' is no count; accepted: numbers from 0 on"
+        )
     return value
 
 
@@ -117,16 +132,24 @@ def raw_page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str
     lines = text.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
     if start is None:
-        raise InputError("the profiler's output holds no table of launches; make it with --csv --page raw")
+        raise InputError(
+            "the profiler's output holds no table of launches; make it with --csv --page raw"
+        )
     try:
         names, *rows = [row for row in csv.reader(io.StringIO("".join(lines[start:]))) if row]
     except csv.Error as error:
-        raise InputError(f"the profiler's table is no CSV: {error}; make it with --csv --page raw") from None
+        raise InputError(
+            f"the profiler's table is no CSV: {error}; make it with --csv --page raw"
+        ) from None
     for name in needed:
         if name not in names:
-            raise InputError(f"the profiler's table has no column '{name}'; it breaks off or is not a raw page")
+            raise InputError(
+                f"the profiler's table has no column '{name}'; it breaks off or is not a raw page"
+            )
     if not rows or len(rows[0]) != len(names) or rows[0][0].strip():
-        raise InputError("the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)")
+        raise InputError(
+            "the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)"
+        )
     return names, rows[0], rows[1:]
 
 
@@ -134,7 +157,9 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out: a last row
     that breaks off. Raises InputError where there is no table, or no unit row, or a unit is not known."""
     names, units, rows = raw_page(text, ("Kernel Name", "Grid Size", "Block Size"))
-    scales = {name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in KNOWN}
+    scales = {
+        name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in KNOWN
+    }
     launches: list[Profiled] = []
     notes: list[str] = []
     for number, row in enumerate(rows, start=1):
@@ -146,7 +171,9 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             continue
         cells = dict(zip(names, row, strict=True))
         filled = {name: scale for name, scale in scales.items() if is_there(cells[name])}
-        metrics = named_metrics({name: value_of(name, cells[name]) * scale for name, scale in filled.items()})
+        metrics = named_metrics(
+            {name: value_of(name, cells[name]) * scale for name, scale in filled.items()}
+        )
         grid, block = sizes_of(cells["Grid Size"]), sizes_of(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
@@ -161,7 +188,9 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
 
     def refused(reason: str) -> InputError:
         excerpt = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
-        return InputError(f"the profiler's report of the range is not understood: {reason}{excerpt}")
+        return InputError(
+            f"the profiler's report of the range is not understood: {reason}{excerpt}"
+        )
 
     try:
         names, units, rows = raw_page(text)
@@ -187,20 +216,28 @@ def profiled_of(facts: Mapping[str, Any]) -> Profiled:
     `ranges`, and `metrics`, name -> (value, unit). Raises InputError where something is missing or of another type,
     or a unit is not known."""
     try:
-        grid, block = (sizes_of(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block"))
+        grid, block = (
+            sizes_of(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block")
+        )
         metrics = {
             name: value_of(name, str(value)) * unit_scale(unit)
             for name, (value, unit) in facts.get("metrics", {}).items()
             if name in KNOWN
         }
         return Profiled(
-            str(facts["kernel"]), grid, block, named_metrics(metrics), tuple(map(str, facts.get("ranges", ())))
+            str(facts["kernel"]),
+            grid,
+            block,
+            named_metrics(metrics),
+            tuple(map(str, facts.get("ranges", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         why = f"{error!r}; accepted: kernel, grid, block, ranges and metrics with their units"
-        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {why}") from None
+        raise InputError(
+            f"a launch of the profiler lacks what is needed or has another form: {why}"
+        ) from None
 
 
 def find_ncu() -> Path:
@@ -213,11 +250,22 @@ def find_ncu() -> Path:
 def import_report(path: Path) -> str:
     """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit). Raises InputError where
     there is no ncu, or it cannot read the file."""
-    command = [str(find_ncu()), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
+    command = [
+        str(find_ncu()),
+        "--import",
+        str(path),
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+    ]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         messages = (run.stdout + run.stderr).strip().splitlines()
-        raise InputError(f"ncu cannot import '{path}': {messages[-1] if messages else f'exit code {run.returncode}'}")
+        raise InputError(
+            f"ncu cannot import '{path}': {messages[-1] if messages else f'exit code {run.returncode}'}"
+        )
     return run.stdout
 
 
@@ -225,7 +273,9 @@ def refusal(output: str) -> str | None:
     """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
     if "ERR_NVGPUCTRPERM" in output:
         accepted = "as root, or with the driver's option NVreg_RestrictProfilingToAdminUsers=0"
-        return f"the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: {accepted}"
+        return (
+            f"the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: {accepted}"
+        )
     if "ERR_NVGPUCTR" in output or "LibraryNotLoaded" in output:
         messages = (line for line in output.splitlines() if "ERR" in line or "Library" in line)
         return next(messages).removeprefix("==ERROR== ")
@@ -235,7 +285,9 @@ def refusal(output: str) -> str | None:
 @functools.cache
 def available_metrics() -> frozenset[str] | None:
     """Counters that the profiler has for this machine's GPU, without their `.sum`; None where it does not say."""
-    run = subprocess.run([str(find_ncu()), "--query-metrics"], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [str(find_ncu()), "--query-metrics"], capture_output=True, text=True, check=False
+    )
     return parse_query(run.stdout) if run.returncode == 0 else None
 
 
@@ -243,4 +295,6 @@ def parse_query(text: str) -> frozenset[str] | None:
     names = re.findall(r"^([a-z]\w*__\w+)\s", text, flags=re.MULTILINE)
     if "gpu__time_duration" not in names:
         return None
-    return frozenset(names) | {metric for metric, _ in METRICS.values() if metric.startswith("launch__")}
+    return frozenset(names) | {
+        metric for metric, _ in METRICS.values() if metric.startswith("launch__")
+    }

@@ -49,7 +49,11 @@ def parse(text: str) -> tuple[list[Profiled], list[str]]:
     """Launches of a CSV of Nsight Compute, a row a launch or a row a metric, and notes on what was left out. Raises
     InputError where it is neither, or a unit or a number is not understood."""
     lines = text.splitlines(keepends=True)
-    return parse_rows(lines) if any(METRIC in line and VALUE in line for line in lines) else parse_raw(text)
+    return (
+        parse_rows(lines)
+        if any(METRIC in line and VALUE in line for line in lines)
+        else parse_raw(text)
+    )
 
 
 def parse_rows(lines: Sequence[str]) -> tuple[list[Profiled], list[str]]:
@@ -90,7 +94,9 @@ def _cells(lines: Sequence[str]) -> Iterator[dict[str, str] | None]:
             if METRIC in row and VALUE in row:
                 names = row
                 if KERNEL not in names:
-                    raise InputError(f"the profiler's table has no column '{KERNEL}'; accepted: as ncu --csv writes it")
+                    raise InputError(
+                        f"the profiler's table has no column '{KERNEL}'; accepted: as ncu --csv writes it"
+                    )
                 yield None
             elif not names or row[0].startswith("=="):
                 continue
@@ -99,7 +105,9 @@ def _cells(lines: Sequence[str]) -> Iterator[dict[str, str] | None]:
             else:
                 yield {name: cell.strip() for name, cell in zip(names, row, strict=False)}
     except csv.Error as error:
-        raise InputError(f"the profiler's table is no CSV: {error}; accepted: as ncu --csv writes it") from None
+        raise InputError(
+            f"the profiler's table is no CSV: {error}; accepted: as ncu --csv writes it"
+        ) from None
 
 
 def _profiled(launch: _Launch) -> Profiled:
@@ -107,9 +115,17 @@ def _profiled(launch: _Launch) -> Profiled:
     for (_, name), (unit, cell) in launch.metrics.items():
         if name in KNOWN and is_there(cell):
             values[name] = value_of(name, cell) * unit_scale(unit)
-    ranges = tuple(cell for name, cell in launch.cells.items() if RANGE_COLUMN.search(name) and cell)
+    ranges = tuple(
+        cell for name, cell in launch.cells.items() if RANGE_COLUMN.search(name) and cell
+    )
     metrics = named_metrics(values) | _shared(launch)
-    return Profiled(launch.cells[KERNEL], _sizes(launch, "Grid Size"), _sizes(launch, "Block Size"), metrics, ranges)
+    return Profiled(
+        launch.cells[KERNEL],
+        _sizes(launch, "Grid Size"),
+        _sizes(launch, "Block Size"),
+        metrics,
+        ranges,
+    )
 
 
 def _sizes(launch: _Launch, column: str) -> Sizes:
@@ -134,4 +150,8 @@ def _shared(launch: _Launch) -> dict[str, float]:
     parts = [cell for (_, name), cell in launch.metrics.items() if name in names]
     if len(parts) < len(names):
         return {}
-    return {"launch__shared_mem_per_block": sum(value_of("size", cell) * unit_scale(unit) for unit, cell in parts)}
+    return {
+        "launch__shared_mem_per_block": sum(
+            value_of("size", cell) * unit_scale(unit) for unit, cell in parts
+        )
+    }

@@ -60,8 +60,13 @@ class Spec:
 
     def check(self, cc: str) -> None:
         major, _, minor = cc.partition(".")
-        if not (major.isdigit() and minor.rstrip("a").isdigit()) or float(f"{major}.{minor.rstrip('a')}") < 7.5:
-            raise InputError(f"compute capability '{cc}' is not supported; accepted: 7.5 and later, such as 8.0 or 9.0")
+        if (
+            not (major.isdigit() and minor.rstrip("a").isdigit())
+            or float(f"{major}.{minor.rstrip('a')}") < 7.5
+        ):
+            raise InputError(
+                f"compute capability '{cc}' is not supported; accepted: 7.5 and later, such as 8.0 or 9.0"
+            )
         self.check_fields()
 
     def check_fields(self) -> None:
@@ -71,12 +76,16 @@ class Spec:
     def check_shared(self, name: str, cc: str, margin: int = 0) -> None:
         need, have = self.dynamic_shared_bytes + margin, shared_bytes_per_cta(cc)
         if have is not None and need > have:
-            raise InputError(f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}")
+            raise InputError(
+                f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}"
+            )
 
 
 def one_of(option: str, value: Any, accepted: Sequence[object]) -> None:
     if value not in accepted:
-        raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
+        raise InputError(
+            f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,12 @@ class FwdSpec(Spec):
 
     source = "flash_fwd.cu"
     functions = ("flash_fwd", "flash_combine")
-    accepted: ClassVar[Accepted] = {"head_dim": HEAD_DIMS, "warps": (2, 4, 8), "stages": (1, 2, 3, 4), **MASK_AND_DTYPE}
+    accepted: ClassVar[Accepted] = {
+        "head_dim": HEAD_DIMS,
+        "warps": (2, 4, 8),
+        "stages": (1, 2, 3, 4),
+        **MASK_AND_DTYPE,
+    }
 
     @property
     def threads(self) -> int:
@@ -112,12 +126,18 @@ class FwdSpec(Spec):
         super().check(cc)
         name = f"tile {self.block_q}x{self.block_k} with {self.warps} warps"
         if self.block_q < 1 or self.block_q % (16 * self.warps):
-            raise InputError(f"{name} is not built; block_q must be a multiple of 16 * warps = {16 * self.warps}")
+            raise InputError(
+                f"{name} is not built; block_q must be a multiple of 16 * warps = {16 * self.warps}"
+            )
         if self.block_k < 16 or self.block_k % 16:
             raise InputError(f"{name} is not built; block_k must be a multiple of 16")
         if cc == "7.5" and self.dtype == "bf16":
-            raise InputError("dtype bf16 has no tensor-core product on compute capability 7.5; accepted: fp16")
-        self.check_shared(f"{name}, {self.stages} stages, head_dim {self.head_dim}", cc, STATIC_BYTES_MARGIN)
+            raise InputError(
+                "dtype bf16 has no tensor-core product on compute capability 7.5; accepted: fp16"
+            )
+        self.check_shared(
+            f"{name}, {self.stages} stages, head_dim {self.head_dim}", cc, STATIC_BYTES_MARGIN
+        )
 
 
 @dataclass(frozen=True)
@@ -155,7 +175,9 @@ class BwdSpec(Spec):
         if self.block_k != 16 * self.warps:
             raise InputError(f"{name} is not built; block_k must be 16 * warps = {16 * self.warps}")
         if self.block_q not in (32, 64, 128) or self.block_q > self.block_k:
-            raise InputError(f"{name} is not built; block_q must be 32, 64 or 128 and at most block_k")
+            raise InputError(
+                f"{name} is not built; block_q must be 32, 64 or 128 and at most block_k"
+            )
         self.check_shared(name, cc, STATIC_BYTES_MARGIN)
 
 
@@ -175,7 +197,15 @@ class NaiveSpec(Spec):
 @dataclass(frozen=True)
 class MicroSpec(Spec):
     source = "microbench.cu"
-    functions = ("micro_scan", "micro_fill", "micro_link", "micro_chase", "micro_exp", "micro_tensor", "micro_empty")
+    functions = (
+        "micro_scan",
+        "micro_fill",
+        "micro_link",
+        "micro_chase",
+        "micro_exp",
+        "micro_tensor",
+        "micro_empty",
+    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,15 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.profile_file import capability_fact
 from iosim.kernel.kernel import Tile
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.pick import TileRanking, by_time, has_builds, pick_tiles, tile_space, try_tile, unit_of
+from iosim.studies.tiles.pick import (
+    TileRanking,
+    by_time,
+    has_builds,
+    pick_tiles,
+    tile_space,
+    try_tile,
+    unit_of,
+)
 
 FUNCTION = "flash_fwd"
 OWN_UNIT = "mma.sync"
@@ -47,7 +55,9 @@ def reports(
     if max_tiles < 1:
         raise InputError(f"`compile` {max_tiles} is out of range; accepted: 1 or more")
     if matrix_unit != OWN_UNIT:
-        raise InputError(f"`compile` is for iosim's own forward; accepted: with `matrix_unit` {OWN_UNIT} alone")
+        raise InputError(
+            f"`compile` is for iosim's own forward; accepted: with `matrix_unit` {OWN_UNIT} alone"
+        )
     check(problem)
     ranking = pick_tiles(problem, profile, library=False, replayed=0)
     return compiled_tiles(without_report(ranking), problem, ranking.profile, max_tiles, progress)
@@ -67,7 +77,11 @@ def without_report(ranking: TileRanking) -> list[Tile]:
             continue
         tried = try_tile(tile, problem, gpu, unit)
         if tile not in estimated:
-            shared = (tile.block_q + 2 * tile.stages * tile.block_k) * problem.head_dim * problem.input_type.bytes
+            shared = (
+                (tile.block_q + 2 * tile.stages * tile.block_k)
+                * problem.head_dim
+                * problem.input_type.bytes
+            )
             tried = try_tile(tile, problem, gpu, unit, BuildReport(max_registers, shared))
         if not isinstance(tried, str):
             missing.append(tried.candidate)
@@ -92,16 +106,28 @@ def compiled_tiles(
 
 def check(problem: AttentionProblem) -> None:
     if problem.passes != "fwd":
-        raise InputError(f"`passes` {problem.passes}: tiles are compiled for the forward; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: tiles are compiled for the forward; accepted: fwd"
+        )
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` {problem.mask}: tiles are compiled for full and causal attention")
     if problem.dtype not in DTYPES or problem.head_dim_v != problem.head_dim:
         subject = f"{problem.dtype}, head_dim {problem.head_dim} and {problem.head_dim_v}"
-        raise InputError(f"`dtype` {subject}: tiles are compiled for {' and '.join(DTYPES)} and one head_dim")
+        raise InputError(
+            f"`dtype` {subject}: tiles are compiled for {' and '.join(DTYPES)} and one head_dim"
+        )
 
 
 def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
-    spec = FwdSpec(problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, problem.mask, problem.dtype)
+    spec = FwdSpec(
+        problem.head_dim,
+        tile.block_q,
+        tile.block_k,
+        tile.warps,
+        tile.stages,
+        problem.mask,
+        problem.dtype,
+    )
     try:
         spec.check(cc)
     except InputError:
@@ -134,7 +160,11 @@ def live_registers(spec: FwdSpec) -> int:
 
 
 def most_ctas(spec: FwdSpec, cc: str) -> int:
-    shared = spec.dynamic_shared_bytes + STATIC_BYTES_MARGIN + (0 if cc == "7.5" else DRIVER_SHARED_BYTES)
+    shared = (
+        spec.dynamic_shared_bytes
+        + STATIC_BYTES_MARGIN
+        + (0 if cc == "7.5" else DRIVER_SHARED_BYTES)
+    )
     by_registers = REGISTERS_PER_SM // (spec.threads * (live_registers(spec) + LIVE_MARGIN))
     by_shared = (capability_fact(cc, "shared_memory_per_sm_bytes") or 0) // shared
     by_warps = (capability_fact(cc, "max_warps_per_sm") or 0) // spec.warps
@@ -172,6 +202,13 @@ def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
     """The spec built for the most CTAs an SM that spill nothing: the resource table's, or a guess where it has none;
     InputError where it cannot be built."""
     spec.check(cc)
-    plain = replace(spec, dtype="fp16" if cc == "7.5" else "bf16", mask="none" if spec.mask == "none" else "causal")
+    plain = replace(
+        spec,
+        dtype="fp16" if cc == "7.5" else "bf16",
+        mask="none" if spec.mask == "none" else "causal",
+    )
     row = _shipped().get(row_key(cc, plain))
-    return replace(spec, min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, cc if cc in BUILT else "8.6"))
+    return replace(
+        spec,
+        min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, cc if cc in BUILT else "8.6"),
+    )

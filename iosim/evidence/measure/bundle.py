@@ -33,7 +33,12 @@ RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 
 def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
     misses = [list(point) for point in misses_by_time(sound(raw, []))]
-    about = {"iosim_bundle": SCHEMA, "iosim": __version__, "gpu": raw.get("gpu"), "l2_misses_by_time": misses}
+    about = {
+        "iosim_bundle": SCHEMA,
+        "iosim": __version__,
+        "gpu": raw.get("gpu"),
+        "l2_misses_by_time": misses,
+    }
     return {**about, "raw": dict(raw), "profile": profile}
 
 
@@ -64,7 +69,9 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
     profile = HardwareProfile.from_dict(values, f"'{path}'")
     missing = missing_for_predictions(parse(values).values)
     if missing:
-        raise InputError(f"'{path}' lacks what predictions need: {missing[0]}; 'iosim profiles check' lists all of it")
+        raise InputError(
+            f"'{path}' lacks what predictions need: {missing[0]}; 'iosim profiles check' lists all of it"
+        )
     place = _place(checked_name(name or profile.name), replace)
     if place.stem != profile.name:
         text = re.sub(r"(?m)^name\s*=.*$", f'name = "{place.stem}"', text, count=1)
@@ -79,9 +86,15 @@ def checked_name(name: str) -> str:
     """A profile's name as it is kept: without the ending of a file. Raises InputError where it is none, or one that
     a file cannot have everywhere."""
     clean = re.sub(r"(\.(toml|json))+$", "", name, flags=re.IGNORECASE)
-    if not NAME.fullmatch(clean) or clean.endswith(".") or RESERVED.fullmatch(clean.partition(".")[0]):
+    if (
+        not NAME.fullmatch(clean)
+        or clean.endswith(".")
+        or RESERVED.fullmatch(clean.partition(".")[0])
+    ):
         accepted = "letters, digits, dots and dashes, such as my-gpu"
-        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: {accepted}")
+        raise InputError(
+            f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: {accepted}"
+        )
     return clean
 
 
@@ -89,13 +102,19 @@ def _place(name: str, replace: bool) -> Path:
     """Where the profile of that name goes. Raises InputError where the name is taken, or there is no place."""
     folder = profiles_dir()
     if folder is None:
-        raise InputError("there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES")
+        raise InputError(
+            "there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES"
+        )
     existing = {stem.lower(): path for stem, path in added_profiles().items()}.get(name.lower())
     if existing is None:
         if shipped := base_profile(name):
-            raise InputError(f"`name` '{name}' is the shipped profile {shipped.name}; accepted: another name")
+            raise InputError(
+                f"`name` '{name}' is the shipped profile {shipped.name}; accepted: another name"
+            )
     elif not replace:
-        raise InputError(f"`name` '{name}' is taken by '{existing}'; accepted: another name, or `replace=True`")
+        raise InputError(
+            f"`name` '{name}' is taken by '{existing}'; accepted: another name, or `replace=True`"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,8 +20,14 @@ from iosim.hardware.quantities import QUANTITIES
 from iosim.readers.replay.scan import PATTERNS
 
 NEEDED = ("sms", "l2_bytes", "memory_bytes", "clock_hz", "hbm_read_bandwidth_bytes_per_s")
-TEXTS = {"gpu": "a GPU without a name", "date": "an unknown date", "compute_capability": "", "driver_cuda": "?",
-         "compiler": "?", "no_counters": "no profiler"}  # fmt: skip
+TEXTS = {
+    "gpu": "a GPU without a name",
+    "date": "an unknown date",
+    "compute_capability": "",
+    "driver_cuda": "?",
+    "compiler": "?",
+    "no_counters": "no profiler",
+}
 """Words of a raw file, and what stands for those that are not there."""
 TABLES = ("l2_curves", "counters")
 COUNTED = ("hbm_read", "hbm_write")
@@ -49,7 +55,9 @@ class Entry:
 
 def check_schema(raw: Mapping[str, Any], origin: str) -> None:
     if (schema := raw.get("schema")) != SCHEMA:
-        raise InputError(f"{origin} has schema {shown(schema)}; accepted: {SCHEMA}, as iosim calibrate --raw writes")
+        raise InputError(
+            f"{origin} has schema {shown(schema)}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
+        )
 
 
 def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
@@ -58,7 +66,9 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     readable = {name: raw[name] for name in raw if name not in (*TEXTS, *TABLES)}
     for name, default in TEXTS.items():
         value = raw.get(name, default)
-        if not isinstance(value, str) or (name == "compute_capability" and not re.fullmatch(r"\d{1,2}\.\d", value)):
+        if not isinstance(value, str) or (
+            name == "compute_capability" and not re.fullmatch(r"\d{1,2}\.\d", value)
+        ):
             left_out.append(f"{name}: {shown(value) or 'missing'}, which says nothing")
             value = default
         readable[name] = one_line(value, 80)
@@ -71,12 +81,21 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     private = curves.get("private") if isinstance(curves, Mapping) else None
     messages = private if isinstance(private, list) else []
     pairs = [p for p in messages if isinstance(p, list | tuple) and len(p) == 2]
-    points = [(int(size), rate) for size, rate in pairs if _positive(size) and _positive(rate) and size >= 1]
+    points = [
+        (int(size), rate)
+        for size, rate in pairs
+        if _positive(size) and _positive(rate) and size >= 1
+    ]
     if not points:
         left_out.append("l2_curves: no curve of private scans")
     elif len(points) < len(messages):
-        left_out.append(f"l2_curves: {len(messages) - len(points)} points are no two numbers above 0")
-    return readable | {"private": list(dict(sorted(points)).items()), "rows": _rows(raw.get("counters"), left_out)}
+        left_out.append(
+            f"l2_curves: {len(messages) - len(points)} points are no two numbers above 0"
+        )
+    return readable | {
+        "private": list(dict(sorted(points)).items()),
+        "rows": _rows(raw.get("counters"), left_out),
+    }
 
 
 def _rows(counters: Any, left_out: list[str]) -> list[Mapping[str, Any]]:
@@ -84,12 +103,18 @@ def _rows(counters: Any, left_out: list[str]) -> list[Mapping[str, Any]]:
     if counters is not None and not isinstance(rows, list):
         left_out.append("counters: they hold no rows")
     judged = [(row, _why_not(row)) for row in rows or ()] if isinstance(rows, list) else []
-    left_out += [f"counters, row {number}: {why}" for number, (_, why) in enumerate(judged, 1) if why]
+    left_out += [
+        f"counters, row {number}: {why}" for number, (_, why) in enumerate(judged, 1) if why
+    ]
     return [row for row, why in judged if not why]
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -LARGEST < value < LARGEST
+    )
 
 
 def _positive(value: Any) -> bool:
@@ -112,12 +137,16 @@ def _why_not(row: Any) -> str:
         if row.get("hbm_read") is None:
             return "hbm_read: missing"
         if not 0 <= row["hbm_read"] <= MOST_READ * read_bytes + OTHERS:
-            return f"hbm_read {shown(row['hbm_read'])}, though the scan asks for {read_bytes:,} bytes"
+            return (
+                f"hbm_read {shown(row['hbm_read'])}, though the scan asks for {read_bytes:,} bytes"
+            )
     return ""
 
 
 def derive(
-    raw: Mapping[str, Any], tried: Callable[[], object] = lambda: None, left_out: list[str] | None = None
+    raw: Mapping[str, Any],
+    tried: Callable[[], object] = lambda: None,
+    left_out: list[str] | None = None,
 ) -> dict[str, Entry]:
     """What was measured, as entries of a profile; tables by dtype as `table.dtype`. Raises InputError where it has
     another schema. `raw`: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was
@@ -125,7 +154,9 @@ def derive(
     check_schema(raw, "the raw file")
     remarks_left_out: list[str] = [] if left_out is None else left_out
     readable = sound(raw, remarks_left_out)
-    quantities = figures(readable) | tensor(readable) | _from_counters(readable, tried, remarks_left_out)
+    quantities = (
+        figures(readable) | tensor(readable) | _from_counters(readable, tried, remarks_left_out)
+    )
     return in_range(quantities, remarks_left_out)
 
 
@@ -133,11 +164,15 @@ def in_range(entries: Mapping[str, Entry], left_out: list[str]) -> dict[str, Ent
     """The entries that a profile may hold; `left_out` takes the others with their reasons."""
     fitting = {}
     for name, entry in entries.items():
-        wrong = next(iter(QUANTITIES[name.partition(".")[0]].value.problems(entry.value, name)), None)
+        wrong = next(
+            iter(QUANTITIES[name.partition(".")[0]].value.problems(entry.value, name)), None
+        )
         if wrong is None:
             fitting[name] = entry
         else:
-            left_out.append(f"{str(wrong).partition('; check')[0]} ({entry.source.rpartition(': ')[2]})")
+            left_out.append(
+                f"{str(wrong).partition('; check')[0]} ({entry.source.rpartition(': ')[2]})"
+            )
     return fitting
 
 
@@ -154,21 +189,43 @@ FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any], s
     ("sm_count", ("sms",), lambda r: int(r["sms"]), DRIVER),
     ("l2_bytes", ("l2_bytes",), lambda r: int(r["l2_bytes"]), DRIVER),
     ("boost_clock_hz", ("clock_hz",), lambda r: float(r["clock_hz"]), DRIVER),
-    ("dram_bandwidth_measured_bytes_per_s", ("hbm_read_bandwidth_bytes_per_s",),
-     lambda r: digits(r["hbm_read_bandwidth_bytes_per_s"]), "best of 3 reads of far more than the L2"),
-    ("l2_read_bandwidth_measured_bytes_per_s", ("private",),
-     lambda r: digits(max(rate for _, rate in r["private"])), "private scans, the best footprint of the curve"),
-    ("l2_read_bandwidth_by_footprint_bytes_per_s", ("private",),
-     lambda r: [[size, digits(rate)] for size, rate in r["private"]], "private scans, each SM its own part"),
-    ("exp_per_clock_per_sm", ("exp_clock_hz", "exp_per_s", "sms"),
-     lambda r: digits(r["exp_per_s"] / (r["exp_clock_hz"] * r["sms"]), 3), "ex2 instructions on all SMs"),
-    ("l2_latency_near_cycles", ("l2_latency_clock_hz", "l2_latency_s"),
-     lambda r: digits(r["l2_latency_s"] * r["l2_latency_clock_hz"], 3),
-     "one thread's chain of loads over an eighth of the L2, read before"),
-    ("dram_latency_cycles", ("hbm_latency_clock_hz", "hbm_latency_s"),
-     lambda r: digits(r["hbm_latency_s"] * r["hbm_latency_clock_hz"], 3),
-     "one thread's chain of loads over far more than the L2, TLB misses included"),
-)  # fmt: skip
+    (
+        "dram_bandwidth_measured_bytes_per_s",
+        ("hbm_read_bandwidth_bytes_per_s",),
+        lambda r: digits(r["hbm_read_bandwidth_bytes_per_s"]),
+        "best of 3 reads of far more than the L2",
+    ),
+    (
+        "l2_read_bandwidth_measured_bytes_per_s",
+        ("private",),
+        lambda r: digits(max(rate for _, rate in r["private"])),
+        "private scans, the best footprint of the curve",
+    ),
+    (
+        "l2_read_bandwidth_by_footprint_bytes_per_s",
+        ("private",),
+        lambda r: [[size, digits(rate)] for size, rate in r["private"]],
+        "private scans, each SM its own part",
+    ),
+    (
+        "exp_per_clock_per_sm",
+        ("exp_clock_hz", "exp_per_s", "sms"),
+        lambda r: digits(r["exp_per_s"] / (r["exp_clock_hz"] * r["sms"]), 3),
+        "ex2 instructions on all SMs",
+    ),
+    (
+        "l2_latency_near_cycles",
+        ("l2_latency_clock_hz", "l2_latency_s"),
+        lambda r: digits(r["l2_latency_s"] * r["l2_latency_clock_hz"], 3),
+        "one thread's chain of loads over an eighth of the L2, read before",
+    ),
+    (
+        "dram_latency_cycles",
+        ("hbm_latency_clock_hz", "hbm_latency_s"),
+        lambda r: digits(r["hbm_latency_s"] * r["hbm_latency_clock_hz"], 3),
+        "one thread's chain of loads over far more than the L2, TLB misses included",
+    ),
+)
 """Quantities, the raw numbers that each needs, what it is of them, and how they were measured."""
 
 
@@ -184,7 +241,10 @@ def figures(raw: Mapping[str, Any]) -> dict[str, Entry]:
 def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
     if not 0 < _capability(raw) < WGMMA_CC or not raw.get("tensor_fp16_mma_flop_per_s"):
         return {}
-    rate, source = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")
+    rate, source = (
+        digits(raw["tensor_fp16_mma_flop_per_s"]),
+        _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums"),
+    )
     entries = {"tensor_flops_achieved_per_s.fp16": Entry(rate, source)}
     if _capability(raw) >= 80:
         same = "the fp16 figure: both have the same rate"
@@ -198,7 +258,9 @@ def _capability(raw: Mapping[str, Any]) -> int:
     return 10 * int(major) + int(minor) if major else 0
 
 
-def _from_counters(raw: Mapping[str, Any], tried: Callable[[], object], left_out: list[str]) -> dict[str, Entry]:
+def _from_counters(
+    raw: Mapping[str, Any], tried: Callable[[], object], left_out: list[str]
+) -> dict[str, Entry]:
     rows, fitted = raw["rows"], None
     if points := points_of(rows):
         try:
@@ -209,11 +271,15 @@ def _from_counters(raw: Mapping[str, Any], tried: Callable[[], object], left_out
     by_pattern = {row["pattern"]: row for row in rows}
     if "fill" in by_pattern and raw.get("l2_bytes"):
         copies = fitted is not None and fitted.partitions == 2
-        entries |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0)
+        entries |= _fill(
+            raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0
+        )
     return entries
 
 
-def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any], filled: float) -> dict[str, Entry]:
+def _fill(
+    raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any], filled: float
+) -> dict[str, Entry]:
     """What a long fill, which reads nothing, reads, and what it leaves dirty in the L2. `once`: a sum, which stores
     nothing, over as much: what it writes are dirty lines of other programs, which lay in the L2 at its start, as at
     that of the fill. `filled`: what a long fill leaves dirty, over what the sets may hold."""
@@ -225,9 +291,7 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
         foreign = once.get("hbm_write") or 0
         stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
         share = min(1.0, max(0.0, stays / raw["l2_bytes"] / filled))
-        remark = (
-            f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
-        )
+        remark = f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
         entries["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, remark))
     return entries
 

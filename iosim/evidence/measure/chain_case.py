@@ -18,14 +18,25 @@ from iosim.evidence.cuda.spec import NaiveSpec
 from iosim.evidence.measure.case import DTYPE_NAMES, Case
 
 OWN = "iosim_naive"
-CHAINS = {"naive": "eager", "math": "math", "flash": "pytorch_flash", "cudnn": "cudnn", OWN: "naive"}
+CHAINS = {
+    "naive": "eager",
+    "math": "math",
+    "flash": "pytorch_flash",
+    "cudnn": "cudnn",
+    OWN: "naive",
+}
 """Chains as their table names them, and as a table of launches does."""
 PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
 COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
 """Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
 not compare it. `launches` is empty where they were not listed."""
 Known = Mapping[str, Collection[object]]
-ACCEPTED: Known = {"chain": CHAINS, "passes": PASSES, "dtype": DTYPE_NAMES, "head_dim": (64, 96, 128, 256)}
+ACCEPTED: Known = {
+    "chain": CHAINS,
+    "passes": PASSES,
+    "dtype": DTYPE_NAMES,
+    "head_dim": (64, 96, 128, 256),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,11 @@ class ChainCase:
         return asdict(self)
 
     def columns(self) -> dict[str, str]:
-        row = {**asdict(self), "implementation": self.chain + PASSES[self.passes], "dtype": DTYPE_NAMES[self.dtype]}
+        row = {
+            **asdict(self),
+            "implementation": self.chain + PASSES[self.passes],
+            "dtype": DTYPE_NAMES[self.dtype],
+        }
         return {name: str(row[name]) for name in columns.CHAIN}
 
 
@@ -66,11 +81,24 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
     row = case.columns()
     seq = row.pop("seq")
     name = CHAINS[case.chain] + PASSES[case.passes]
-    return row | {"implementation": name, "kv_heads": row["heads"], "seq_q": seq, "seq_k": seq, "causal": "0"}
+    return row | {
+        "implementation": name,
+        "kv_heads": row["heads"],
+        "seq_q": seq,
+        "seq_k": seq,
+        "causal": "0",
+    }
 
 
-def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
-             batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
+def cases_of(
+    chains: Sequence[str],
+    seqs: Sequence[int],
+    heads: Sequence[int],
+    head_dims: Sequence[int],
+    batch: int,
+    dtype: str,
+    passes: str,
+) -> list[ChainCase]:
     points = product(head_dims, seqs, heads, chains)
     cases = [ChainCase(chain, batch, h, seq, d, dtype, passes) for d, seq, h, chain in points]
     for case in cases:

@@ -64,13 +64,21 @@ def cases_of(choice: Choice, cc: str) -> list[Case]:
     tile does not exist there."""
     for name in choice.kernel:
         if name not in KINDS:
-            raise InputError(f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}")
+            raise InputError(
+                f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}"
+            )
     if choice.bypass_l1 and set(choice.kernel) != {"naive"}:
-        raise InputError(f"`bypass_l1` is not built for {', '.join(choice.kernel)}; accepted: `kernel` naive alone")
+        raise InputError(
+            f"`bypass_l1` is not built for {', '.join(choice.kernel)}; accepted: `kernel` naive alone"
+        )
     if choice.causal and choice.window is not None:
-        raise InputError(f"`causal` contradicts `window` {choice.window}: a window is causal already; give one of them")
+        raise InputError(
+            f"`causal` contradicts `window` {choice.window}: a window is causal already; give one of them"
+        )
     cases: list[Case] = []
-    for kernel, head_dim, seq, heads in product(choice.kernel, choice.head_dim, choice.seq_q, choice.heads):
+    for kernel, head_dim, seq, heads in product(
+        choice.kernel, choice.head_dim, choice.seq_q, choice.heads
+    ):
         cases += _calls(choice, kernel, head_dim, seq, heads, cc)
     for case in cases:
         case.spec.check(cc)
@@ -85,24 +93,42 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
         both = product(_forward(choice, head_dim, mask, cc), _orders(choice))
         return [Case(spec, shape, order, choice.causal) for spec, order in both]
     if choice.window is not None and kernel != "flash_bwd":
-        raise InputError(f"`window` {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd")
+        raise InputError(
+            f"`window` {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd"
+        )
     if kernel == "flash_bwd":
-        return [Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)]
+        return [
+            Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)
+        ]
     if kernel == "naive":
-        return [Case(NaiveSpec(head_dim, choice.dtype or "fp16", choice.bypass_l1), shape, causal=choice.causal)]
+        return [
+            Case(
+                NaiveSpec(head_dim, choice.dtype or "fp16", choice.bypass_l1),
+                shape,
+                causal=choice.causal,
+            )
+        ]
     if choice.causal or choice.dtype not in (None, "fp32"):
         raise InputError("minimal is fp32 without a mask; accepted: no `causal`, `dtype` fp32")
     if seq % 32 or seq != seq_k or heads != kv_heads:
-        raise InputError(f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}")
+        raise InputError(
+            f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}"
+        )
     return [Case(MinimalSpec(head_dim), shape)]
 
 
 def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]:
     base = TILES.get(head_dim)
     if base is None:
-        raise InputError(f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
+        raise InputError(
+            f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}"
+        )
     stages = choice.stages or (1 if cc == "7.5" else base.stages)
-    settings: dict[str, Any] = {"persistent": choice.persistent, "split": choice.splits > 1, "stages": stages}
+    settings: dict[str, Any] = {
+        "persistent": choice.persistent,
+        "split": choice.splits > 1,
+        "stages": stages,
+    }
     base = replace(base, mask=mask, dtype=choice.dtype or "fp16", **settings)
     if choice.tile is None and choice.warps is None:
         return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
@@ -120,17 +146,26 @@ def _warps(spec: FwdSpec) -> int:
 def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:
     base = BWD_TILES.get(head_dim)
     if base is None:
-        raise InputError(f"`head_dim` {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
-    base = replace(base, mask=mask, dtype=choice.dtype or "fp16", deterministic=choice.deterministic)
+        raise InputError(
+            f"`head_dim` {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}"
+        )
+    base = replace(
+        base, mask=mask, dtype=choice.dtype or "fp16", deterministic=choice.deterministic
+    )
     tiles = choice.tile or ((base.block_q, base.block_k),)
-    return [replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles]
+    return [
+        replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles
+    ]
 
 
 def _orders(choice: Choice) -> list[Order]:
     heavy = choice.causal if choice.heavy_first is None else choice.heavy_first
     orders = choice.order or ("head" if choice.causal else "query",)
     directions = choice.direction or ("ascending",)
-    return [Order(o, heavy, choice.section_heads or 0, d, choice.splits) for o, d in product(orders, directions)]
+    return [
+        Order(o, heavy, choice.section_heads or 0, d, choice.splits)
+        for o, d in product(orders, directions)
+    ]
 
 
 def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
@@ -158,7 +193,9 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _shared_bytes(cc: str) -> int:
-    return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(capability) or 0 for capability in BUILT)
+    return shared_bytes_per_cta(cc) or min(
+        shared_bytes_per_cta(capability) or 0 for capability in BUILT
+    )
 
 
 def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
@@ -170,7 +207,9 @@ def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
         elif spec.block_k >= 2 * LEAST_BLOCK_K:
             spec = replace(spec, block_k=spec.block_k // 32 * 16)
         elif spec.block_q > 64:
-            spec = replace(spec, block_q=spec.block_q // 2, warps=min(spec.warps, spec.block_q // 32))
+            spec = replace(
+                spec, block_q=spec.block_q // 2, warps=min(spec.warps, spec.block_q // 32)
+            )
         else:
             break
     return spec
@@ -209,7 +248,11 @@ def parts() -> tuple[str, ...]:
 
 
 def calls(group: str) -> list[Case]:
-    candidates = (_call({**table, **point}) for table in groups()[group] for point in crossed(table.get("each", ())))
+    candidates = (
+        _call({**table, **point})
+        for table in groups()[group]
+        for point in crossed(table.get("each", ()))
+    )
     return [case for case in candidates if case is not None]
 
 
@@ -217,7 +260,15 @@ def _call(row: Mapping[str, Any]) -> Case | None:
     """The call of a row; None for a tile of a sweep that is not worth building."""
     causal, window, heads = row.get("causal", False), row.get("window"), row["heads"]
     seq_q, seq_k = (row[name] if name in row else row["seq"] for name in ("seq_q", "seq_k"))
-    shape = Shape(row.get("batch", 1), heads, row.get("kv_heads", heads), seq_q, seq_k, row["head_dim"], window)
+    shape = Shape(
+        row.get("batch", 1),
+        heads,
+        row.get("kv_heads", heads),
+        seq_q,
+        seq_k,
+        row["head_dim"],
+        window,
+    )
     kernel = row.get("kernel", "flash_fwd")
     order = Order(**{f.name: row[f.name] for f in fields(Order) if f.name in row})
     if kernel == "flash_fwd" and causal and "order" not in row:
@@ -226,7 +277,11 @@ def _call(row: Mapping[str, Any]) -> Case | None:
     if row.get("note") == SWEEP:
         assert isinstance(spec, FwdSpec)
         fits = spec.block_q % (16 * spec.warps) == 0 and spec.dynamic_shared_bytes <= 232_000
-        if not fits or live_registers(spec) > LIVE_LIMIT or (spec.stages == 3 and spec.block_k > 64):
+        if (
+            not fits
+            or live_registers(spec) > LIVE_LIMIT
+            or (spec.stages == 3 and spec.block_k > 64)
+        ):
             return None
         spec = tuned(spec, "9.0")
     return Case(spec, shape, order, causal, row.get("note", ""))
@@ -238,7 +293,9 @@ def _spec(kernel: str, row: Mapping[str, Any], mask: str) -> Spec:
         return kind(d)
     if "block_q" in row:
         return FwdSpec(d, row["block_q"], row["block_k"], row["warps"], row["stages"], mask)
-    base: FwdSpec | BwdSpec = BWD_TILES[d] if kind is BwdSpec else (DECODE_TILES if "splits" in row else TILES)[d]
+    base: FwdSpec | BwdSpec = (
+        BWD_TILES[d] if kind is BwdSpec else (DECODE_TILES if "splits" in row else TILES)[d]
+    )
     changes = {name: row[name] for name in ("dtype", "persistent", "deterministic") if name in row}
     return replace(base, mask=mask, **changes)
 

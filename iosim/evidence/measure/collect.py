@@ -54,17 +54,36 @@ COMPILERS = 16
 """Processes that compile FlexAttention's kernels side by side before any is counted."""
 WARM_NOTE = "warm L2"
 COLD = "cold: flushed before every launch and every replay pass"
-WARM = "warm: as a launch of the same kernel just before, and the profiler between its passes, left it"
+WARM = (
+    "warm: as a launch of the same kernel just before, and the profiler between its passes, left it"
+)
 CHECKED = "every call against float64 before it was profiled"
 CALL_RANGE = re.compile(r"iosim call (\d+)")
 NAME_LENGTH, CHAIN_NAME_LENGTH = 240, 200
-LIBRARY_COLUMNS = ("call", "launch", *library_case.COLUMNS, "kernel", "grid", "block", *METRICS, "left_out")
+LIBRARY_COLUMNS = (
+    "call",
+    "launch",
+    *library_case.COLUMNS,
+    "kernel",
+    "grid",
+    "block",
+    *METRICS,
+    "left_out",
+)
 LIBRARY_COUNTED = (*COUNTED, "seconds", "sm_clock_hz", "registers", "smem_bytes")
 """Of METRICS: each more takes the profiler more passes over every launch."""
 SPILLED = ("local_read", "local_write")
 RANGE_COUNTED = (*COUNTED, "seconds")
-RANGE_OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none", "--metrics",
-                 ",".join(METRICS[name][0] for name in RANGE_COUNTED))  # fmt: skip
+RANGE_OPTIONS = (
+    "--replay-mode",
+    "app-range",
+    "--cache-control",
+    "all",
+    "--clock-control",
+    "none",
+    "--metrics",
+    ",".join(METRICS[name][0] for name in RANGE_COUNTED),
+)
 
 T = TypeVar("T")
 
@@ -87,7 +106,9 @@ class Run:
         """The page; `of` says in a refusal what it would be of. Raises InputError where the profiler left none, or it
         cannot be read."""
         if not self.page:
-            raise InputError(self.why or f"the profiler left no report{of}: {refusal(self.output) or self.end}")
+            raise InputError(
+                self.why or f"the profiler left no report{of}: {refusal(self.output) or self.end}"
+            )
         return self.page
 
     def launches(self) -> tuple[dict[int, list[Profiled]], list[str]]:
@@ -96,7 +117,9 @@ class Run:
         profiled, notes = parse_raw(self.report())
         members: dict[int, list[Profiled]] = {}
         for profile in profiled:
-            call = next((int(m[1]) for text in profile.ranges if (m := CALL_RANGE.search(text))), None)
+            call = next(
+                (int(m[1]) for text in profile.ranges if (m := CALL_RANGE.search(text))), None
+            )
             if call is None:
                 raise InputError(
                     f"launch {profile.kernel[:60]} lies in no range of the profiled program: {profile.ranges}"
@@ -109,12 +132,20 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
     """A plan of one of the runner's kinds, under the profiler with these options, or without it (None). Raises
     InputError where the profiler refuses."""
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
-        file, done, report = Path(folder) / "plan.json", Path(folder) / "done.jsonl", Path(folder) / "report"
+        file, done, report = (
+            Path(folder) / "plan.json",
+            Path(folder) / "done.jsonl",
+            Path(folder) / "report",
+        )
         file.write_text(json.dumps(plan), encoding="utf-8")
         command = [sys.executable, "-m", "iosim.evidence.measure.run", kind, str(file), str(done)]
         under = None if options is None else [*options, "-f", "-o", str(report)]
-        output = run_group(command, session=False) if under is None else run_profiler(under, command)
-        lines = [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
+        output = (
+            run_group(command, session=False) if under is None else run_profiler(under, command)
+        )
+        lines = (
+            [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
+        )
         try:
             written = report.with_suffix(".ncu-rep")
             return Run(lines, output, import_report(written) if written.is_file() else "")
@@ -122,7 +153,9 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
             return Run(lines, output, "", str(error))
 
 
-def run_calls(kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object) -> Run:
+def run_calls(
+    kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object
+) -> Run:
     listed = [{"call": n, "case": case.to_dict()} for n, case in calls.items()]
     return run(kind, {"calls": listed, **how}, options)
 
@@ -142,7 +175,12 @@ def run_group(command: Sequence[str], session: bool = True) -> str:
     path = os.pathsep.join(p for p in (import_path(), os.environ.get("PYTHONPATH", "")) if p)
     env = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=session
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        start_new_session=session,
     ) as process:
         try:
             return process.communicate()[0]
@@ -154,15 +192,33 @@ def run_group(command: Sequence[str], session: bool = True) -> str:
 
 def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> list[str]:
     have = available_metrics()
-    metrics = [METRICS[name][0] for name in columns if have is None or METRICS[name][0].split(".")[0] in have]
+    metrics = [
+        METRICS[name][0]
+        for name in columns
+        if have is None or METRICS[name][0].split(".")[0] in have
+    ]
     flush = "none" if warm else "all"
-    return ["--clock-control", "none", "--cache-control", flush, "--profile-from-start", "off", "--nvtx", "--metrics",
-            ",".join(metrics)]  # fmt: skip
+    return [
+        "--clock-control",
+        "none",
+        "--cache-control",
+        flush,
+        "--profile-from-start",
+        "off",
+        "--nvtx",
+        "--metrics",
+        ",".join(metrics),
+    ]
 
 
 def provenance(command: str, options: Sequence[str], **more: object) -> Mapping[str, object]:
     profiler_command = " ".join(["ncu", *options, "-f", "-o", "REPORT", "COMMAND"])
-    return {"profiler": profiler_version(), "command": command, "profiler_command": profiler_command, **more}
+    return {
+        "profiler": profiler_version(),
+        "command": command,
+        "profiler_command": profiler_command,
+        **more,
+    }
 
 
 def counted_text(name: str, value: float | None) -> str:
@@ -194,27 +250,48 @@ def _portions(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def collect(
-    out: Path, cases: Sequence[Case], cc: str, *, warm: bool = False, command: str = "", progress: Progress = silent
+    out: Path,
+    cases: Sequence[Case],
+    cc: str,
+    *,
+    warm: bool = False,
+    command: str = "",
+    progress: Progress = silent,
 ) -> Table:
     """Profiles the calls that `out` lacks and adds them to it, a portion at a time. Raises InputError where the
     profiler refuses, or its report does not hold the launches that were made. `cases`: the plan; calls that the
     table holds already are not run again. `warm`: leave the L2 as a launch of the same kernel just before left it,
     instead of flushing it."""
     if warm:
-        cases = [replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE])) for case in cases]
+        cases = [
+            replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE]))
+            for case in cases
+        ]
     options = profiler_options(warm)
-    table = Table(out, COLUMNS, provenance(
-        command, options, inputs="random normal; fresh for the check, seeded by the call's number for profiling",
-        l2_start=WARM if warm else COLD, check=CHECKED, largest_relative_error=TOLERANCE,
-    ))  # fmt: skip
+    table = Table(
+        out,
+        COLUMNS,
+        provenance(
+            command,
+            options,
+            inputs="random normal; fresh for the check, seeded by the call's number for profiling",
+            l2_start=WARM if warm else COLD,
+            check=CHECKED,
+            largest_relative_error=TOLERANCE,
+        ),
+    )
     todo = missing(cases, table.rows)
     prebuild((case.spec for case in todo), cc)
     for portion in progress(_portions(todo, PORTION)):
         calls = dict(enumerate(portion, start=next_call(table.rows)))
         done = run_calls("own", calls, options, warm=warm)
-        launches_of = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
+        launches_of = {
+            line["call"]: line["launches"] for line in done.lines if "left_out" not in line
+        }
         refused = {line["call"]: line["left_out"] for line in done.lines if "left_out" in line}
-        table.left_out += [f"{calls[n].implementation} call {n}: {why}" for n, why in refused.items()]
+        table.left_out += [
+            f"{calls[n].implementation} call {n}: {why}" for n, why in refused.items()
+        ]
         if done.page or done.why or launches_of or not done.lines:
             counted, notes = done.launches()
             fresh, lost = join(calls, launches_of, counted)
@@ -225,7 +302,9 @@ def collect(
 
 
 def join(
-    calls: Mapping[int, Case], launches_of: Mapping[int, Sequence[Row]], counted: Mapping[int, Sequence[Profiled]]
+    calls: Mapping[int, Case],
+    launches_of: Mapping[int, Sequence[Row]],
+    counted: Mapping[int, Sequence[Profiled]],
 ) -> tuple[list[Row], list[str]]:
     """Rows of the launches that calls made, with what the profiler counted of each. A call that the report breaks off
     in is left out whole, with a line that says so. Raises InputError where it holds another launch than was made."""
@@ -242,20 +321,31 @@ def join(
             broken.append(str(n))
             continue
         own_columns = calls[n].columns() | {"call": str(n)}
-        rows += [row | columns for row, columns in zip(launch_rows(own_columns, profiles), launches, strict=True)]
+        rows += [
+            row | columns
+            for row, columns in zip(launch_rows(own_columns, profiles), launches, strict=True)
+        ]
     if not broken:
         return rows, []
     have, all_made = (sum(map(len, several.values())) for several in (counted, launches_of))
-    return rows, [f"the report has {have} of {all_made} launches; calls {', '.join(broken)} are left out"]
+    return rows, [
+        f"the report has {have} of {all_made} launches; calls {', '.join(broken)} are left out"
+    ]
 
 
 # PyTorch's kernels
 
 
 def collect_library(
-    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", spills: bool = False, minutes: float | None = None,
-    command: str = "", progress: Progress = silent,
-) -> Table:  # fmt: skip
+    out: Path,
+    cases: Sequence[LibraryCase],
+    *,
+    kernels: str = "",
+    spills: bool = False,
+    minutes: float | None = None,
+    command: str = "",
+    progress: Progress = silent,
+) -> Table:
     """Counts the calls that `out` lacks and adds them to it. What PyTorch refuses is a row, too: it has no counters,
     and `left_out` says why. Raises InputError where the profiler refuses, or leaves no report.
 
@@ -268,13 +358,22 @@ def collect_library(
     """
     end = time.time() + 60 * minutes if minutes else math.inf
     options = profiler_options(False, (*LIBRARY_COUNTED, *SPILLED) if spills else LIBRARY_COUNTED)
-    options += ["--target-processes", "application-only", *(["--kernel-name", f"regex:{kernels}"] if kernels else [])]
+    options += [
+        "--target-processes",
+        "application-only",
+        *(["--kernel-name", f"regex:{kernels}"] if kernels else []),
+    ]
     inputs = "random normal, seeded by the call's number"
     table = Table(out, LIBRARY_COLUMNS, provenance(command, options, inputs=inputs, l2_start=COLD))
     held = {int(row["call"]) for row in table.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
-    by_kind = ([entry for entry in todo if (entry[1].backend == "flex") == compiled] for compiled in (False, True))
-    for portion in progress([part for calls in by_kind for part in _portions(calls, LIBRARY_PORTION)]):
+    by_kind = (
+        [entry for entry in todo if (entry[1].backend == "flex") == compiled]
+        for compiled in (False, True)
+    )
+    for portion in progress(
+        [part for calls in by_kind for part in _portions(calls, LIBRARY_PORTION)]
+    ):
         if time.time() > end:
             break
         calls = dict(portion)
@@ -283,14 +382,20 @@ def collect_library(
             parts = [dict(portion[n::COMPILERS]) for n in range(min(COMPILERS, len(portion)))]
             with ThreadPoolExecutor(COMPILERS) as pool:
                 list(pool.map(lambda part: run_calls("library", part, None, profile=False), parts))
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
-        done = run_calls("library", calls, options, profile=True, end=None if end == math.inf else end)
+        os.environ.setdefault(
+            "TORCHINDUCTOR_COMPILE_THREADS", "1"
+        )  # its workers would be profiled, too
+        done = run_calls(
+            "library", calls, options, profile=True, end=None if end == math.inf else end
+        )
         if not done.lines and time.time() > end:  # compiling took what time was left
             break
         counted, _ = done.launches()
         for line in done.lines:
             n = line["call"]
-            launches = [replace(entry, kernel=short_name(entry.kernel)) for entry in counted.get(n, ())]
+            launches = [
+                replace(entry, kernel=short_name(entry.kernel)) for entry in counted.get(n, ())
+            ]
             reason = line.get("left_out") or ("" if launches else "no kernel was launched")
             columns = {"call": str(n)} | calls[n].columns()
             if reason:
@@ -318,16 +423,26 @@ def short_name(kernel: str) -> str:
 
 
 def collect_chains(
-    out: Path, cases: Sequence[ChainCase], cc: str, *, launches_out: Path | None = None, command: str = "",
+    out: Path,
+    cases: Sequence[ChainCase],
+    cc: str,
+    *,
+    launches_out: Path | None = None,
+    command: str = "",
     progress: Progress = silent,
-) -> Table:  # fmt: skip
+) -> Table:
     """Checks and measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks.
     Raises InputError where the profiler refuses, or the first range's report is not understood; tables keep what
     they had. `launches_out`: where a row for each launch of the chains goes, or None."""
 
     def told(options: Sequence[str], before: str) -> Mapping[str, object]:
-        inputs, start = "random normal; fresh for the check, of one seed under the profiler", "cold: flushed before"
-        return provenance(command, options, inputs=inputs, l2_start=f"{start} {before}", check=CHECKED)
+        inputs, start = (
+            "random normal; fresh for the check, of one seed under the profiler",
+            "cold: flushed before",
+        )
+        return provenance(
+            command, options, inputs=inputs, l2_start=f"{start} {before}", check=CHECKED
+        )
 
     table = Table(out, chain_case.COLUMNS, told(RANGE_OPTIONS, "the first launch of a call"))
     options, listing = profiler_options(False), None
@@ -382,7 +497,9 @@ def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None
     calls = [row["call"] for row in listed if describe_launches(case).items() <= row.items()]
     counted = {name: counted_text(name, value) for name, value in values.items()}
     counted["range_seconds"] = counted.pop("seconds")
-    table.rows.append(case.columns() | counted | {"launches": str(calls.count(calls[-1])) if calls else ""})
+    table.rows.append(
+        case.columns() | counted | {"launches": str(calls.count(calls[-1])) if calls else ""}
+    )
     table.measured += 1
     table.save()
 

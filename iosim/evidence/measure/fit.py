@@ -82,7 +82,9 @@ def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
     fast, slow = 1 / max(rate for _, rate in curve), 1 / raw["hbm_read_bandwidth_bytes_per_s"]
     if slow <= fast:
         return [(int(size), 0.0) for size, _ in curve]
-    return [(int(size), min(1.0, max(0.0, (1 / rate - fast) / (slow - fast)))) for size, rate in curve]
+    return [
+        (int(size), min(1.0, max(0.0, (1 / rate - fast) / (slow - fast)))) for size, rate in curve
+    ]
 
 
 def half_missing_bytes(points: Sequence[Point], pattern: str) -> float | None:
@@ -104,7 +106,9 @@ def partitions_of(points: Sequence[Point], l2_bytes: int) -> int | None:
     half = half_missing_bytes(points, "shared_scan")
     if half is None:
         half = _missing_bytes([p for p in points if p.ctas == 1], FOOT)
-    return None if half is None else 2 if half < 0.72 * l2_bytes else 1  # the middle of 1/2 and 1, in ratios
+    return (
+        None if half is None else 2 if half < 0.72 * l2_bytes else 1
+    )  # the middle of 1/2 and 1, in ratios
 
 
 def cliff(points: Sequence[Point]) -> list[Point]:
@@ -118,7 +122,9 @@ def cliff(points: Sequence[Point]) -> list[Point]:
     return near
 
 
-def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], object] = lambda: None) -> L2Fit | None:
+def fit(
+    profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], object] = lambda: None
+) -> L2Fit | None:
     """The constants for the GPU of `profile`, whose partitions it keeps where no curve tells; None where curves show no
     cliff. Raises InputError where the profile lacks its L2's size or its memory bandwidth. `tried`: called after each
     of TRIALS sets of constants."""

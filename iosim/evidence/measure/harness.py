@@ -41,9 +41,15 @@ def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Ten
 
     def normal(heads: int, seq: int) -> torch.Tensor:
         size = (s.batch, heads, seq, s.head_dim)
-        return (torch.randn(size, generator=g, device="cuda", dtype=torch.float32) * magnitude).to(dtype)
+        return (torch.randn(size, generator=g, device="cuda", dtype=torch.float32) * magnitude).to(
+            dtype
+        )
 
-    t = {"q": normal(s.heads, s.seq_q), "k": normal(s.kv_heads, s.seq_k), "v": normal(s.kv_heads, s.seq_k)}
+    t = {
+        "q": normal(s.heads, s.seq_q),
+        "k": normal(s.kv_heads, s.seq_k),
+        "v": normal(s.kv_heads, s.seq_k),
+    }
     if isinstance(case.spec, BwdSpec):
         t["d_o"] = normal(s.heads, s.seq_q)
     return t
@@ -68,7 +74,11 @@ def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
         return w
     if isinstance(case.spec, NaiveSpec):
         size = (s.batch, s.heads, s.seq_q, s.seq_k)
-        return {"s": poison(*size, dtype=t["q"].dtype), "p": poison(*size, dtype=t["q"].dtype), "o": like("q")}
+        return {
+            "s": poison(*size, dtype=t["q"].dtype),
+            "p": poison(*size, dtype=t["q"].dtype),
+            "o": like("q"),
+        }
     if isinstance(case.spec, MinimalSpec):
         o = torch.zeros_like(t["q"])
         return {"o": o, "sum": torch.zeros_like(rows), "top": torch.full_like(rows, -math.inf)}
@@ -80,7 +90,9 @@ def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return w
 
 
-def launches(case: Case, tensors: dict[str, torch.Tensor], scale: float | None = None) -> list[Launch]:
+def launches(
+    case: Case, tensors: dict[str, torch.Tensor], scale: float | None = None
+) -> list[Launch]:
     """The launches of a case over these tensors, which must outlive them."""
     addresses = {name: x.data_ptr() for name, x in tensors.items()}
     kernel = loaded(case.spec)
@@ -101,12 +113,17 @@ def kept(case: Case, rows: torch.Tensor) -> torch.Tensor | None:
 
 
 def reference(
-    case: Case, t: dict[str, torch.Tensor], rows: torch.Tensor | None = None, scale: float | None = None
+    case: Case,
+    t: dict[str, torch.Tensor],
+    rows: torch.Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE in float64 for some query rows (all by default), head by head."""
     s = case.shape
     rows = torch.arange(s.seq_q, device=t["q"].device) if rows is None else rows
-    o = torch.zeros((s.batch, s.heads, len(rows), s.head_dim), device=t["q"].device, dtype=torch.float64)
+    o = torch.zeros(
+        (s.batch, s.heads, len(rows), s.head_dim), device=t["q"].device, dtype=torch.float64
+    )
     lse = torch.zeros((s.batch, s.heads, len(rows)), device=t["q"].device, dtype=torch.float64)
     for b, h, _, _, _, v, scores in _heads(case, t, rows, scale):
         lse[b, h] = torch.logsumexp(scores, -1)
@@ -127,8 +144,12 @@ def _heads(
 
 
 def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    grads = {f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"}
-    for b, h, kv, q, k, v, scores in _heads(case, t, torch.arange(case.shape.seq_q, device=t["q"].device)):
+    grads = {
+        f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"
+    }
+    for b, h, kv, q, k, v, scores in _heads(
+        case, t, torch.arange(case.shape.seq_q, device=t["q"].device)
+    ):
         d_o, p = t["d_o"][b, h].double(), torch.nan_to_num(torch.softmax(scores, -1))
         d_p = d_o @ v.T
         d_s = p * (d_p - (p * d_p).sum(-1, keepdim=True)) / math.sqrt(case.shape.head_dim)
@@ -140,7 +161,9 @@ def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     """|got - want| / |want| in the Frobenius norm; NaN and infinities count as infinite."""
-    error = (torch.linalg.norm(got.double() - want) / torch.linalg.norm(want).clamp_min(1e-30)).item()
+    error = (
+        torch.linalg.norm(got.double() - want) / torch.linalg.norm(want).clamp_min(1e-30)
+    ).item()
     return error if math.isfinite(error) else math.inf
 
 
@@ -155,7 +178,9 @@ def reference_rows(case: Case) -> torch.Tensor:
     return picked
 
 
-def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = None) -> dict[str, float]:
+def check(
+    case: Case, seed: int, magnitude: float = 1.0, scale: float | None = None
+) -> dict[str, float]:
     """Runs a case once on fresh inputs and gives its errors: relative for tensors, largest absolute one for the LSE."""
     t = inputs(case, seed, magnitude)
     w = workspace(case, t)
@@ -171,7 +196,9 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
     if "lse" in w:
         got = w["lse"][:, :, rows].double()
         empty = lse == -math.inf
-        same = bool((got[empty] == -math.inf).all()) and bool((w["o"][:, :, rows][empty] == 0).all())
+        same = bool((got[empty] == -math.inf).all()) and bool(
+            (w["o"][:, :, rows][empty] == 0).all()
+        )
         errors["lse"] = (got - lse)[~empty].abs().max().item() if bool((~empty).any()) else 0.0
         errors["empty_rows"] = 0.0 if same else math.inf
     return errors
@@ -180,7 +207,10 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
 def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, float]]:
     errors = check(case, seed, **extremes)
     limit = LSE_TOLERANCE * (50 if extremes else 1)
-    good = all(error <= (limit if name == "lse" else TOLERANCE[case.dtype]) for name, error in errors.items())
+    good = all(
+        error <= (limit if name == "lse" else TOLERANCE[case.dtype])
+        for name, error in errors.items()
+    )
     return good, errors
 
 

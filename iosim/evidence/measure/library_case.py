@@ -20,8 +20,12 @@ from iosim.evidence.crossed import crossed
 from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
 
-IMPLEMENTATIONS = {"flash": "pytorch_flash", "efficient": "pytorch_mem_efficient", "cudnn": "cudnn",
-                   "flex": "pytorch_flex"}  # fmt: skip
+IMPLEMENTATIONS = {
+    "flash": "pytorch_flash",
+    "efficient": "pytorch_mem_efficient",
+    "cudnn": "cudnn",
+    "flex": "pytorch_flex",
+}
 BACKWARD = "_backward"
 COLUMNS = (*PROBLEM, "window", "seq_lens")
 LONGEST = 131_072
@@ -74,7 +78,9 @@ class LibraryCase:
     @property
     def problem(self) -> AttentionProblem:
         packed = ("seq_q", "seq_k") if self.seq_lens else ("seq_lens",)
-        return AttentionProblem(**{k: v for k, v in asdict(self).items() if k not in ("backend", *packed)})
+        return AttentionProblem(
+            **{k: v for k, v in asdict(self).items() if k not in ("backend", *packed)}
+        )
 
     @property
     def tensor_bytes(self) -> int:
@@ -84,7 +90,10 @@ class LibraryCase:
         return self.batch * tokens * self.head_dim * size * (3 if self.passes == "bwd" else 1)
 
     def columns(self) -> dict[str, str]:
-        row = asdict(self) | {"implementation": self.implementation, "causal": int(self.mask == "causal")}
+        row = asdict(self) | {
+            "implementation": self.implementation,
+            "causal": int(self.mask == "causal"),
+        }
         row |= {"dtype": DTYPE_NAMES[self.dtype], "seq_lens": " ".join(map(str, self.seq_lens))}
         return {name: "" if row[name] is None else str(row[name]) for name in COLUMNS}
 
@@ -151,11 +160,17 @@ def _draw(rng: random.Random) -> LibraryCase:
     if backend == "efficient" and rng.random() < 0.1:
         dtype = "fp32"
     sizes: dict[str, Any] = {"backend": backend, "heads": kv_heads * group, "kv_heads": kv_heads}
-    sizes |= {"head_dim": head_dim, "dtype": dtype, "passes": "bwd" if kind == "backward" else "fwd"}
+    sizes |= {
+        "head_dim": head_dim,
+        "dtype": dtype,
+        "passes": "bwd" if kind == "backward" else "fwd",
+    }
     causal: dict[str, Any] = {"mask": "causal" if rng.random() < 0.5 else "none"}
     if kind == "packed":
         lens = tuple(_length(rng, 16_384) for _ in range(_log_uniform(rng, 2, 24)))
-        return LibraryCase(batch=1, seq_q=sum(lens), seq_k=sum(lens), seq_lens=lens, **sizes, **causal)
+        return LibraryCase(
+            batch=1, seq_q=sum(lens), seq_k=sum(lens), seq_lens=lens, **sizes, **causal
+        )
     if kind == "decode":
         few = 1 if rng.random() < 0.5 else _log_uniform(rng, 1, 16)
         return LibraryCase(batch=batch, seq_q=few, seq_k=max(few, _length(rng)), **sizes)
@@ -166,7 +181,9 @@ def _draw(rng: random.Random) -> LibraryCase:
         return LibraryCase(batch=batch, seq_q=seq_q, seq_k=seq_q, mask=mask, window=window, **sizes)
     seq_k = _length(rng) if rng.random() < 1 / 3 else seq_q
     if causal["mask"] == "causal":
-        seq_q, seq_k = (seq_k, seq_k) if backend == "cudnn" else (min(seq_q, seq_k), max(seq_q, seq_k))
+        seq_q, seq_k = (
+            (seq_k, seq_k) if backend == "cudnn" else (min(seq_q, seq_k), max(seq_q, seq_k))
+        )
     return LibraryCase(batch=batch, seq_q=seq_q, seq_k=seq_k, **sizes, **causal)
 
 

@@ -31,11 +31,15 @@ def require(*, profiler: bool, torch: bool = True) -> str:
         find_ncu()
     if torch:
         if find_spec("torch") is None:
-            raise InputError("no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA")
+            raise InputError(
+                "no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA"
+            )
         from torch import __version__, cuda
 
         if not cuda.is_available():
-            raise InputError(f"PyTorch {__version__} here finds no GPU; accepted: torch built for CUDA")
+            raise InputError(
+                f"PyTorch {__version__} here finds no GPU; accepted: torch built for CUDA"
+            )
     return driver.compute_capability()
 
 
@@ -51,9 +55,21 @@ def prebuild(specs: Iterable[Spec], cc: str) -> None:
 
 def facts() -> dict[str, str]:
     query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
-    gpu = _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"]
-    versions = {"pytorch": _version("torch"), "iosim": _version("iosim"), "date": datetime.date.today().isoformat()}
-    return {"gpu": gpu, "gpu_query": query, "cuda_compiler": compiler_version(find_nvcc()), **versions}
+    gpu = (
+        _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"])
+        or driver.properties()["gpu"]
+    )
+    versions = {
+        "pytorch": _version("torch"),
+        "iosim": _version("iosim"),
+        "date": datetime.date.today().isoformat(),
+    }
+    return {
+        "gpu": gpu,
+        "gpu_query": query,
+        "cuda_compiler": compiler_version(find_nvcc()),
+        **versions,
+    }
 
 
 def profiler_version() -> str:
@@ -86,6 +102,8 @@ def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
     provenance[table.name] = {name: value for name, value in values.items() if value != ""}
     texts = []
     for file in sorted(name for name, value in provenance.items() if isinstance(value, dict)):
-        lines = (f"{toml_key(name)} = {toml_text(value)}" for name, value in provenance[file].items())
+        lines = (
+            f"{toml_key(name)} = {toml_text(value)}" for name, value in provenance[file].items()
+        )
         texts.append("\n".join([f"[{toml_key(file)}]", *lines]))
     write_whole(place, "schema = 1\n\n" + "\n\n".join(texts) + "\n")

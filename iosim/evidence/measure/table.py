@@ -19,8 +19,17 @@ from iosim.base.records import dataclass, field
 from iosim.evidence.columns import KNOBS, LAUNCH, METRICS, PROBLEM, TILE
 from iosim.evidence.measure.machine import facts, write_provenance
 
-COLUMNS = ("call", "launch", *PROBLEM, *TILE, *LAUNCH, *(name for name in METRICS if name not in LAUNCH), *KNOBS,
-           "spill_store_bytes", "sources")  # fmt: skip
+COLUMNS = (
+    "call",
+    "launch",
+    *PROBLEM,
+    *TILE,
+    *LAUNCH,
+    *(name for name in METRICS if name not in LAUNCH),
+    *KNOBS,
+    "spill_store_bytes",
+    "sources",
+)
 """Of a profiled table; kernels/measurements/README.md says what each counts."""
 TIME_COLUMNS = ("call", *PROBLEM, *TILE, *KNOBS, "l2_start", "ms", "tflops")
 """Of a table of times: `l2_start` is warm or cold, `ms` the median, `tflops` over the kept pairs."""
@@ -76,7 +85,9 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
         why = f"{error}; accepted: a new file, or a table made here"
         raise InputError(f"`out` '{path}' cannot be read: {why}") from None
     if names != list(columns) or any(None in row.values() for row in rows):
-        raise InputError(f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote")
+        raise InputError(
+            f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote"
+        )
     return rows
 
 
@@ -85,13 +96,18 @@ def write_table(path: Path, rows: Iterable[Mapping[str, str]], columns: Sequence
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: (int(row.get("call", 0)), int(row.get("launch", 0)))))
+    writer.writerows(
+        sorted(rows, key=lambda row: (int(row.get("call", 0)), int(row.get("launch", 0))))
+    )
     write_whole(path, out.getvalue())
 
 
 def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str = "") -> list[C]:
     names = list(cases[0].columns()) if cases else []
-    calls = {row.get("call", n): (*map(row.get, names), row.get("l2_start", "")) for n, row in enumerate(rows)}
+    calls = {
+        row.get("call", n): (*map(row.get, names), row.get("l2_start", ""))
+        for n, row in enumerate(rows)
+    }
     remaining, wanted = Counter(calls.values()), []
     for case in cases:
         key = (*case.columns().values(), l2_start)

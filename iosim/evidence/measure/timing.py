@@ -63,25 +63,39 @@ def case_ms(case: Case, flush: bool) -> float:
 
 
 def time_plan(
-    out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "", progress: Progress = silent
+    out: Path,
+    cases: Sequence[Case],
+    cc: str,
+    l2_start: str,
+    command: str = "",
+    progress: Progress = silent,
 ) -> Table:
     """Times the calls that `out` lacks, each checked against float64 first, and adds them to it. `l2_start`: warm
     (the call before was the same) or cold (256 MiB overwritten before each call)."""
-    table = Table(out, TIME_COLUMNS, {
-        "command": command,
-        "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",
-        "l2_start": "warm: the call before was the same one; cold: 256 MiB were overwritten before each call",
-        "check": "every call against float64 before it was timed",
-        "inputs": "random normal",
-    })  # fmt: skip
+    table = Table(
+        out,
+        TIME_COLUMNS,
+        {
+            "command": command,
+            "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",
+            "l2_start": "warm: the call before was the same one; cold: 256 MiB were overwritten before each call",
+            "check": "every call against float64 before it was timed",
+            "inputs": "random normal",
+        },
+    )
     todo = missing(cases, table.rows, l2_start)
     prebuild((case.spec for case in todo), cc)
     for case in progress(todo):
         try:
             refuse_wrong(case)
             ms = case_ms(case, l2_start == "cold")
-        except (InputError, RuntimeError) as error:  # torch raises RuntimeError where memory is short
-            table.left_out.append(f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}")
+        except (
+            InputError,
+            RuntimeError,
+        ) as error:  # torch raises RuntimeError where memory is short
+            table.left_out.append(
+                f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}"
+            )
             continue
         finally:
             torch.cuda.empty_cache()

@@ -26,7 +26,11 @@ from iosim.evidence.measure.chain_case import OWN, ChainCase
 from iosim.evidence.measure.harness import TORCH_DTYPES, inputs, reference_rows, relative
 from iosim.evidence.measure.library_case import LibraryCase
 
-BACKENDS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+BACKENDS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 SEED, WARM_UPS = 7, 2
 CAUSAL_LOWER_RIGHT = 2
 """Of the memory-efficient kernel's `custom_mask_type`."""
@@ -38,7 +42,9 @@ Call = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-def run(kind: str, calls: list[Answer], *, end: float | None = None, **how: Any) -> Iterator[Answer]:
+def run(
+    kind: str, calls: list[Answer], *, end: float | None = None, **how: Any
+) -> Iterator[Answer]:
     """Makes the calls of a plan, `{"call", "case"}` each, of one kind of KINDS; gives a line each. From `end` on, in
     seconds of the epoch, no call is begun."""
     torch.autograd.set_multithreading_enabled(False)  # a range holds what its own thread launches
@@ -50,7 +56,9 @@ def run(kind: str, calls: list[Answer], *, end: float | None = None, **how: Any)
         try:
             answer |= make(planned["case"], planned["call"], **how)
         except refusals as error:
-            answer["left_out"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            answer["left_out"] = (str(error).strip().splitlines() or [type(error).__name__])[0][
+                :200
+            ]
         torch.cuda.empty_cache()
         yield answer
 
@@ -84,7 +92,14 @@ def _own(planned: Call, call: int, *, warm: bool) -> Answer:
             launch.run()
         name = launch.function.name
         spilled = str(built.resources[name].spill_store_bytes)
-        launches.append({"kernel": name, "grid": str(launch.grid), "spill_store_bytes": spilled, "sources": sources})
+        launches.append(
+            {
+                "kernel": name,
+                "grid": str(launch.grid),
+                "spill_store_bytes": spilled,
+                "sources": sources,
+            }
+        )
     return {"launches": launches}
 
 
@@ -98,7 +113,9 @@ def prepared_chain(case: ChainCase, seed: int) -> tuple[Tensors, Callable[[], Te
     both = case.passes == "fwd+bwd"
     if both:
         g = torch.Generator(t["q"].device).manual_seed(seed + 1)
-        t["d_o"] = torch.randn(t["q"].shape, generator=g, device=t["q"].device).to(TORCH_DTYPES[case.dtype])
+        t["d_o"] = torch.randn(t["q"].shape, generator=g, device=t["q"].device).to(
+            TORCH_DTYPES[case.dtype]
+        )
     leaves = [t[name].requires_grad_(both) for name in "qkv"]
 
     def run() -> Tensors:
@@ -139,7 +156,10 @@ def errors(case: ChainCase, seed: int) -> dict[str, float]:
     want = {"o": harness.reference(case.problem, t, rows)[0]}
     if case.passes == "fwd+bwd":
         want |= harness.gradients(case.problem, t)
-    return {name: relative(got[name][:, :, rows] if name == "o" else got[name], x) for name, x in want.items()}
+    return {
+        name: relative(got[name][:, :, rows] if name == "o" else got[name], x)
+        for name, x in want.items()
+    }
 
 
 def _once(case: ChainCase, call: int) -> None:
@@ -193,10 +213,21 @@ def prepared(case: LibraryCase, seed: int) -> Callable[[], Any]:
     shapes = [(case.heads, case.seq_q), (case.kv_heads, case.seq_k), (case.kv_heads, case.seq_k)]
     dtype = TORCH_DTYPES[case.dtype]
     if case.seq_lens:
-        q, k, v = (torch.randn(rows, heads, case.head_dim, device="cuda", dtype=dtype) for heads, rows in shapes)
+        q, k, v = (
+            torch.randn(rows, heads, case.head_dim, device="cuda", dtype=dtype)
+            for heads, rows in shapes
+        )
         return _packed(case, q, k, v)
     leaves = [
-        torch.randn(case.batch, heads, rows, case.head_dim, device="cuda", dtype=dtype, requires_grad=backward)
+        torch.randn(
+            case.batch,
+            heads,
+            rows,
+            case.head_dim,
+            device="cuda",
+            dtype=dtype,
+            requires_grad=backward,
+        )
         for heads, rows in shapes
     ]
     forward = FORWARDS[case.backend](case, *leaves)
@@ -207,43 +238,68 @@ def prepared(case: LibraryCase, seed: int) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
 
 
-def _flash(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
+def _flash(
+    case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], Any]:
     causal = case.mask == "causal"
     return lambda: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0]
 
 
-def _cudnn(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], torch.Tensor]:
+def _cudnn(
+    case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], torch.Tensor]:
     causal, trains = case.mask == "causal", case.passes == "bwd"
     return lambda: aten._scaled_dot_product_cudnn_attention(q, k, v, None, trains, 0.0, causal)[0]
 
 
-def _efficient(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
+def _efficient(
+    case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], Any]:
     """As scaled_dot_product_attention calls it; with lengths that differ, as torch.nn.attention.bias does."""
     causal, trains = case.mask == "causal", case.passes == "bwd"
     if not causal or case.seq_q == case.seq_k:
-        return lambda: aten._scaled_dot_product_efficient_attention(q, k, v, None, trains, 0.0, causal)[0]
+        return lambda: aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, trains, 0.0, causal
+        )[0]
 
     def run() -> Any:
         results = aten._efficient_attention_forward(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, None, None, 0.0,
-            CAUSAL_LOWER_RIGHT, trains,
-        )  # fmt: skip
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            None,
+            None,
+            None,
+            None,
+            None,
+            0.0,
+            CAUSAL_LOWER_RIGHT,
+            trains,
+        )
         return results[0].transpose(1, 2)
 
     return run
 
 
-def _packed(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
+def _packed(
+    case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], Any]:
     ends = torch.tensor([0, *case.seq_lens], device="cuda").cumsum(0, dtype=torch.int32)
     longest, causal = max(case.seq_lens), case.mask == "causal"
     if case.backend == "flash":
-        return lambda: aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, 0.0, causal, False)
+        return lambda: aten._flash_attention_forward(
+            q, k, v, ends, ends, longest, longest, 0.0, causal, False
+        )
     q, k, v = q[None], k[None], v[None]
     kind = CAUSAL_LOWER_RIGHT if causal else 0
-    return lambda: aten._efficient_attention_forward(q, k, v, None, ends, ends, longest, longest, 0.0, kind, False)
+    return lambda: aten._efficient_attention_forward(
+        q, k, v, None, ends, ends, longest, longest, 0.0, kind, False
+    )
 
 
-def _flex(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
+def _flex(
+    case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], Any]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     window = case.window
@@ -263,13 +319,21 @@ def _flex(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) 
 
 
 Makes = Callable[..., Callable[[], Any]]
-FORWARDS: dict[str, Makes] = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "flex": _flex}
+FORWARDS: dict[str, Makes] = {
+    "flash": _flash,
+    "efficient": _efficient,
+    "cudnn": _cudnn,
+    "flex": _flex,
+}
 REFUSED = (InputError, RuntimeError)
 """PyTorch raises RuntimeError for a refusal or short memory."""
 KINDS: dict[str, tuple[Callable[..., Answer], tuple[type[Exception], ...]]] = {
     "own": (_own, REFUSED),
     "chain": (_chain, REFUSED),
     "range": (_range, ()),
-    "library": (_library, (Exception,)),  # whatever a backend or a compiler has against the call is its reason
+    "library": (
+        _library,
+        (Exception,),
+    ),  # whatever a backend or a compiler has against the call is its reason
 }
 """What makes a call of a kind, and which of its failures are the call's own."""

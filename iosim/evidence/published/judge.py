@@ -49,9 +49,19 @@ class Judged:
 
     def to_dict(self) -> dict[str, Any]:
         s = self.sample
-        return {"source": s.source, "row": s.row, "gpu": s.profile.name, "kernel": s.kernel, "launch": s.launch or None,
-                "quantity": s.quantity, "measured": s.measured, "predicted": self.predicted, "error": self.error,
-                "inside": self.inside, "fitted": s.fitted}  # fmt: skip
+        return {
+            "source": s.source,
+            "row": s.row,
+            "gpu": s.profile.name,
+            "kernel": s.kernel,
+            "launch": s.launch or None,
+            "quantity": s.quantity,
+            "measured": s.measured,
+            "predicted": self.predicted,
+            "error": self.error,
+            "inside": self.inside,
+            "fitted": s.fitted,
+        }
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,13 @@ class OfGpu:
         return f"{self.gpu}, medians: {'; '.join(said) or 'no row compared'}{shares}"
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"gpu": self.gpu, "backed_by": self.backed_by, "inside": self.inside,
-                                 "left_out": self.left_out, "line": self.line}  # fmt: skip
+        found: dict[str, Any] = {
+            "gpu": self.gpu,
+            "backed_by": self.backed_by,
+            "inside": self.inside,
+            "left_out": self.left_out,
+            "line": self.line,
+        }
         for kind in KINDS:
             found |= {f"{kind}_rows": self.rows[kind], f"{kind}_median": self.median_error[kind]}
         return found
@@ -119,8 +134,15 @@ class Verdict:
         return Table(columns_of(columns), tuple(rows))
 
     def to_dict(self) -> dict[str, Any]:
-        left = [{"source": one.source, "row": one.row, "gpu": one.gpu, "reason": one.reason} for one in self.left_out]
-        return {"gpus": [g.to_dict() for g in self.gpus], "rows": [j.to_dict() for j in self.judged], "skipped": left}
+        left = [
+            {"source": one.source, "row": one.row, "gpu": one.gpu, "reason": one.reason}
+            for one in self.left_out
+        ]
+        return {
+            "gpus": [g.to_dict() for g in self.gpus],
+            "rows": [j.to_dict() for j in self.judged],
+            "skipped": left,
+        }
 
 
 def _of_gpu(gpu: str, rows: Sequence[Judged], left_out: Iterable[LeftOut]) -> OfGpu:
@@ -139,7 +161,9 @@ def _of_gpu(gpu: str, rows: Sequence[Judged], left_out: Iterable[LeftOut]) -> Of
     )
 
 
-def judge(files: Iterable[str | Path], progress: Progress = silent, ecc: str = "delivered") -> Verdict:
+def judge(
+    files: Iterable[str | Path], progress: Progress = silent, ecc: str = "delivered"
+) -> Verdict:
     """Every row of the files beside its prediction. Raises InputError: a file cannot be read, or has no known form."""
     samples: list[Sample] = []
     left_out: list[LeftOut] = []
@@ -183,9 +207,15 @@ def _request(one: Sample, ecc: str) -> Request:
             raise InputError(f"kernel {one.kernel} has no launch {one.launch} here")
         chain = replace(whole, launches=launches)
     return Request(
-        one.problem, one.kernel, one.profile, chain=chain, method=method, l2_start=one.l2_start, clocks=one.clocks,
+        one.problem,
+        one.kernel,
+        one.profile,
+        chain=chain,
+        method=method,
+        l2_start=one.l2_start,
+        clocks=one.clocks,
         ecc=ecc if one.profile.ecc else "delivered",
-    )  # fmt: skip
+    )
 
 
 def _judged(one: Sample, p: Prediction) -> Judged:

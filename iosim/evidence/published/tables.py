@@ -101,7 +101,9 @@ def read(path: str | Path) -> tuple[list[Sample], list[LeftOut]]:
     return samples, left_out
 
 
-def _samples(form: Mapping[str, Any], row: Mapping[str, str], source: str, number: int, gpu: str) -> Iterator[Sample]:
+def _samples(
+    form: Mapping[str, Any], row: Mapping[str, str], source: str, number: int, gpu: str
+) -> Iterator[Sample]:
     for name, pattern in form.get("rows", {}).items():
         if not re.search(pattern, row.get(name, "")):
             raise Unread(f"{name} '{row.get(name, '')}'")
@@ -111,8 +113,19 @@ def _samples(form: Mapping[str, Any], row: Mapping[str, str], source: str, numbe
     fitted = bool(form.get("fitted") and re.search(form["fitted"], said))
     start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
     for quantity, measured in _measured(form, row):
-        yield Sample(source, number, profile, kernel, launch, problem, start, form.get("clocks", "boost"), quantity,
-                     measured, fitted)  # fmt: skip
+        yield Sample(
+            source,
+            number,
+            profile,
+            kernel,
+            launch,
+            problem,
+            start,
+            form.get("clocks", "boost"),
+            quantity,
+            measured,
+            fitted,
+        )
 
 
 def _kernel(form: Mapping[str, Any], said: str) -> tuple[str, str]:

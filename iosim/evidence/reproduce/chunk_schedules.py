@@ -53,10 +53,16 @@ def _received(schedule: str, problem: AttentionProblem, gpus: int, *, backward: 
 
 
 @arithmetic
-def received(of: Side, schedule: str, gpus: int, directions: list[str], megatron: float = 0) -> dict[str, Any]:
+def received(
+    of: Side, schedule: str, gpus: int, directions: list[str], megatron: float = 0
+) -> dict[str, Any]:
     """Nd that a GPU receives, its own chunk counted as received; or `megatron`'s Nd over it."""
     counted = sum(
-        (_received(schedule, of.problem, gpus, backward=direction == "bwd") for direction in directions), Fraction()
+        (
+            _received(schedule, of.problem, gpus, backward=direction == "bwd")
+            for direction in directions
+        ),
+        Fraction(),
     )
     whole = float(counted * Fraction(gpus, gpus - 1))
     return {"computed": megatron / whole if megatron else whole, "counted": float(counted)}
@@ -74,16 +80,26 @@ def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
     """Idle slots of a schedule over its own; of the balanced one over those of the unbalanced. And the speed-up that
     they leave, a diagonal chunk counted as a whole one."""
     idleness = idle(build(schedule, AttentionProblem(seq_q=4 * gpus, mask="causal"), gpus))
-    share, slots = idleness.slots if schedule == "vanilla" else idleness.of_unbalanced, idleness.slots
+    share, slots = (
+        idleness.slots if schedule == "vanilla" else idleness.of_unbalanced,
+        idleness.slots,
+    )
     assert slots == closed_forms.idle_fraction(schedule, gpus)
-    return {"computed": float(share), "share": share, "own": slots, "speed_up": float(gpus * (1 - slots))}
+    return {
+        "computed": float(share),
+        "share": share,
+        "own": slots,
+        "speed_up": float(gpus * (1 - slots)),
+    }
 
 
 @cache
 def _forward_s(schedule: str, problem: AttentionProblem, gpus: int, gpu: str) -> float:
     profile = load_profile(gpu)
     times = ChunkTimes(problem, KERNEL, profile)
-    return simulate(build(schedule, problem, gpus), problem, _nodes(gpus, profile), times, merged=times.merged).total_s
+    return simulate(
+        build(schedule, problem, gpus), problem, _nodes(gpus, profile), times, merged=times.merged
+    ).total_s
 
 
 @arithmetic
@@ -105,13 +121,22 @@ def layer_weights(heads: int, kv_heads: int) -> tuple[int, int]:
 def linear_flops(heads: int, kv_heads: int, tokens: int, passes: int) -> float:
     """Operations of all products with weights; `passes` forward equivalents (a backward is two). The head over the
     vocabulary is not computed again."""
-    return 2.0 * tokens * (LAYERS * sum(layer_weights(heads, kv_heads)) * passes + 3 * HIDDEN * VOCABULARY)
+    return (
+        2.0
+        * tokens
+        * (LAYERS * sum(layer_weights(heads, kv_heads)) * passes + 3 * HIDDEN * VOCABULARY)
+    )
 
 
 def attention(model: str, tokens: int, passes: str = "fwd+bwd") -> AttentionProblem:
     heads, kv_heads = HEADS[model]
     return AttentionProblem(
-        heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=HEAD_DIM, mask="causal", passes=passes
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=tokens,
+        head_dim=HEAD_DIM,
+        mask="causal",
+        passes=passes,
     )
 
 
@@ -128,9 +153,15 @@ class Iteration:
 
 @cache
 def iterated(
-    scheme: str, model: str, gpus: int, tokens: int, gpu: str, shared: bool | None, recompute: bool = False,
+    scheme: str,
+    model: str,
+    gpus: int,
+    tokens: int,
+    gpu: str,
+    shared: bool | None,
+    recompute: bool = False,
     overlap: bool = True,
-) -> Iteration:  # fmt: skip
+) -> Iteration:
     """Four forwards' worth of products with weights: forward, again for the activations, and backward. Megatron-LM and
     ring self-attention have checkpoints at layers: two forwards of everything and a backward. DistFlashAttn's lie at
     attention's output, so that its forward runs once, unless `recompute`. Megatron-LM pads heads to a multiple of the
@@ -144,17 +175,26 @@ def iterated(
     times = ChunkTimes(problem, KERNEL, profile)
     if scheme == "DistFlashAttn":
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
-        timed = (simulate(plan, problem, nodes, times, overlap=overlap, merged=times.merged) for plan in built)
+        timed = (
+            simulate(plan, problem, nodes, times, overlap=overlap, merged=times.merged)
+            for plan in built
+        )
         forward_s, backward_s = (plan.total_s for plan in timed)
         return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
     name = "megatron" if scheme == "Megatron-LM" else "rsa"
-    forward, backward = (spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True))
+    forward, backward = (
+        spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True)
+    )
     compute_s = LAYERS * (2 * forward.compute_s + backward.compute_s)
-    return Iteration(compute_s, linear_s, LAYERS * (2 * forward.communication_s + backward.communication_s))
+    return Iteration(
+        compute_s, linear_s, LAYERS * (2 * forward.communication_s + backward.communication_s)
+    )
 
 
 @arithmetic
-def iteration(of: Side, scheme: str, model: str, gpus: int, tokens: int, shared: bool) -> dict[str, Any]:
+def iteration(
+    of: Side, scheme: str, model: str, gpus: int, tokens: int, shared: bool
+) -> dict[str, Any]:
     times = iterated(scheme, model, gpus, tokens * K, of.gpu.name, shared)
     talks = f", collectives {times.communication_s:.2f} s" if times.communication_s else ""
     parts = f"attention {times.attention_s:.2f} s, weights {times.linear_s:.2f} s{talks}"
@@ -172,17 +212,23 @@ def iteration_speed_up(
 
 
 @arithmetic
-def communication_share(of: Side, model: str, gpus: int, tokens: int, shared: bool, overlap: bool) -> dict[str, Any]:
+def communication_share(
+    of: Side, model: str, gpus: int, tokens: int, shared: bool, overlap: bool
+) -> dict[str, Any]:
     """Percent that communication adds to an iteration."""
     ideal = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, None).seconds
-    took = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared, overlap=overlap).seconds
+    took = iterated(
+        "DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared, overlap=overlap
+    ).seconds
     return {"computed": 100 * (took / ideal - 1), "took": took, "ideal": ideal}
 
 
 @arithmetic
 def attention_module(of: Side, model: str, tokens: int) -> dict[str, Any]:
     """Milliseconds of the forward of a layer's attention module on one GPU: the attention and its projections."""
-    kernel_s = predict(attention(model, tokens * K, "fwd"), KERNEL, of.gpu, method="capacity").time.total_s
+    kernel_s = predict(
+        attention(model, tokens * K, "fwd"), KERNEL, of.gpu, method="capacity"
+    ).time.total_s
     weights = layer_weights(*HEADS[model])[0]
     return {"computed": 1e3 * (kernel_s + 2 * tokens * K * weights / of.gpu.product_flops("fp16"))}
 
@@ -193,7 +239,9 @@ def training_bytes(model: str, tokens: int, gpus: int) -> float:
     parameters = LAYERS * sum(layer_weights(*HEADS[model])) + 2 * HIDDEN * VOCABULARY
     checkpoints = LAYERS * 2 * HIDDEN * 2
     working = 2 * (MLP_TENSORS * FFN + HIDDEN_TENSORS * HIDDEN)
-    return ADAM_BYTES * parameters / gpus + tokens / gpus * (checkpoints + working + LOGIT_BYTES * VOCABULARY)
+    return ADAM_BYTES * parameters / gpus + tokens / gpus * (
+        checkpoints + working + LOGIT_BYTES * VOCABULARY
+    )
 
 
 @arithmetic
@@ -210,4 +258,8 @@ def chunk_that_hides(of: Side, link: str) -> dict[str, Any]:
     """Thousands of tokens a GPU whose products take as long as its messages."""
     port, flops = load_link(link, of.gpu), of.gpu.tensor_flops("fp16")
     least = closed_forms.minimal_chunk_tokens(flops, port.bandwidth_bytes_per_s)
-    return {"computed": least / 1e3, "tflops": flops / 1e12, "port": port.bandwidth_bytes_per_s / 1e9}
+    return {
+        "computed": least / 1e3,
+        "tflops": flops / 1e12,
+        "port": port.bandwidth_bytes_per_s / 1e9,
+    }

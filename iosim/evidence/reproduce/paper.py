@@ -36,8 +36,21 @@ from iosim.evidence.crossed import Keys, columns, crossed
 from iosim.evidence.reproduce.side import SIDE, Side, scaled
 
 TEXTS = ("claim", "arithmetic", "note", "mistake")
-ROW = (*TEXTS, "claimed", "unit", "computes", "over", "each", "each_of", "among", "choose", "row", "takes", "whole",
-       "kernels")  # fmt: skip
+ROW = (
+    *TEXTS,
+    "claimed",
+    "unit",
+    "computes",
+    "over",
+    "each",
+    "each_of",
+    "among",
+    "choose",
+    "row",
+    "takes",
+    "whole",
+    "kernels",
+)
 PLACE = Path(__file__).parent
 ARITHMETIC = ("chunk_schedules", "published", "training_grid")
 """Modules with arithmetic of their own, loaded when a section is computed."""
@@ -94,7 +107,11 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
     for letter in wanted:
         if letter not in known:
             raise InputError(f"`section` '{letter}' is not known; accepted: {', '.join(known)}")
-    return [row for section in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in section.rows()]
+    return [
+        row
+        for section in progress([known[letter] for letter in dict.fromkeys(wanted)])
+        for row in section.rows()
+    ]
 
 
 def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
@@ -110,7 +127,10 @@ def _stated(keys: Keys) -> float | None:
 
 
 def _rows(
-    paper: Keys, letter: str, sides: dict[str, Side], is_meant: Callable[[float, str], bool] | None = None
+    paper: Keys,
+    letter: str,
+    sides: dict[str, Side],
+    is_meant: Callable[[float, str], bool] | None = None,
 ) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
@@ -132,12 +152,24 @@ def _rows(
 
 
 def _parameters(keys: Keys) -> set[str]:
-    return set(inspect.signature(_COMPUTES[keys["computes"]]).parameters) if "computes" in keys else set()
+    return (
+        set(inspect.signature(_COMPUTES[keys["computes"]]).parameters)
+        if "computes" in keys
+        else set()
+    )
 
 
 def _read(keys: Keys) -> set[str]:
-    texts = (name for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name)
-    return {*SIDE, *ROW, *(name.split(".")[0] for name in texts), *_parameters(keys), str(keys.get("claimed"))}
+    texts = (
+        name for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name
+    )
+    return {
+        *SIDE,
+        *ROW,
+        *(name.split(".")[0] for name in texts),
+        *_parameters(keys),
+        str(keys.get("claimed")),
+    }
 
 
 def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
@@ -149,12 +181,22 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
 def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
         points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
-        values_of_row = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
+        values_of_row = {"min": min, "max": max}[keys["choose"]](
+            points, key=lambda values: float(values["computed"])
+        )
     else:
         values_of_row = _valued(keys, sides)
     texts = {name: str(values_of_row.get(name, "")).format_map(values_of_row) for name in TEXTS}
-    return Row(letter, texts["claim"], _stated(keys), values_of_row["computed"],
-               keys["unit"], texts["arithmetic"], texts["note"], texts["mistake"])  # fmt: skip
+    return Row(
+        letter,
+        texts["claim"],
+        _stated(keys),
+        values_of_row["computed"],
+        keys["unit"],
+        texts["arithmetic"],
+        texts["note"],
+        texts["mistake"],
+    )
 
 
 def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:
@@ -167,7 +209,9 @@ def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:
         return values | {"computed": values[keys.get("takes", "computed")]}
     if "quantity" not in keys:
         return values | {"computed": None}
-    numbers = [getattr(side, side.keys["quantity"]) for side in (values["of"], values.get("over")) if side]
+    numbers = [
+        getattr(side, side.keys["quantity"]) for side in (values["of"], values.get("over")) if side
+    ]
     number = numbers[0] / numbers[1] if "over" in keys else scaled(numbers[0], keys["unit"])
     return values | {"computed": int(number) if keys.get("whole") else number}
 
@@ -223,7 +267,10 @@ class Row:
         return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
 
     def to_dict(self) -> dict[str, Any]:
-        record = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
+        record = plain(
+            self,
+            "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value",
+        )
         return record | {"mistake": self.mistake or None}
 
 

@@ -50,9 +50,14 @@ class Point:
     @property
     def problem(self) -> AttentionProblem:
         return AttentionProblem(
-            batch=max(1, TOKENS // self.seq), heads=WIDTH // self.head_dim, seq_q=self.seq, head_dim=self.head_dim,
-            dtype=self.dtype, mask=self.mask, passes=self.passes,
-        )  # fmt: skip
+            batch=max(1, TOKENS // self.seq),
+            heads=WIDTH // self.head_dim,
+            seq_q=self.seq,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            mask=self.mask,
+            passes=self.passes,
+        )
 
     @property
     def counted_flops(self) -> float:
@@ -60,12 +65,19 @@ class Point:
 
     @property
     def fitted(self) -> bool:
-        return self.kernel == "fa3" and self.dtype == "fp16" and self.passes == "fwd" and self.seq in FIT_LENGTHS
+        return (
+            self.kernel == "fa3"
+            and self.dtype == "fp16"
+            and self.passes == "fwd"
+            and self.seq in FIT_LENGTHS
+        )
 
     @property
     def series(self) -> str:
         mask = "causal" if self.mask == "causal" else "not causal"
-        return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
+        return (
+            f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
+        )
 
     @property
     def clocks(self) -> str | float:
@@ -93,10 +105,19 @@ def counted_flops(problem: AttentionProblem) -> float:
 def points() -> list[Point]:
     with (data_dir("kernels") / "measurements" / FILE).open(newline="", encoding="utf-8") as file:
         return [
-            Point(r["source"], r["gpu"], r["kernel"], r["dtype"], int(r["head_dim"]), r["mask"], r["pass"],
-                  int(r["seq"]), float(r["tflops"]))
+            Point(
+                r["source"],
+                r["gpu"],
+                r["kernel"],
+                r["dtype"],
+                int(r["head_dim"]),
+                r["mask"],
+                r["pass"],
+                int(r["seq"]),
+                float(r["tflops"]),
+            )
             for r in csv.DictReader(file)
-        ]  # fmt: skip
+        ]
 
 
 @each_of
@@ -127,7 +148,11 @@ def fastest_point(kind: str, peak_tflops: float | None = None) -> dict[str, Any]
     mine = [p for p in points() if p.kernel == "fa3" and p.dtype == kind and p.passes == "fwd"]
     point = max(mine, key=predicted_speed)
     speed = predicted_speed(point)
-    return {"computed": 100 * speed / peak_tflops if peak_tflops else speed, "speed": speed, "point": point}
+    return {
+        "computed": 100 * speed / peak_tflops if peak_tflops else speed,
+        "speed": speed,
+        "point": point,
+    }
 
 
 @arithmetic
@@ -141,7 +166,11 @@ def split_decode(of: Side) -> dict[str, Any]:
     """Microseconds of a step of decoding whose keys are split, and in how many parts."""
     n = of.kernel.splits
     waits = "the combine is counted by its bytes; one over many splits waits for them one after the other"
-    return {"computed": of.time.us, "splits": f"{n} split{'s' if n > 1 else ''}", "note": waits if n > 1 else ""}
+    return {
+        "computed": of.time.us,
+        "splits": f"{n} split{'s' if n > 1 else ''}",
+        "note": waits if n > 1 else "",
+    }
 
 
 FP32_BYTES = 4
@@ -165,7 +194,13 @@ def llm_viewer(of: Side, over: Side) -> dict[str, Any]:
     output, scores = (Amount(over.chain.tensors[name].bytes) for name in "OS")
     wrong = Amount(of.moved - output + 2 * scores)
     saved, right = (100 * (1 - count / over.moved) for count in (wrong, of.moved))
-    return {"computed": wrong.MB, "output": output, "scores": scores, "saved": saved, "right": right}
+    return {
+        "computed": wrong.MB,
+        "output": output,
+        "scores": scores,
+        "saved": saved,
+        "right": right,
+    }
 
 
 @arithmetic
@@ -174,7 +209,11 @@ def first_that_does_not_fit(of: Side, lengths: list[int]) -> dict[str, Any]:
     capacity = Amount(of.gpu.need_memory_bytes())
     sides = (Side({**of.keys, "seq_q": tokens}) for tokens in lengths)
     first = next(side for side in sides if side.held > capacity)
-    return {"computed": first.problem.seq_q, "needed": int(first.held.MiB), "capacity": int(capacity.MiB)}
+    return {
+        "computed": first.problem.seq_q,
+        "needed": int(first.held.MiB),
+        "capacity": int(capacity.MiB),
+    }
 
 
 @arithmetic
@@ -184,13 +223,21 @@ def columns_in_time(of: Side, seconds: float, one_warp: bool = False) -> dict[st
     if one_warp:
         rate = rate / of.gpu.sm_count / WARP_SCHEDULERS
     columns = int(rate * seconds / (4 * of.problem.seq_q**2))
-    return {"computed": columns, "heads_of_64": columns // 64, "gflops": rate / 1e9, "tflops": rate / 1e12}
+    return {
+        "computed": columns,
+        "heads_of_64": columns // 64,
+        "gflops": rate / 1e9,
+        "tflops": rate / 1e12,
+    }
 
 
 @arithmetic
 def rate_in_time(of: Side, seconds: float) -> dict[str, Any]:
     """TFLOP/s that the problem's products would need."""
-    return {"computed": of.matmul_flops / seconds / 1e12, "most": of.gpu.need("fp32_flops_per_s") / 1e12}
+    return {
+        "computed": of.matmul_flops / seconds / 1e12,
+        "most": of.gpu.need("fp32_flops_per_s") / 1e12,
+    }
 
 
 @arithmetic

@@ -23,13 +23,38 @@ STANDARD = "standard"
 """A kernel of papers and of no library: attention through N x N tensors, each product reading its operands once."""
 WHOLE_TENSOR = 1 << 31
 """A product's tile as large as any tensor."""
-DIVIDED = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "GFLOP": 10**9, "TFLOP/s": 1e12}
+DIVIDED = {
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "MB": 10**6,
+    "GB": 10**9,
+    "GFLOP": 10**9,
+    "TFLOP/s": 1e12,
+}
 TIMES = {"ms": 1e3, "us": 1e6, "percent": 100, "%": 100}
 PROBLEM = tuple(field.name for field in fields(AttentionProblem))
 """Keys of a row that are the problem's; those of `Overrides` are the kernel's."""
-SIDE = (*PROBLEM, *OVERRIDES, "gpu", "kernel", "options", "writes_lse", "spills", "passes_over_scores",
-        "backward_passes_over_scores", "method", "clocks", "quantity", "level", "tensors", "without", "outside",
-        "also", "copies")  # fmt: skip
+SIDE = (
+    *PROBLEM,
+    *OVERRIDES,
+    "gpu",
+    "kernel",
+    "options",
+    "writes_lse",
+    "spills",
+    "passes_over_scores",
+    "backward_passes_over_scores",
+    "method",
+    "clocks",
+    "quantity",
+    "level",
+    "tensors",
+    "without",
+    "outside",
+    "also",
+    "copies",
+)
 """All keys of a row that decide a side's numbers."""
 
 
@@ -98,7 +123,9 @@ class Side:
 
     @property
     def value_heads_per_tile(self) -> int:
-        return options_of(self.kernel, SharedValueOptions).value_heads_per_tile or self.problem.heads
+        return (
+            options_of(self.kernel, SharedValueOptions).value_heads_per_tile or self.problem.heads
+        )
 
     def tensor_sum(self, names: Iterable[str]) -> int:
         return sum(self.chain.tensors[name].bytes for name in names)
@@ -116,7 +143,9 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "product_flops": lambda s: s.chain.product_flops,
     "speed": lambda s: s.problem.matmul_flops() / s.prediction.time.total_s,
     # The main launch by itself.
-    "main_speed": lambda s: s.problem.matmul_flops() / s.prediction.times_of(LaunchRole.MAIN)[0].total_s,
+    "main_speed": lambda s: (
+        s.problem.matmul_flops() / s.prediction.times_of(LaunchRole.MAIN)[0].total_s
+    ),
     "workspace": lambda s: s.prediction.memory_bytes["workspace"],
     # With the tensors of the row's `also`, that an older call left.
     "peak": lambda s: memory(s.chain)["peak"] + s.tensor_sum(s.keys.get("also", ())),
@@ -127,7 +156,9 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "compulsory": lambda s: _sum(bounds(s.problem, s.chain, closed_form(s.chain), added_bytes=0)),
     "predicted_compulsory": lambda s: _sum(s.prediction.hbm_bounds),
     # Between SMs and L2, but for the tensors `without` and the launches `outside`.
-    "moved": lambda s: moved(s.chain, without=s.keys.get("without", ()), outside=s.keys.get("outside", ())),
+    "moved": lambda s: moved(
+        s.chain, without=s.keys.get("without", ()), outside=s.keys.get("outside", ())
+    ),
     # With so many launches that each read an N x d tensor and write its copy.
     "moved_with_copies": lambda s: s.moved + 2 * s.keys["copies"] * s.tensor_sum("Q"),
     "moved_with_all": lambda s: moved(s.chain),
@@ -140,7 +171,9 @@ def _sum(least: HbmBounds) -> int:
 
 def standard_kernel(profile: HardwareProfile, problem: AttentionProblem, *passes: str) -> Kernel:
     kernel = resolve("naive", problem, profile)
-    return kernel.with_(options=options_for("naive", {"gemm_tile": (WHOLE_TENSOR, WHOLE_TENSOR), "passes": passes}))
+    return kernel.with_(
+        options=options_for("naive", {"gemm_tile": (WHOLE_TENSOR, WHOLE_TENSOR), "passes": passes})
+    )
 
 
 def standard(problem: AttentionProblem, kernel: Kernel, backward: Kernel | None = None) -> Chain:
@@ -152,4 +185,8 @@ def standard(problem: AttentionProblem, kernel: Kernel, backward: Kernel | None 
 
 def moved(chain: Chain, *, without: Container[str] = (), outside: Container[str] = ()) -> int:
     """Bytes between SMs and L2, read and written, but for the tensors `without` and the launches `outside`."""
-    return sum(int(r.bytes) for r in closed_form(chain) if r.tensor not in without and r.launch not in outside)
+    return sum(
+        int(r.bytes)
+        for r in closed_form(chain)
+        if r.tensor not in without and r.launch not in outside
+    )

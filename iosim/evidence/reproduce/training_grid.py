@@ -18,7 +18,13 @@ from iosim.base.records import dataclass, replace
 from iosim.base.schema import read_toml
 from iosim.evidence.reproduce.paper import PLACE, arithmetic, each_of
 from iosim.hardware.profile import load_profile
-from iosim.studies.training.frontier import changed, longest_sequence, memory_lines, peak_bytes, step_seconds
+from iosim.studies.training.frontier import (
+    changed,
+    longest_sequence,
+    memory_lines,
+    peak_bytes,
+    step_seconds,
+)
 from iosim.studies.training.model import Decoder, Setup
 
 GPU = "l4"
@@ -52,7 +58,9 @@ def _setup(attention: str, precision: str) -> Setup:
 
 
 _STATED = read_toml(PLACE / "memory-constrained-study.toml")["reading"]
-READINGS = tuple(Reading(r["name"], MODELS[r["model"]], _setup(*r["base"]), _setup(*r["flash"])) for r in _STATED)
+READINGS = tuple(
+    Reading(r["name"], MODELS[r["model"]], _setup(*r["base"]), _setup(*r["flash"])) for r in _STATED
+)
 
 
 @dataclass(frozen=True)
@@ -69,15 +77,21 @@ class Cell:
 def grid(reading: Reading) -> tuple[Cell, ...]:
     gpu, cells = load_profile(GPU), []
     for tokens, width in product(SEQ_LENS, WIDTHS):
-        setups = {side: replace(getattr(reading, side), seq_len=tokens) for side in ("base", "flash")}
+        setups = {
+            side: replace(getattr(reading, side), seq_len=tokens) for side in ("base", "flash")
+        }
         model, _ = changed(reading.model, reading.base, "width", width)
         lines = {side: memory_lines(model, setup) for side, setup in setups.items()}
         for layers in LAYERS:
             deep = replace(model, layers=layers)
             peaks = {side: line(layers) for side, line in lines.items()}
-            seconds = {side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()}
+            seconds = {
+                side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()
+            }
             both: dict[str, Mapping[str, float]] = {"time": seconds, "memory": peaks}
-            saved = {quantity: 1 - sides["flash"] / sides["base"] for quantity, sides in both.items()}
+            saved = {
+                quantity: 1 - sides["flash"] / sides["base"] for quantity, sides in both.items()
+            }
             cells.append(Cell(tokens, width, peaks, saved))
     return tuple(cells)
 
@@ -87,10 +101,14 @@ def closest() -> Reading:
     numbers over all configurations: the smallest of the largest relative differences."""
 
     def distance(reading: Reading) -> float:
-        times, memory = ([cell.saved[quantity] for cell in grid(reading)] for quantity in ("time", "memory"))
+        times, memory = (
+            [cell.saved[quantity] for cell in grid(reading)] for quantity in ("time", "memory")
+        )
         computed = fmean(times), min(times), min(memory), max(memory)
         published = TIME_SAVED, TIME_SAVED_LEAST, MEMORY_SAVED, MEMORY_SAVED
-        return max(abs(100 * value / other - 1) for value, other in zip(computed, published, strict=True))
+        return max(
+            abs(100 * value / other - 1) for value, other in zip(computed, published, strict=True)
+        )
 
     return min(READINGS, key=distance)
 
@@ -101,7 +119,9 @@ def readings() -> Iterator[Mapping[str, Any]]:
 
 
 @arithmetic
-def training_saved(reading: Reading, quantity: str, notes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def training_saved(
+    reading: Reading, quantity: str, notes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Percent of `quantity` (time or memory) that a reading saves: the mean over configurations that fit in the GPU's
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
     capacity, cells = load_profile(GPU).need_memory_bytes(), grid(reading)
@@ -109,15 +129,28 @@ def training_saved(reading: Reading, quantity: str, notes: Mapping[str, str] = M
     fitting = [c.saved[quantity] for c in cells if max(c.bytes.values()) <= capacity]
     widths = {w: fmean(c.saved["time"] for c in cells if c.width == w) for w in WIDTHS}
     trend = 100 * (widths[WIDTHS[-1]] - widths[WIDTHS[0]])
-    kind = "closest" if reading == closest() else "near" if reading.base.attention == "flash" else "far"
+    kind = (
+        "closest"
+        if reading == closest()
+        else "near"
+        if reading.base.attention == "flash"
+        else "far"
+    )
     return {
-        "computed": 100 * fmean(fitting), "fit": len(fitting), "cells": len(cells), "capacity": capacity / 1e9,
-        "least": min(every), "most": max(every), "trend": trend,
+        "computed": 100 * fmean(fitting),
+        "fit": len(fitting),
+        "cells": len(cells),
+        "capacity": capacity / 1e9,
+        "least": min(every),
+        "most": max(every),
+        "trend": trend,
         "by_width": ", ".join(f"{w:,}: {100 * v:.1f} %" for w, v in widths.items()),
         "kind_note": notes.get(kind, ""),
         "holds": "holds" if min(every) > TIME_SAVED_LEAST else "does not hold under this reading",
-        "more": "" if trend < 0 else "; here it is more: wide products gain the most from tensor cores",
-    }  # fmt: skip
+        "more": ""
+        if trend < 0
+        else "; here it is more: wide products gain the most from tensor cores",
+    }
 
 
 @arithmetic
@@ -126,7 +159,12 @@ def configurations_that_fit(number: int | str, side: str, bytes: int) -> dict[st
     reading = READINGS[number] if isinstance(number, int) else closest()
     cells = grid(reading)
     fitting = sum(cell.bytes[side] <= bytes for cell in cells)
-    return {"computed": fitting, "cells": len(cells), "reading": reading, "setup": getattr(reading, side)}
+    return {
+        "computed": fitting,
+        "cells": len(cells),
+        "reading": reading,
+        "setup": getattr(reading, side),
+    }
 
 
 @arithmetic
@@ -141,5 +179,7 @@ def longest_that_fits(width: int, layers: int) -> dict[str, Any]:
 def fp32_over_fp16() -> dict[str, Any]:
     """Peak memory of training twelve layers at 2,048 tokens in fp32 over that in fp16."""
     model = replace(LAYERS_ALONE, layers=12)
-    wide, half = (peak_bytes(model, replace(_setup("flash", kind), seq_len=2048)) for kind in ("fp32", "fp16"))
+    wide, half = (
+        peak_bytes(model, replace(_setup("flash", kind), seq_len=2048)) for kind in ("fp32", "fp16")
+    )
     return {"computed": wide / half, "wide": wide / 1e9, "half": half / 1e9}

@@ -73,7 +73,11 @@ class Row:
     def record(self) -> dict[str, Any]:
         case = "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime row=case.number"
         times = "measured_s=timed.measured_s predicted_s=timed.predicted_s error=timed.error"
-        return plain(self, case) | {"launch": self.timed.launch or "call"} | plain(self, f"held_out {times}")
+        return (
+            plain(self, case)
+            | {"launch": self.timed.launch or "call"}
+            | plain(self, f"held_out {times}")
+        )
 
 
 @dataclass(frozen=True)
@@ -113,19 +117,29 @@ def collect(
     return [(g, case) for g in wanted for r in g.reads for case in read.get(r, ())], missing
 
 
-def rows_of(cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | None = None) -> list[Row]:
+def rows_of(
+    cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | None = None
+) -> list[Row]:
     rows, times = [], dict[int, list[Timed]]()
     for group, case in cases:
         if id(case) not in times:
             times[id(case)] = list(case.times((changed or {}).get(id(case))))
-        rows += [Row(group, case, timed) for timed in times[id(case)] if group.chooses(case, timed.launch)]
+        rows += [
+            Row(group, case, timed)
+            for timed in times[id(case)]
+            if group.chooses(case, timed.launch)
+        ]
     return rows
 
 
 def by_group(rows: Iterable[Row], held_out: bool = True) -> dict[str, Errors]:
     """Errors by group, of rows that nothing was fitted on, or of the others."""
     of_group = grouped((row for row in rows if row.held_out == held_out), lambda row: row.group.key)
-    return {key: e for key in KEYS if (e := Errors.of([row.timed.error for row in of_group.get(key, ())])) is not None}
+    return {
+        key: e
+        for key in KEYS
+        if (e := Errors.of([row.timed.error for row in of_group.get(key, ())])) is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -145,7 +159,11 @@ class TimesReport:
         all_in = Errors.of(held)
         if all_in is None:
             return "No timed row was compared."
-        aimed = {g.key: e.mean <= g.target for g in GROUPS if g.target is not None and (e := self.held_out.get(g.key))}
+        aimed = {
+            g.key: e.mean <= g.target
+            for g in GROUPS
+            if g.target is not None and (e := self.held_out.get(g.key))
+        }
         missed = [key for key, met in aimed.items() if not met]
         more = f"{len(aimed) - len(missed)} of {len(aimed)} groups meet their target"
         text = f"Of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
@@ -158,8 +176,19 @@ class TimesReport:
             e, f = self.held_out.get(group.key), other.get(group.key)
             if e is not None:
                 target = "" if group.target is None else f"{group.target:.1%}"
-                lines.append((group.key, group.title, e.n, f"{e.mean:.1%}", f"{e.p90:.1%}", f"{e.max:.0%}",
-                              f"{e.signed:+.1%}", target, f"{f.mean:.1%} of {f.n}" if f else ""))  # fmt: skip
+                lines.append(
+                    (
+                        group.key,
+                        group.title,
+                        e.n,
+                        f"{e.mean:.1%}",
+                        f"{e.p90:.1%}",
+                        f"{e.max:.0%}",
+                        f"{e.signed:+.1%}",
+                        target,
+                        f"{f.mean:.1%} of {f.n}" if f else "",
+                    )
+                )
         columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
         return Table(columns_of(columns), tuple(lines))
 
@@ -171,8 +200,19 @@ class TimesReport:
         for gpu in sorted(of_gpu):
             e = Errors.of([row.timed.error for row in of_gpu[gpu]])
             if e is not None:
-                lines.append((gpu, e.n, f"{e.median:.1%}", f"{e.mean:.1%}", f"{e.p90:.1%}", f"{e.signed:+.1%}"))
-        return Table(columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines))
+                lines.append(
+                    (
+                        gpu,
+                        e.n,
+                        f"{e.median:.1%}",
+                        f"{e.mean:.1%}",
+                        f"{e.p90:.1%}",
+                        f"{e.signed:+.1%}",
+                    )
+                )
+        return Table(
+            columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         groups = []
@@ -181,7 +221,11 @@ class TimesReport:
                 meets = None if g.target is None else e.mean <= g.target
                 groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
         numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
-        record = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
+        record = {
+            "answer": self.answer,
+            "groups": groups,
+            "rows": [row.record() for row in self.rows],
+        }
         return {**record, "fitted": numbers, "missing": self.missing}
 
 
@@ -202,12 +246,20 @@ class TimeGate:
     @classmethod
     def parse(cls, text: str) -> TimeGate:
         """`graph=5%`, `all:p90=30%`; without a statistic, the mean; InputError where it is neither."""
-        return cls(*parse_limit(text, "group", ("all", *KEYS), STATISTICS, "mean", "graph=5% or all:p90=30%"))
+        return cls(
+            *parse_limit(
+                text, "group", ("all", *KEYS), STATISTICS, "mean", "graph=5% or all:p90=30%"
+            )
+        )
 
     def exceeded(self, report: TimesReport) -> str | None:
         groups = {k: e for k, e in report.held_out.items() if self.group in ("all", k)}
         if not groups:
             return f"{self.group}: no row to hold against {self.limit:.3g}"
         errors = {k: getattr(e, self.statistic) for k, e in groups.items()}
-        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in errors.items() if error > self.limit]
+        wrong = [
+            f"{k}: {self.statistic} {error:.1%}"
+            for k, error in errors.items()
+            if error > self.limit
+        ]
         return "; ".join(f"{group} is above {self.limit:.1%}" for group in wrong) or None

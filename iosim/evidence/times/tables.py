@@ -98,7 +98,9 @@ def place(name: str) -> Path:
         return shipped
     of_checkout = data_dir("kernels").parent / "experiments" / "measurements" / name
     if not of_checkout.is_file():
-        raise InputError(f"{name} is in no wheel: it lies in experiments/measurements of a checkout")
+        raise InputError(
+            f"{name} is in no wheel: it lies in experiments/measurements of a checkout"
+        )
     return of_checkout
 
 
@@ -108,10 +110,29 @@ def rows(name: str) -> tuple[dict[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
-SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
-         "page_size")  # fmt: skip
-SERVING_GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
-NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("gb300", "fa4")}
+SIZES = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "head_dim_v",
+    "window",
+    "window_right",
+    "page_size",
+)
+SERVING_GPUS = {
+    "a100_sxm": "a100-sxm-80gb",
+    "l40s": "l40s",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+}
+NVIDIA_GPUS = {
+    "NVIDIA H200": ("h200-sxm", "cudnn"),
+    "NVIDIA GB200": ("gb200", "fa4"),
+    "NVIDIA GB300": ("gb300", "fa4"),
+}
 """cuDNN's kernel on Blackwell is not published: its rows are predicted as FlashAttention-4."""
 
 
@@ -135,7 +156,9 @@ def moved(call: Call) -> Traffic:
 def flushed(call: Call) -> Traffic:
     """The same where each launch starts from an empty L2, as under the profiler."""
     chains = (replace(call.chain, launches=(launch,)) for launch in call.chain.launches)
-    estimates = (Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains)
+    estimates = (
+        Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains
+    )
     return sum(estimates, call.counted)
 
 
@@ -147,18 +170,25 @@ def replayed(call: Call, l2_start: str = "warm") -> Traffic:
 def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
     """The problem of a row; bf16 where its table has no column of types."""
     stated: dict[str, Any] = {name: int(r[name]) for name in SIZES if r.get(name)}
-    stated |= {"dtype": r.get("dtype", "bf16"), "mask": "causal" if r.get("causal") == "1" else "none"}
+    stated |= {
+        "dtype": r.get("dtype", "bf16"),
+        "mask": "causal" if r.get("causal") == "1" else "none",
+    }
     return AttentionProblem(**{**stated, **more})
 
 
-def called(problem: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None) -> Call:
+def called(
+    problem: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None
+) -> Call:
     return Call.of(problem, resolve(kernel, problem, gpu, over), gpu)
 
 
 def built(r: Mapping[str, str], **more: Any) -> Overrides:
     sizes: dict[str, Any] = {name: int(r[name]) for name in ("warps", "stages", "registers")}
     shared = int(r["smem_bytes"]) - 1024
-    return Overrides(tile=(int(r["block_q"]), int(r["block_k"])), shared_memory_bytes=shared, **sizes, **more)
+    return Overrides(
+        tile=(int(r["block_q"]), int(r["block_k"])), shared_memory_bytes=shared, **sizes, **more
+    )
 
 
 def short_or_long(seconds: float) -> str:
@@ -169,7 +199,9 @@ def under(seconds: float) -> str:
     return ", under 30 us" if seconds < SHORT_S else ""
 
 
-def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
+def library_cases(
+    every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm"
+) -> Iterator[Case]:
     """The launches of such a table; masks that no interval describes (flex) are left out."""
     gpu, calls = load_profile(gpu_name), grouped(rows(file), lambda row: int(row["call"]))
     for number, launches in some(calls.items(), every):
@@ -182,12 +214,23 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
         spills = (
             name.startswith("pytorch_flash")
             or (name == "triton_plain" and (r["block_q"], r["warps"]) == ("256", "4"))
-            or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
+            or (
+                name == "pytorch_mem_efficient"
+                and (r["head_dim"] == "256" or r["dtype"] == "float32")
+            )
         )
         kind = "decode" if problem.seq_q == 1 else short_or_long(sum(seconds))
         regime = "backward" if problem.passes == "bwd" else kind
-        yield Case(name, regime + ", spills" * spills, number, call, flushed(call), seconds, whole=False,
-                   fits=not spills and regime in ("short", "long"))  # fmt: skip
+        yield Case(
+            name,
+            regime + ", spills" * spills,
+            number,
+            call,
+            flushed(call),
+            seconds,
+            whole=False,
+            fits=not spills and regime in ("short", "long"),
+        )
 
 
 def own_cases(every: int = 1) -> Iterator[Case]:
@@ -197,32 +240,68 @@ def own_cases(every: int = 1) -> Iterator[Case]:
         if r["kernel"] != "flash_fwd" or r["splits"] != "1" or r["window"]:
             continue
         problem, persistent = asked(r, dtype="bf16"), r["persistent"] == "1"
-        kernel = resolve("flash-cu", problem, gpu, built(
-            r, order=r["order"], heavy_first=r["heavy_first"] == "1", section_heads=int(r["section"]),
-            direction=r["direction"], scheduler="persistent" if persistent else "static",
-        ))  # fmt: skip
+        kernel = resolve(
+            "flash-cu",
+            problem,
+            gpu,
+            built(
+                r,
+                order=r["order"],
+                heavy_first=r["heavy_first"] == "1",
+                section_heads=int(r["section"]),
+                direction=r["direction"],
+                scheduler="persistent" if persistent else "static",
+            ),
+        )
         if persistent:
             kernel = kernel.with_(persistent_ctas=int(r["grid"].strip("()").split(",")[0]))
-        call, seconds, spills = Call.of(problem, kernel, gpu), float(r["seconds"]), int(r["spill_store_bytes"] or 0) > 0
+        call, seconds, spills = (
+            Call.of(problem, kernel, gpu),
+            float(r["seconds"]),
+            int(r["spill_store_bytes"] or 0) > 0,
+        )
         length = "decode" if problem.seq_q < MMA_ROWS else short_or_long(seconds)
         regime = "tile sweep" if length == "long" and r["note"] == "sweep" else length
-        yield Case("iosim flash_fwd", regime + ", spills" * spills, int(r["call"]), call, moved(call), (seconds,),
-                   whole=False, fits=not spills)  # fmt: skip
+        yield Case(
+            "iosim flash_fwd",
+            regime + ", spills" * spills,
+            int(r["call"]),
+            call,
+            moved(call),
+            (seconds,),
+            whole=False,
+            fits=not spills,
+        )
 
 
-def plain_cases(every: int = 1, file: str = "h200_iosim_kernels.csv", kernel: str = "naive-cu") -> Iterator[Case]:
+def plain_cases(
+    every: int = 1, file: str = "h200_iosim_kernels.csv", kernel: str = "naive-cu"
+) -> Iterator[Case]:
     """The launches of naive.cu, minimal.cu or flash_bwd.cu under the profiler, without the host's zeroes."""
-    gpu, name = load_profile("h200-sxm"), {"flash-cu": "flash_bwd"}.get(kernel, kernel.removesuffix("-cu"))
-    calls = grouped((r for r in rows(file) if r["implementation"] == name), lambda row: int(row["call"]))
+    gpu, name = (
+        load_profile("h200-sxm"),
+        {"flash-cu": "flash_bwd"}.get(kernel, kernel.removesuffix("-cu")),
+    )
+    calls = grouped(
+        (r for r in rows(file) if r["implementation"] == name), lambda row: int(row["call"])
+    )
     for number, launches in some(calls.items(), every):
         r = launches[0]
         problem = asked(r, passes="bwd" if r["block_q"] else "fwd")
-        over = Overrides(tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"])) if r["block_q"] else None
+        over = (
+            Overrides(tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]))
+            if r["block_q"]
+            else None
+        )
         resolved = resolve(kernel, problem, gpu, over)
         if isinstance(resolved.options, CudaOptions):
-            resolved = resolved.with_(options=replace(resolved.options, deterministic=r["note"] == "deterministic"))
+            resolved = resolved.with_(
+                options=replace(resolved.options, deterministic=r["note"] == "deterministic")
+            )
         chain = Call.of(problem, resolved, gpu).chain
-        call = Call.of(problem, resolved, gpu, replace(chain, launches=chain.launches[-len(launches) :]))
+        call = Call.of(
+            problem, resolved, gpu, replace(chain, launches=chain.launches[-len(launches) :])
+        )
         seconds = tuple(float(x["seconds"]) for x in launches)
         yield Case(f"iosim {name}", name, number, call, flushed(call), seconds, whole=False)
 
@@ -241,22 +320,37 @@ def call_cases(every: int = 1) -> Iterator[Case]:
             taken = Overrides(tile=tile, warps=int(r["warps"]), stages=2, registers=255)
             over = replace(taken, order=order, heavy_first=causal)
         call = called(problem, name, gpu, over)
-        yield Case(label, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,))
+        yield Case(
+            label, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,)
+        )
 
 
 def triton_cases(every: int = 1) -> Iterator[Case]:
     """The tiles of triton_tiles_d64_time.csv, numbered as they stand; inputs are warm in L2, so no HBM bytes."""
     gpu = load_profile("h200-sxm")
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
-    names = {"warps": "warps", "stages": "stages", "registers": "regs", "shared_memory_bytes": "smem"}
+    names = {
+        "warps": "warps",
+        "stages": "stages",
+        "registers": "regs",
+        "shared_memory_bytes": "smem",
+    }
     for number, r in numbered("triton_tiles_d64_time.csv", every):
         if not r["BM"]:
             continue
         settings: dict[str, Any] = {name: int(float(r[column])) for name, column in names.items()}
         over = Overrides(tile=(int(float(r["BM"])), int(float(r["BN"]))), **settings)
         call, spills = called(problem, "triton", gpu, over), float(r["spills"]) > 0
-        yield Case("triton tiles, head_dim 64", "warm" + ", spills" * spills, number, call, call.counted,
-                   (float(r["ms"]) / 1e3,), whole=False, fits=not spills)  # fmt: skip
+        yield Case(
+            "triton tiles, head_dim 64",
+            "warm" + ", spills" * spills,
+            number,
+            call,
+            call.counted,
+            (float(r["ms"]) / 1e3,),
+            whole=False,
+            fits=not spills,
+        )
 
 
 def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -265,7 +359,10 @@ def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     gpu = load_profile(gpu_name)
     for number, r in numbered(f"{gpu_name[:4]}_graph_latency.csv", every):
         problem, seconds, name = asked(r), float(r["graph_ms"]) / 1e3, r["implementation"]
-        call, regime = called(problem, name, gpu), ("decode" if problem.seq_q == 1 else "prefill") + under(seconds)
+        call, regime = (
+            called(problem, name, gpu),
+            ("decode" if problem.seq_q == 1 else "prefill") + under(seconds),
+        )
         yield Case(f"{name} in a graph", regime, number, call, replayed(call), (seconds,), GRAPH)
 
 
@@ -280,14 +377,24 @@ def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
         name, seconds = r["implementation"], float(r["seconds"])
         call = called(asked(r, batch=1), name, gpu)
         traffic = call.counted + hbm_traffic(call, warm_method(call), "warm", replays)[0]
-        yield Case(f"{name} of one block", "one block of queries" + under(seconds), number, call, traffic, (seconds,),
-                   GRAPH, extra_s=between)  # fmt: skip
+        yield Case(
+            f"{name} of one block",
+            "one block of queries" + under(seconds),
+            number,
+            call,
+            traffic,
+            (seconds,),
+            GRAPH,
+            extra_s=between,
+        )
 
 
 def warm_method(call: Call) -> Method:
     """How the bytes at HBM of a call that repeats one before it are found: played where the L2 may hold some of its
     tensors."""
-    held = sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * call.profile.need("l2_bytes")
+    held = sum(
+        tensor.bytes for tensor in call.chain.tensors.values()
+    ) <= PLAYED * call.profile.need("l2_bytes")
     return default_method(call.chain)[0] if held else "capacity"
 
 
@@ -298,8 +405,12 @@ def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
         name = r["implementation"]
         if float(r["power_w"]) < IDLE_W or name in ("matmul", "copy"):
             continue
-        call = called(asked(r | {"kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"]}), name, gpu)
-        yield Case(name, "for seconds", number, call, moved(call), (float(r["ms"]) / 1e3,), SUSTAINED)
+        call = called(
+            asked(r | {"kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"]}), name, gpu
+        )
+        yield Case(
+            name, "for seconds", number, call, moved(call), (float(r["ms"]) / 1e3,), SUSTAINED
+        )
 
 
 def nvidia_cases(every: int = 1) -> Iterator[Case]:
@@ -315,7 +426,11 @@ def nvidia_cases(every: int = 1) -> Iterator[Case]:
         window = int(r["window"]) - 1 if r["window"] else None
         mask = "window" if window is not None else "none" if r["mask"] == "no_mask" else "causal"
         try:
-            call = called(asked(r, mask=mask, window=window, passes=r["pass"]), kernel_name, load_profile(name))
+            call = called(
+                asked(r, mask=mask, window=window, passes=r["pass"]),
+                kernel_name,
+                load_profile(name),
+            )
         except InputError:
             continue
         label = f"NVIDIA's cuDNN on {r['gpu'].removeprefix('NVIDIA ')}"
@@ -328,18 +443,44 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
     replays = Replays()
     for number, r in numbered("published_latency.csv", every):
         gpu, name = load_profile(SERVING_GPUS[r["gpu"]]), r["source"].split("/")[0]
-        prefill, seconds, stack = r["phase"] == "prefill", float(r["latency"]) / 1e3, read_stack(name)
+        prefill, seconds, stack = (
+            r["phase"] == "prefill",
+            float(r["latency"]) / 1e3,
+            read_stack(name),
+        )
         problem = AttentionProblem(
-            batch=int(r["batch_size"]), heads=int(r["num_heads"]), kv_heads=int(r["num_key_value_heads"]),
-            seq_q=int(r["seq"]) if prefill else 1, seq_k=int(r["seq"]), head_dim=int(r["head_dim"]), dtype="bf16",
-            mask="causal", page_size=stack.page_size,
-        )  # fmt: skip
+            batch=int(r["batch_size"]),
+            heads=int(r["num_heads"]),
+            kv_heads=int(r["num_key_value_heads"]),
+            seq_q=int(r["seq"]) if prefill else 1,
+            seq_k=int(r["seq"]),
+            head_dim=int(r["head_dim"]),
+            dtype="bf16",
+            mask="causal",
+            page_size=stack.page_size,
+        )
         call = called(problem, stack.kernel(gpu), gpu, Overrides(append_kv=stack.append_kv))
         how = warm_method(call)
-        prediction = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how).predict(replays)
-        regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
-        yield Case(f"{name} on {gpu.name}", regime, number, call, prediction.traffic, (seconds,), GRAPH,
-                   extra_s=latency_of(stack, prediction).total_s - prediction.time_s)  # fmt: skip
+        prediction = Request(
+            problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how
+        ).predict(replays)
+        regime = (
+            "decode"
+            if not prefill
+            else "prefill under 0.2 ms"
+            if seconds < SHORT_PREFILL_S
+            else "prefill"
+        )
+        yield Case(
+            f"{name} on {gpu.name}",
+            regime,
+            number,
+            call,
+            prediction.traffic,
+            (seconds,),
+            GRAPH,
+            extra_s=latency_of(stack, prediction).total_s - prediction.time_s,
+        )
 
 
 # Calls that others timed
@@ -367,7 +508,12 @@ def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:
         settings |= {"tile": (128, 32), "warps": 4}
     if row["file"] == VARLEN:
         settings |= {"pack_group": False, "splits": 1}
-    kernel = resolve(row["kernel"], problem, load_profile(row["gpu"]), Overrides(**settings) if settings else None)
+    kernel = resolve(
+        row["kernel"],
+        problem,
+        load_profile(row["gpu"]),
+        Overrides(**settings) if settings else None,
+    )
     return kernel.with_(spill=None) if row["file"] == VARLEN else kernel
 
 
@@ -376,10 +522,20 @@ def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
     played: dict[tuple[str, ...], Case] = {}
     mine = ((n, r) for n, r in numbered("published_attention_times.csv", 1) if r["file"] == file)
     for number, r in some(mine, every):
-        shape, seconds = tuple(v for k, v in r.items() if k not in ("seconds", "source")), (float(r["seconds"]),)
+        shape, seconds = (
+            tuple(v for k, v in r.items() if k not in ("seconds", "source")),
+            (float(r["seconds"]),),
+        )
         if shape not in played:
             problem, start = problem_of(r), r["l2_start"]
             call = Call.of(problem, kernel_of(r, problem), load_profile(r["gpu"]))
-            played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {start}", number, call,
-                                 replayed(call, start), seconds, WARM if start == "warm" else ALONE)  # fmt: skip
+            played[shape] = Case(
+                f"{r['kernel']} on {r['gpu']}",
+                f"{r['phase']}, {start}",
+                number,
+                call,
+                replayed(call, start),
+                seconds,
+                WARM if start == "warm" else ALONE,
+            )
         yield replace(played[shape], number=number, seconds=seconds)

@@ -12,5 +12,14 @@ from iosim.evidence.validate.rows import Row, default_files, read
 from iosim.evidence.validate.summary import Gate, Summary, summarise
 
 __all__ = [
-    "Comparison", "Gate", "Residual", "Row", "Skipped", "Summary", "compare", "default_files", "read", "summarise",
-]  # fmt: skip
+    "Comparison",
+    "Gate",
+    "Residual",
+    "Row",
+    "Skipped",
+    "Summary",
+    "compare",
+    "default_files",
+    "read",
+    "summarise",
+]

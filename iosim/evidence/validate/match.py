@@ -31,8 +31,14 @@ from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
 CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
-OWN = {"naive": "naive-cu", "minimal": "minimal-cu", "flash_fwd": "flash-cu", "flash_bwd": "flash-cu",
-       "flash_fwd_sm90": "flash-sm90", "flash_bwd_sm90": "flash-sm90"}  # fmt: skip
+OWN = {
+    "naive": "naive-cu",
+    "minimal": "minimal-cu",
+    "flash_fwd": "flash-cu",
+    "flash_bwd": "flash-cu",
+    "flash_fwd_sm90": "flash-sm90",
+    "flash_bwd_sm90": "flash-sm90",
+}
 """This project's kernels: implementation -> catalog name."""
 BACKWARD, SM90 = ("flash_bwd", "flash_bwd_sm90"), ("flash_fwd_sm90", "flash_bwd_sm90")
 HOST_FILLS = ("fill", "bwd.fill")
@@ -50,7 +56,9 @@ WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
 MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
-NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
+NOTES = re.compile(
+    rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?"
+)
 MAIN_ALONE = re.compile(r"flash_bwd_dq_dk_dv|fmha_cutlassB_|triton_tem_fused")
 """Kernels that a profiler was told to keep, without the launches around them: a call of one row."""
 OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
@@ -60,11 +68,20 @@ SAME_PASS = re.compile(r"(\d|_d[KV])$")
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 VARIANT = {
-    "tile": ("{}", ""), "sums": ("{} sums", ""), "warps": ("{} warps", ""), "stages": ("{} stages", ""),
-    "order": ("{}", ""), "heavy_first": ("heavy first", "0"), "blocks": ("{}", ""), "section": ("sections of {}", "0"),
-    "direction": ("{}", ""), "persistent": ("persistent", "0"), "schedule": ("{}", ""),
-    "cluster": ("clusters of {}", "1"), "splits": ("{} splits", "1"),
-}  # fmt: skip
+    "tile": ("{}", ""),
+    "sums": ("{} sums", ""),
+    "warps": ("{} warps", ""),
+    "stages": ("{} stages", ""),
+    "order": ("{}", ""),
+    "heavy_first": ("heavy first", "0"),
+    "blocks": ("{}", ""),
+    "section": ("sections of {}", "0"),
+    "direction": ("{}", ""),
+    "persistent": ("persistent", "0"),
+    "schedule": ("{}", ""),
+    "cluster": ("clusters of {}", "1"),
+    "splits": ("{} splits", "1"),
+}
 """A row's settings in words, in order, and the value of which nothing is said."""
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
@@ -96,11 +113,16 @@ def problem_of(row: Row) -> AttentionProblem:
     noted = _noted_mask(facts.get("note", ""))
     needed = CHAIN if row.chain else LAUNCH_COLUMNS
     if missing := [n for n in needed if not facts[n] and not (noted and n == "causal")]:
-        raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
+        raise NoModel(
+            f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty"
+        )
     backward = name in BACKWARD or name.endswith("_backward")
     values: dict[str, Any] = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
     if row.chain:
-        values |= {"seq_q": row.number("seq"), "passes": "fwd+bwd" if name.endswith(BOTH) else "fwd"}
+        values |= {
+            "seq_q": row.number("seq"),
+            "passes": "fwd+bwd" if name.endswith(BOTH) else "fwd",
+        }
     else:
         window = row.number("window")
         mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
@@ -160,13 +182,17 @@ def _check_call(rows: Sequence[Row]) -> None:
     if refused := first.facts.get("left_out"):
         raise NoModel(f"not measured: {refused}")
     if [r.launch for r in rows] != list(range(1, len(rows) + 1)):
-        raise NoModel(f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}")
+        raise NoModel(
+            f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}"
+        )
     for name in (*PROBLEM, *TILE, *KNOBS):
         if len({r.facts.get(name) for r in rows}) > 1:
             raise NoModel(f"the call's rows differ in {name}")
     note = first.facts.get("note", "")
     if not NOTES.fullmatch(note) and OWN_NOTES.get(first.implementation) != note:
-        raise NoModel(f"no model for '{first.implementation}' with the note '{first.facts['note']}'")
+        raise NoModel(
+            f"no model for '{first.implementation}' with the note '{first.facts['note']}'"
+        )
 
 
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
@@ -181,11 +207,15 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.facts.get("stage"):
         launches = [n for n in launches if n.name in [r.facts["stage"] for r in rows]]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
-        launches = [n for n in chain.launches if n.role in (LaunchRole.MAIN, LaunchRole.MAIN_BACKWARD)]
+        launches = [
+            n for n in chain.launches if n.role in (LaunchRole.MAIN, LaunchRole.MAIN_BACKWARD)
+        ]
     rows = _joined(rows, [n.name for n in launches])
     if len(launches) != len(rows):
         more = f"the call has {len(rows)}"
-        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}")
+        raise NoModel(
+            f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}"
+        )
     # rows that say what their kernel was built as have its resources
     described = own or bool(row.facts.get("block_q"))
     chains = tuple(
@@ -197,14 +227,20 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
 
 def _joining(chain: Chain, launch: Launch) -> tuple[Launch, ...]:
     """The launches whose CTAs are of a launch's grid, behind its own: one row has them all."""
-    return tuple(takewhile(lambda other: other.joins, chain.launches[chain.launches.index(launch) + 1 :]))
+    return tuple(
+        takewhile(lambda other: other.joins, chain.launches[chain.launches.index(launch) + 1 :])
+    )
 
 
 def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
     """Rows in which a pass over a tensor of 2 GiB and more is one: PyTorch launches it in pieces whose offsets fit into
     32 bits (TensorIterator's with_32bit_indexing), one after the other, each pass in as many."""
-    pieces = [list(run) for _, run in groupby(rows, key=lambda row: row.facts.get("kernel") or row.launch)]
-    passes = [len(list(run)) for _, run in groupby(launches, key=lambda name: SAME_PASS.sub("", name))]
+    pieces = [
+        list(run) for _, run in groupby(rows, key=lambda row: row.facts.get("kernel") or row.launch)
+    ]
+    passes = [
+        len(list(run)) for _, run in groupby(launches, key=lambda name: SAME_PASS.sub("", name))
+    ]
     if len(rows) <= len(launches) or len(pieces) != len(passes):
         return list(rows)
     made: list[Row] = []
@@ -214,7 +250,11 @@ def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
             return list(rows)
         for part in (run[n * each : (n + 1) * each] for n in range(several)):
             quantities = [q for q in part[0].measured if all(q in row.measured for row in part)]
-            made.append(replace(part[0], measured={q: sum(row.measured[q] for row in part) for q in quantities}))
+            made.append(
+                replace(
+                    part[0], measured={q: sum(row.measured[q] for row in part) for q in quantities}
+                )
+            )
     return made
 
 
@@ -222,7 +262,9 @@ def _check_size(chain: Chain) -> None:
     for launch in chain.launches:
         pairs = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
         if pairs > MAX_PAIRS:
-            raise NoModel(f"launch {launch.name} visits {pairs} pairs of tiles; up to {MAX_PAIRS} are replayed here")
+            raise NoModel(
+                f"launch {launch.name} visits {pairs} pairs of tiles; up to {MAX_PAIRS} are replayed here"
+            )
 
 
 def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -237,7 +279,11 @@ def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareP
         kernel = _backward_in_order(row, kernel)
     if isinstance(kernel.options, CudaOptions):
         alone = len(rows) == 2 and kernel.splits == 1
-        options = replace(kernel.options, combines_one=alone, deterministic=row.facts.get("note") == "deterministic")
+        options = replace(
+            kernel.options,
+            combines_one=alone,
+            deterministic=row.facts.get("note") == "deterministic",
+        )
         kernel = kernel.with_(options=options)
     return _with_spills(row, kernel)
 
@@ -250,19 +296,27 @@ def overrides_of(row: Row) -> Overrides | None:
     facts, sides = row.facts, (row.number("block_q"), row.number("block_k"))
     if sides[0] is None or sides[1] is None:
         if row.implementation in ("flash_fwd", "flash_bwd"):
-            raise NoModel(f"'{row.implementation}' needs block_q and block_k, which the row does not state")
+            raise NoModel(
+                f"'{row.implementation}' needs block_q and block_k, which the row does not state"
+            )
         if row.implementation != "flash_fwd_sm90":
             return None
     heavy, fold = row.flag("heavy_first"), None
     if blocks := facts.get("blocks"):
         if blocks not in BLOCKS_FIRST:
-            raise NoModel(f"{OPTION}: blocks {blocks} is not modelled; accepted: {', '.join(BLOCKS_FIRST)}")
+            raise NoModel(
+                f"{OPTION}: blocks {blocks} is not modelled; accepted: {', '.join(BLOCKS_FIRST)}"
+            )
         heavy, fold = BLOCKS_FIRST[blocks]
         heavy = None if fold else bool(heavy)
     by_head = facts.get("order") == "head"
     section = row.number("section_heads" if row.implementation in SM90 else "section")
-    scheduler = SCHEDULERS.get(facts.get("schedule", ""), "persistent" if row.flag("persistent") else None)
-    tile, stages = ((sides[0], sides[1]), row.number("stages")) if sides[0] and sides[1] else (None, None)
+    scheduler = SCHEDULERS.get(
+        facts.get("schedule", ""), "persistent" if row.flag("persistent") else None
+    )
+    tile, stages = (
+        ((sides[0], sides[1]), row.number("stages")) if sides[0] and sides[1] else (None, None)
+    )
     stated: dict[str, Any] = {name: row.number(name) for name in ("warps", "cluster", "splits")}
     stated |= {name: facts.get(name) or None for name in ("order", "direction")}
     stated |= {"section_heads": section if by_head else None, "scheduler": scheduler}
@@ -273,10 +327,17 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
     facts, tile = row.facts, kernel.tile_backward
     blocks = facts.get("blocks") or "heavy_first"
     if blocks not in BACKWARD_STARTS:
-        raise NoModel(f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}")
-    order, direction = Order(facts.get("order") or Order.QUERY), Direction(facts.get("direction") or "ascending")
+        raise NoModel(
+            f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}"
+        )
+    order, direction = (
+        Order(facts.get("order") or Order.QUERY),
+        Direction(facts.get("direction") or "ascending"),
+    )
     section = row.number("section_heads") or 0 if order is Order.HEAD else 0
-    schedule = Schedule(order=order, start=BACKWARD_STARTS[blocks], direction=direction, section_heads=section)
+    schedule = Schedule(
+        order=order, start=BACKWARD_STARTS[blocks], direction=direction, section_heads=section
+    )
     tile = replace(tile, block_q=row.number("block_q") or tile.block_q)
     return kernel.with_(backward=replace(kernel.backward, tile=tile, schedule=schedule))
 
@@ -284,22 +345,34 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
 def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
-        turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
+        turns = Overhead(
+            "turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh"
+        )
         launches = tuple(
-            replace(n, overheads=(*n.overheads, turns)) if n.role is LaunchRole.MAIN_BACKWARD else n for n in launches
+            replace(n, overheads=(*n.overheads, turns)) if n.role is LaunchRole.MAIN_BACKWARD else n
+            for n in launches
         )
     return replace(chain, launches=launches)
 
 
 def _with_spills(row: Row, kernel: Kernel) -> Kernel:
-    spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
+    spilled = _within(
+        "spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES
+    )
     if kernel.schedule.scheduler is Scheduler.PERSISTENT and row.implementation == "flash_fwd":
         source = "the compiler's report, taken to lie before the list of tiles"
-        once = Overhead("spill", Mode.STORE, per_cta=spilled * kernel.cta_threads, inferred_from=source)
+        once = Overhead(
+            "spill", Mode.STORE, per_cta=spilled * kernel.cta_threads, inferred_from=source
+        )
         ctas = _product(row, "grid", MAX_CTAS)
-        return kernel.with_(persistent_ctas=ctas, overheads=(*kernel.overheads, *((once,) if spilled else ())))
+        return kernel.with_(
+            persistent_ctas=ctas, overheads=(*kernel.overheads, *((once,) if spilled else ()))
+        )
     if spilled:
-        report = Spill(write_per_pair=spilled, source="the compiler's report, all of it taken to lie in the key loop")
+        report = Spill(
+            write_per_pair=spilled,
+            source="the compiler's report, all of it taken to lie in the key loop",
+        )
         return kernel.with_(spill=report)
     return kernel
 
@@ -338,5 +411,10 @@ def _variant(row: Row) -> str:
         f |= {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"}
     else:
         return ""
-    said = ((text, silent, f.get(name, "").replace("_", " ")) for name, (text, silent) in VARIANT.items())
-    return ", ".join(text.format(value) for text, silent, value in said if value not in ("", silent))
+    said = (
+        (text, silent, f.get(name, "").replace("_", " "))
+        for name, (text, silent) in VARIANT.items()
+    )
+    return ", ".join(
+        text.format(value) for text, silent, value in said if value not in ("", silent)
+    )

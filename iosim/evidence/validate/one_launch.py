@@ -28,9 +28,22 @@ from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.studies.explain import HELPS, Explanation, explain, sources
 
-WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": "L2 to SMs", "l2_write": "SMs to L2",
-         "smem": "shared memory", "time": "time"}  # fmt: skip
-ALLOWED = {"hbm_read": 0.05, "hbm_write": 0.25, "l2_read": 0.01, "l2_write": 0.05, "smem": 0.1, "time": 0.25}
+WORDS = {
+    "hbm_read": "read from HBM",
+    "hbm_write": "written to HBM",
+    "l2_read": "L2 to SMs",
+    "l2_write": "SMs to L2",
+    "smem": "shared memory",
+    "time": "time",
+}
+ALLOWED = {
+    "hbm_read": 0.05,
+    "hbm_write": 0.25,
+    "l2_read": 0.01,
+    "l2_write": 0.05,
+    "smem": 0.1,
+    "time": 0.25,
+}
 """Differences, as shares of what was counted, up to which a launch is as predicted."""
 MOVED = {"read": "read", "write": "written"}
 SMALL = 2_000_000
@@ -80,8 +93,15 @@ class LaunchAnswer:
                 continue
             off = abs(counted - predicted)
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
-            found.append({"quantity": name, "predicted": predicted, "counted": counted,
-                          "unpredicted": counted - predicted, "differs": differs})  # fmt: skip
+            found.append(
+                {
+                    "quantity": name,
+                    "predicted": predicted,
+                    "counted": counted,
+                    "unpredicted": counted - predicted,
+                    "differs": differs,
+                }
+            )
         return found
 
     def answer(self) -> str:
@@ -100,13 +120,18 @@ class LaunchAnswer:
         """Predicted bytes at HBM of each tensor, small ones left out: the profiler prints no tables on a terminal."""
         large = [x for x in self.parts if x.predicted >= SMALL] or self.parts[:1]
         moved = ((x, f"{bytes_text(x.predicted)} {MOVED[x.direction]}") for x in large)
-        return ", ".join(f"{x.tensor} {text} ({bytes_text(x.once)} compulsory)" for x, text in moved)
+        return ", ".join(
+            f"{x.tensor} {text} ({bytes_text(x.once)} compulsory)" for x, text in moved
+        )
 
     def _where(self, direction: str) -> str:
         one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
         if one is None or not one["differs"]:
             return ""
-        parts = sorted((x for x in self.parts if x.direction == direction and x.laid), key=lambda x: -abs(x.laid))
+        parts = sorted(
+            (x for x in self.parts if x.direction == direction and x.laid),
+            key=lambda x: -abs(x.laid),
+        )
         names = ", ".join(f"{x.tensor} ({_signed(x.laid)})" for x in parts)
         rest = int(one["unpredicted"]) - sum(x.laid for x in parts)
         said = [f"as far as its tensors have room for it: {names}"] if names else []
@@ -133,34 +158,59 @@ class LaunchAnswer:
         for q in (q for q in quantities if q["quantity"] != "time"):
             name, words = q["quantity"], f"predicted: {_text(q['quantity'], q['predicted'])}"
             both = {side: q[side] // UNIT.get(name, 1) for side in ("predicted", "counted")}
-            metrics.append({"name": METRICS[COLUMN[name]][0], **both, "differs": q["differs"], "words": words})
+            metrics.append(
+                {"name": METRICS[COLUMN[name]][0], **both, "differs": q["differs"], "words": words}
+            )
         p, row = self.prediction, self.row
         return plain(self, "kernel status reason") | {
             "problem": None if p is None else p.problem.to_dict(),
             "implementation": None if row is None else row.implementation,
-            "profile": None if p is None else p.profile.name, "quantities": quantities,
-            "tensors": [vars(x) for x in self.parts], "advice": self.advice, "speedup_percent": self.speedup_percent,
-            "metrics": metrics, "tables": self.tables(),
-        }  # fmt: skip
+            "profile": None if p is None else p.profile.name,
+            "quantities": quantities,
+            "tensors": [vars(x) for x in self.parts],
+            "advice": self.advice,
+            "speedup_percent": self.speedup_percent,
+            "metrics": metrics,
+            "tables": self.tables(),
+        }
 
     def tables(self) -> list[dict[str, Any]]:
         counted = [
-            [WORDS[q["quantity"]], _text(q["quantity"], q["predicted"]), _text(q["quantity"], q["counted"]),
-             _text(q["quantity"], q["unpredicted"], signed=True), _share(q["unpredicted"], q["counted"])]
+            [
+                WORDS[q["quantity"]],
+                _text(q["quantity"], q["predicted"]),
+                _text(q["quantity"], q["counted"]),
+                _text(q["quantity"], q["unpredicted"], signed=True),
+                _share(q["unpredicted"], q["counted"]),
+            ]
             for q in self.quantities()
-        ]  # fmt: skip
+        ]
         tensors = [
-            [x.tensor, x.direction, bytes_text(x.predicted), bytes_text(x.once), bytes_text(x.l2),
-             _signed(x.laid) if x.laid else "-"]
+            [
+                x.tensor,
+                x.direction,
+                bytes_text(x.predicted),
+                bytes_text(x.once),
+                bytes_text(x.l2),
+                _signed(x.laid) if x.laid else "-",
+            ]
             for x in self.parts
-        ]  # fmt: skip
+        ]
         return [
-            {"title": "Predicted and Counted", "description": "By level; the difference is counted less predicted.",
-             "header": ["", "predicted", "counted", "difference", "of counted"], "rows": counted},
-            {"title": "HBM by Tensor", "description": "Predicted bytes, the compulsory ones among them, bytes "
-             "between L2 and SMs, and what of the difference the tensor has room for.",
-             "header": ["tensor", "direction", "HBM", "compulsory", "L2", "of the difference"], "rows": tensors},
-        ]  # fmt: skip
+            {
+                "title": "Predicted and Counted",
+                "description": "By level; the difference is counted less predicted.",
+                "header": ["", "predicted", "counted", "difference", "of counted"],
+                "rows": counted,
+            },
+            {
+                "title": "HBM by Tensor",
+                "description": "Predicted bytes, the compulsory ones among them, bytes "
+                "between L2 and SMs, and what of the difference the tensor has room for.",
+                "header": ["tensor", "direction", "HBM", "compulsory", "L2", "of the difference"],
+                "rows": tensors,
+            },
+        ]
 
 
 def _problem(p: Prediction) -> str:
@@ -196,7 +246,9 @@ def _sentence(q: Mapping[str, Any]) -> str:
     return f"{WORDS[name]}: {_text(name, q['predicted'])} predicted, {rest}"
 
 
-def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, told: Told) -> LaunchAnswer:
+def answer_launch(
+    launch: Profiled, stated: Given, profile: HardwareProfile, told: Told
+) -> LaunchAnswer:
     try:
         said = said_of(launch, stated, told)
         found = whole_call(recognise(launch.kernel, launch.grid, said), said)
@@ -240,7 +292,9 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
             rooms = [s.hbm_bytes for s in mine]
         laid = _laid(off, rooms)
         parts = zip(mine, l2, laid, strict=True)
-        found += [Part(s.tensor, direction, s.hbm_bytes, s.once_bytes, n, part) for s, n, part in parts]
+        found += [
+            Part(s.tensor, direction, s.hbm_bytes, s.once_bytes, n, part) for s, n, part in parts
+        ]
     return tuple(sorted(found, key=lambda x: -x.predicted))
 
 

@@ -38,7 +38,10 @@ class ProfileRows:
 
 
 def read_profile(
-    path: str | Path, stated: Given, told: Told = lambda text: Given(), opened: Opened = lambda path: None
+    path: str | Path,
+    stated: Given,
+    told: Told = lambda text: Given(),
+    opened: Opened = lambda path: None,
 ) -> ProfileRows:
     """The launches of a profile, matched with catalog kernels by their names and grids and by what is given. Raises
     InputError where the file cannot be read, is no profile, or holds none of the counters.
@@ -53,9 +56,13 @@ def read_profile(
     launches, notes = _launches(path, where, opened)
     if not launches:
         why = f": {notes[0]}" if notes else ""
-        raise InputError(f"{where} holds no whole launch{why}; accepted: a profile of at least one kernel")
+        raise InputError(
+            f"{where} holds no whole launch{why}; accepted: a profile of at least one kernel"
+        )
     if not any(_measured(launch) for launch in launches):
-        raise InputError(f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}")
+        raise InputError(
+            f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}"
+        )
     return matched(launches, stated, Path(path).name, notes, told)
 
 
@@ -66,7 +73,9 @@ def metrics() -> str:
 def _launches(path: str | Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
     if Path(path).suffix == REPORT:
         if not Path(path).is_file():
-            raise InputError(f"{where} does not exist; accepted: a report of ncu, or a CSV that it wrote")
+            raise InputError(
+                f"{where} does not exist; accepted: a report of ncu, or a CSV that it wrote"
+            )
         return _of_report(Path(path), where, opened)
     try:
         return parse(text_of_file(path, where))
@@ -133,11 +142,16 @@ def matched(
                 raise Unknown("has none of the counters that are compared")
             before = (first and first.implementation, tuple(parts))
             if recognised.follows and before != (recognised.implementation, recognised.follows):
-                raise Unknown(f"is not preceded by the launches of its call ({', '.join(recognised.follows)})")
+                raise Unknown(
+                    f"is not preceded by the launches of its call ({', '.join(recognised.follows)})"
+                )
         except Unknown as reason:
             unmatched.append(Skipped(_bare(launch, source, number), str(reason)))
             if "elementwise_kernel" not in launch.kernel and "Memset" not in launch.kernel:
-                first, parts = None, []  # PyTorch's elementwise kernels and fills may stand between those of one call
+                first, parts = (
+                    None,
+                    [],
+                )  # PyTorch's elementwise kernels and fills may stand between those of one call
             continue
         if not recognised.follows:
             call, first, parts = call + 1, None, []
@@ -150,22 +164,48 @@ def matched(
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
     counted = {q: value for q in QUANTITIES if (value := launch.column(COLUMN[q])) is not None}
-    return {q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items()}
+    return {
+        q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items()
+    }
 
 
 def row_of(
-    launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
+    launch: Profiled,
+    recognised: Call,
+    facts: dict[str, str],
+    source: str,
+    call: int = 1,
+    number: int = 1,
 ) -> Row:
-    own = {"implementation": recognised.implementation, "stage": recognised.part, "kernel": launch.kernel}
-    own |= {"grid": str(launch.grid or ""), "block": str(launch.block or ""), "call": str(call), "launch": str(number)}
+    own = {
+        "implementation": recognised.implementation,
+        "stage": recognised.part,
+        "kernel": launch.kernel,
+    }
+    own |= {
+        "grid": str(launch.grid or ""),
+        "block": str(launch.block or ""),
+        "call": str(call),
+        "launch": str(number),
+    }
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
         own[name] = "" if value is None else str(round(value))
     if recognised.implementation == "flash_fwd" and not facts.get("warps") and launch.block:
         own["warps"] = str(launch.block[0] // 32)
-    return Row(source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch))
+    return Row(
+        source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch)
+    )
 
 
 def _bare(launch: Profiled, source: str, number: int) -> Row:
     name = launch.kernel if len(launch.kernel) <= NAME_SHOWN else f"{launch.kernel[:NAME_SHOWN]}..."
-    return Row(source, number, 1, False, name, {"kernel": launch.kernel, "grid": str(launch.grid or "")}, {})
+    return Row(
+        source,
+        number,
+        1,
+        False,
+        name,
+        {"kernel": launch.kernel, "grid": str(launch.grid or "")},
+        {},
+    )

@@ -20,12 +20,26 @@ FILE = Path(__file__).with_name("reasons.toml")
 SCHEMA = 1
 SECTOR_ROWS = 8
 """Query rows whose fp32 log-sum-exp fills a sector of 32 bytes."""
-FACTS = ("implementation", "order", "direction", "persistent", "heavy_first", "causal", "note", "window", "head_dim")
+FACTS = (
+    "implementation",
+    "order",
+    "direction",
+    "persistent",
+    "heavy_first",
+    "causal",
+    "note",
+    "window",
+    "head_dim",
+)
 TEXTS = ("title", "reason", "experiment", "command")
-WHEN = Table({
-    **dict.fromkeys((*FACTS, "stage"), OneOrMany(Text())), "regime": OneOrMany(Text(REGIMES)),
-    "sign": Text(("over", "under")), **dict.fromkeys(("ragged", "sections", "small"), Text(("yes", "no"))),
-})  # fmt: skip
+WHEN = Table(
+    {
+        **dict.fromkeys((*FACTS, "stage"), OneOrMany(Text())),
+        "regime": OneOrMany(Text(REGIMES)),
+        "sign": Text(("over", "under")),
+        **dict.fromkeys(("ragged", "sections", "small"), Text(("yes", "no"))),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -43,12 +57,16 @@ class Group:
     command: str
 
     def holds(self, r: Residual) -> bool:
-        return r.quantity in self.quantities and all(answer(r, key) in accepted for key, accepted in self.when.items())
+        return r.quantity in self.quantities and all(
+            answer(r, key) in accepted for key, accepted in self.when.items()
+        )
 
 
 _LINES: dict[str, Any] = dict.fromkeys(TEXTS, Text(lines=True))
 GROUP = Table.of(Group, quantities=ListOf(Text(QUANTITIES)), when=WHEN, **_LINES)
-REASONS = Table({"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group"))
+REASONS = Table(
+    {"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group")
+)
 YES_NO: Mapping[str, Callable[[Residual], bool]] = {
     "ragged": lambda r: r.problem.seq_q % SECTOR_ROWS != 0,
     "sections": lambda r: r.row.facts.get("section", "0") not in ("", "0"),
@@ -61,7 +79,12 @@ def answer(r: Residual, key: str) -> str:
     if key in YES_NO:
         return "yes" if YES_NO[key](r) else "no"
     sign = "over" if r.difference > 0 else "under"
-    own = {"regime": r.regime, "stage": r.launch, "sign": sign, "implementation": r.row.implementation}
+    own = {
+        "regime": r.regime,
+        "stage": r.launch,
+        "sign": sign,
+        "implementation": r.row.implementation,
+    }
     return own[key] if key in own else r.row.facts.get(key, "")
 
 

@@ -20,8 +20,14 @@ Grid = tuple[int, int, int] | None
 Facts = dict[str, str]
 T = TypeVar("T")
 MOST_COLUMNS = 65536
-OPTIONS = {"batch": "--batch", "heads": "--heads", "seqs": "--seq-len", "head_dims": "--head-dim",
-           "dtype": "--dtype", "causal": "--causal or --no-causal"}  # fmt: skip
+OPTIONS = {
+    "batch": "--batch",
+    "heads": "--heads",
+    "seqs": "--seq-len",
+    "head_dims": "--head-dim",
+    "dtype": "--dtype",
+    "causal": "--causal or --no-causal",
+}
 """What must be known of a call, by name or grid or by these options."""
 
 
@@ -46,7 +52,11 @@ class Given:
     def under(self, closer: Given) -> Given:
         """What `closer` says, and of the rest what this says."""
         said = {f.name: getattr(closer, f.name) for f in fields(self)}
-        kept = {name: value for name, value in said.items() if value not in (None, ()) and name != "settings"}
+        kept = {
+            name: value
+            for name, value in said.items()
+            if value not in (None, ()) and name != "settings"
+        }
         return replace(self, **kept, settings={**self.settings, **closer.settings})
 
 
@@ -65,7 +75,11 @@ class Call:
 
 
 def needs(stated: Given, *names: str) -> None:
-    missing = [option for name, option in OPTIONS.items() if name in names and getattr(stated, name) in (None, ())]
+    missing = [
+        option
+        for name, option in OPTIONS.items()
+        if name in names and getattr(stated, name) in (None, ())
+    ]
     if missing:
         raise Unknown(f"needs {', '.join(missing)}")
 
@@ -94,7 +108,9 @@ def fitting(stated: Given, block: int, tiles: int | None, whole: bool = False) -
 
 def width_of(stated: Given, low: int, high: int) -> int:
     """The given head dimension that a kernel built for widths above `low` and up to `high` takes."""
-    return only(stated.head_dims, lambda d: low < d <= high, "--head-dim", f"fits a kernel built for {high}")
+    return only(
+        stated.head_dims, lambda d: low < d <= high, "--head-dim", f"fits a kernel built for {high}"
+    )
 
 
 def along(grid: Grid, axis: int) -> int | None:
@@ -124,9 +140,17 @@ def facts_of(stated: Given) -> Facts:
     kv = stated.kv_heads if stated.kv_heads is not None else heads
     if heads % kv:
         raise Unknown(f"--kv-heads {kv} does not divide its {heads} heads")
-    facts = {"batch": stated.batch, "heads": heads, "kv_heads": kv, "seq_q": seq, "seq_k": stated.seq_k or seq}
+    facts = {
+        "batch": stated.batch,
+        "heads": heads,
+        "kv_heads": kv,
+        "seq_q": seq,
+        "seq_k": stated.seq_k or seq,
+    }
     facts |= {"head_dim": head_dim, "causal": int(bool(stated.causal)), "window": stated.window}
-    return {name: "" if value is None else str(value) for name, value in facts.items()} | {"dtype": str(stated.dtype)}
+    return {name: "" if value is None else str(value) for name, value in facts.items()} | {
+        "dtype": str(stated.dtype)
+    }
 
 
 # Names
@@ -166,7 +190,9 @@ def _traits(name: str, stated: Given) -> tuple[int, int, Given]:
     words = _arguments(traits[1]) if traits else []
     if len(words) < 7 or not all(w.isdigit() for w in words[:4]):
         raise Unknown(CUT_SHORT)
-    stated = stated.under(Given(dtype=next((TYPES[w] for w in ("bfloat16_t", "half_t") if w in name), None)))
+    stated = stated.under(
+        Given(dtype=next((TYPES[w] for w in ("bfloat16_t", "half_t") if w in name), None))
+    )
     needs(stated, "dtype")
     return int(words[0]), int(words[1]), stated
 
@@ -186,8 +212,13 @@ def _flash(name: str, grid: Grid, stated: Given) -> Given:
     if split and values[-2]:
         batch, heads = _both(along(grid, 2), stated, packed=seq == 1)
     else:
-        batch, heads = same("batch", stated.batch, along(grid, 1)), same("heads", stated.heads, along(grid, 2))
-    return replace(stated, batch=batch, heads=heads, seqs=(seq,), head_dims=(head_dim,), causal=flags["causal"])
+        batch, heads = (
+            same("batch", stated.batch, along(grid, 1)),
+            same("heads", stated.heads, along(grid, 2)),
+        )
+    return replace(
+        stated, batch=batch, heads=heads, seqs=(seq,), head_dims=(head_dim,), causal=flags["causal"]
+    )
 
 
 def _both(product: int | None, stated: Given, packed: bool) -> tuple[int, int]:
@@ -211,7 +242,10 @@ def _flash_backward(name: str, grid: Grid, stated: Given) -> Given:
     needs(stated, "seqs", "causal")
     head_dim = width_of(stated, 0, width) if stated.head_dims else width
     seq = fitting(stated, block_q, along(grid, 0))
-    batch, heads = same("batch", stated.batch, along(grid, 1)), same("heads", stated.heads, along(grid, 2))
+    batch, heads = (
+        same("batch", stated.batch, along(grid, 1)),
+        same("heads", stated.heads, along(grid, 2)),
+    )
     return replace(stated, batch=batch, heads=heads, seqs=(seq,), head_dims=(head_dim,))
 
 
@@ -222,13 +256,18 @@ def _cutlass(name: str, grid: Grid, stated: Given) -> Given:
     if not match or backward != (match[4] is not None):
         raise Unknown(CUT_SHORT)
     needs(stated, "seqs", "head_dims", "causal")
-    batch, heads = same("batch", stated.batch, along(grid, 2)), same("heads", stated.heads, along(grid, 1))
+    batch, heads = (
+        same("batch", stated.batch, along(grid, 2)),
+        same("heads", stated.heads, along(grid, 1)),
+    )
     stated = replace(stated, batch=batch, heads=heads, dtype=TYPES[match[1]])
     if backward:
         width_of(stated, 0, int(match[4]))
         return stated
     seq, columns = fitting(stated, int(match[2]), along(grid, 0)), int(match[3])
-    head_dim = width_of(stated, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS)
+    head_dim = width_of(
+        stated, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS
+    )
     return replace(stated, seqs=(seq,), head_dims=(head_dim,))
 
 
@@ -269,12 +308,23 @@ def _own_sm90(name: str, grid: Grid, stated: Given) -> Given:
         raise Unknown(f"--batch, --heads and --tile do not make the {grid[0]} CTAs of its grid")
     elif schedule is None:
         schedule = "one_tile" if grid[0] >= tiles else "dynamic"
-    blocks = "fold" if s.get("fold") == "1" else "heavy_first" if s.get("heavy_first") == "1" else ""
-    return replace(stated, settings={
-        "consumers": str(rows // SM90_ROWS), "block_k": s["block_k"], "stages": s.get("stages", ""),
-        "schedule": schedule, "cluster": str(cluster), "order": s.get("order", ""), "blocks": blocks,
-        "section_heads": s.get("section", ""), "direction": s.get("direction", ""),
-    })  # fmt: skip
+    blocks = (
+        "fold" if s.get("fold") == "1" else "heavy_first" if s.get("heavy_first") == "1" else ""
+    )
+    return replace(
+        stated,
+        settings={
+            "consumers": str(rows // SM90_ROWS),
+            "block_k": s["block_k"],
+            "stages": s.get("stages", ""),
+            "schedule": schedule,
+            "cluster": str(cluster),
+            "order": s.get("order", ""),
+            "blocks": blocks,
+            "section_heads": s.get("section", ""),
+            "direction": s.get("direction", ""),
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -298,7 +348,10 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
     (r"flash_fwd_kernel\b", Meaning(FLASH, reads=_flash)),
     (r"flash_bwd_dot_do_o_kernel", Meaning(FLASH_BACKWARD, "bwd.dot", reads=_flash_backward)),
     (r"flash_bwd_dq_dk_dv_loop\w*_kernel", Meaning(FLASH_BACKWARD, "bwd.main", ("bwd.dot",))),
-    (r"flash_bwd_convert_dq_kernel", Meaning(FLASH_BACKWARD, "bwd.convert", ("bwd.dot", "bwd.main"))),
+    (
+        r"flash_bwd_convert_dq_kernel",
+        Meaning(FLASH_BACKWARD, "bwd.convert", ("bwd.dot", "bwd.main")),
+    ),
     (r"fmha_cutlassF_", Meaning("pytorch_mem_efficient", reads=_cutlass)),
     (r"fmha_cutlassB_", Meaning("pytorch_mem_efficient_backward", "bwd.main", reads=_cutlass)),
     (r"cudnn_\w*sdpa_sm90_flash_fprop_wgmma", Meaning("cudnn")),
@@ -310,7 +363,10 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
     (r"^naive_scores$", Meaning("naive", "scores")),
     (r"^naive_softmax$", Meaning("naive", "softmax", ("scores",))),
     (r"^naive_values$", Meaning("naive", "values", ("scores", "softmax"))),
-    (r"^minimal_fwd$", Meaning("minimal", reads=lambda name, grid, stated: replace(stated, dtype="fp32"))),
+    (
+        r"^minimal_fwd$",
+        Meaning("minimal", reads=lambda name, grid, stated: replace(stated, dtype="fp32")),
+    ),
 )
 """Patterns of kernel names, the first that matches wins."""
 
@@ -318,7 +374,11 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
 def whole_call(found: Call, stated: Given) -> Call:
     """A launch that belongs to others before it, by itself: what they would tell of the problem must be given.
     Raises Unknown where it is not."""
-    return found if found.facts else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
+    return (
+        found
+        if found.facts
+        else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
+    )
 
 
 def recognise(name: str, grid: Grid, stated: Given) -> Call:

@@ -18,7 +18,16 @@ from iosim.evidence.validate.reasons import Group, reason_of
 from iosim.evidence.validate.reasons import groups as reasons
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
-from iosim.evidence.validate.summary import TARGETS, Summary, by_quantity, clean, groups, halves, misses, small
+from iosim.evidence.validate.summary import (
+    TARGETS,
+    Summary,
+    by_quantity,
+    clean,
+    groups,
+    halves,
+    misses,
+    small,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
@@ -32,8 +41,14 @@ INTRODUCTION = (
     "stand apart, and the last column of a summary counts them, too. Of a measured row a prediction knows the launch "
     "(sizes, grid, registers), never its bytes or times."
 )
-NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
-         "smem": "shared memory", "time": "time"}  # fmt: skip
+NAMES = {
+    "hbm_read": "HBM read",
+    "hbm_write": "HBM write",
+    "l2_read": "SM<->L2 read",
+    "l2_write": "SM<->L2 write",
+    "smem": "shared memory",
+    "time": "time",
+}
 ERRORS = (
     "rows:count | median_error:error=median | p95_error:error=p95 | max_error:error=max | "
     "near_share:error=within 5 % or 2 MB"
@@ -41,16 +56,26 @@ ERRORS = (
 
 
 def titled(title: str, columns: str, rows: Iterable[tuple[Cell, ...]]) -> Section:
-    return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(columns_of(columns), tuple(rows)))
+    return Section(
+        re.sub(r"\W+", "-", title.lower()).strip("-"),
+        title,
+        table=Table(columns_of(columns), tuple(rows)),
+    )
 
 
 def with_rows(sections: Iterable[Section]) -> list[Section]:
     return [s for s in sections if s.table is None or s.table.rows]
 
 
-def errors(title: str, columns: str, summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]]) -> Section:
+def errors(
+    title: str, columns: str, summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]]
+) -> Section:
     """A table of errors: the cells of `columns`, then those of the summary beside them, where it has rows."""
-    rows = ((*cells, s.n, s.median, s.p95, s.max, s.near) for cells, s in summaries if s is not None and s.n)
+    rows = (
+        (*cells, s.n, s.median, s.p95, s.max, s.near)
+        for cells, s in summaries
+        if s is not None and s.n
+    )
     return titled(title, f"{columns} | {ERRORS}", rows)
 
 
@@ -67,13 +92,18 @@ def size_text(p: AttentionProblem) -> str:
     heads = str(p.heads) if p.group == 1 else f"{p.heads}/{p.kv_heads}"
     seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q}x{p.seq_k}"
     mask = f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text
-    words = [f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}", "" if p.mask == "none" else mask]
+    words = [
+        f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}",
+        "" if p.mask == "none" else mask,
+    ]
     return ", ".join(filter(None, [*words, "" if p.passes == "fwd" else p.passes]))
 
 
 def name_text(r: Residual) -> str:
     row = r.row
-    return f"{row.implementation}" + (f", chain {row.call}" if row.chain else f" {row.call}.{row.launch} {r.launch}")
+    return f"{row.implementation}" + (
+        f", chain {row.call}" if row.chain else f" {row.call}.{row.launch} {r.launch}"
+    )
 
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
@@ -87,12 +117,19 @@ def answer(comparison: Comparison) -> str:
     of_hbm = [r for r in every if r.quantity == "hbm_read"]
     if checks := sum(r.check_bits for r in of_hbm):
         share = checks / sum(r.predicted for r in of_hbm)
-        parts.append(f"ECC lies in the same memory: {percent(share)} of the predicted HBM reads are check bits")
-    for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
+        parts.append(
+            f"ECC lies in the same memory: {percent(share)} of the predicted HBM reads are check bits"
+        )
+    for kind, some in (
+        ("without spills", clean(every)),
+        ("with spills", [r for r in every if r.spills]),
+    ):
         if (s := by_quantity(some).get("hbm_read")) and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
             rest = f"{percent(s.p95)} at p95, {percent(s.max)} at most ({largest})"
-            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
+            parts.append(
+                f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}"
+            )
     rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
     beyond = [r for r in rows if (r.error or 0) > EXACT]
     if rows:
@@ -102,13 +139,19 @@ def answer(comparison: Comparison) -> str:
 
 def beneath(comparison: Comparison) -> str:
     """What stands under the answer: whose bytes between SMs and L2 are further off, and how many rows are left out."""
-    rows = [r for r in comparison.residuals if r.quantity in ("l2_read", "l2_write") and r.error is not None]
+    rows = [
+        r
+        for r in comparison.residuals
+        if r.quantity in ("l2_read", "l2_write") and r.error is not None
+    ]
     beyond = [r for r in rows if (r.error or 0) > EXACT]
     parts = []
     if beyond:
         names = ", ".join(sorted({r.row.implementation for r in beyond}))
         spilling = sum(r.spills for r in beyond)
-        parts.append(f"Further off than 0.1 % between SMs and L2: {names}; {spilling} of {len(beyond)} with spills")
+        parts.append(
+            f"Further off than 0.1 % between SMs and L2: {names}; {spilling} of {len(beyond)} with spills"
+        )
     if comparison.skipped:
         parts.append(f"{len(comparison.skipped)} rows that no model covers are left out")
     return "".join(f"{part}.\n" for part in parts)
@@ -116,7 +159,10 @@ def beneath(comparison: Comparison) -> str:
 
 def tables(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
     every = comparison.residuals
-    of_source, of_regime = groups(clean(every), lambda r: r.row.source), groups(every, lambda r: r.regime)
+    of_source, of_regime = (
+        groups(clean(every), lambda r: r.row.source),
+        groups(every, lambda r: r.regime),
+    )
     by_name = {f"Without spills, {name}": s for name, s in of_source.items() if len(of_source) > 1}
     found = [
         _summary("Kernels without spills", by_quantity(clean(every))),
@@ -148,7 +194,10 @@ def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
 def _small(residuals: Sequence[Residual]) -> Section:
     columns = "quantity | rows:count | median_difference:right=median difference | max_difference:right=max difference"
     differences = ("median_difference", "max_difference")
-    rows = ((NAMES[q], s["n"], *(amount(q, s[name]) for name in differences)) for q, s in small(residuals).items())
+    rows = (
+        (NAMES[q], s["n"], *(amount(q, s[name]) for name in differences))
+        for q, s in small(residuals).items()
+    )
     return titled("Rows under 2 MB", columns, rows)
 
 
@@ -163,7 +212,15 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
     both = f"measured_{unit}=measured | predicted_{unit}=predicted"
     columns = f"row | problem | settings | {both} | error:error | regime"
     rows = (
-        (name_text(r), size_text(r.problem), r.variant or None, r.measured, r.predicted, r.error, r.regime)
+        (
+            name_text(r),
+            size_text(r.problem),
+            r.variant or None,
+            r.measured,
+            r.predicted,
+            r.error,
+            r.regime,
+        )
         for r in worst(residuals, quantity, most)
     )
     return titled(f"Largest errors: {NAMES[quantity]}", columns, rows)
@@ -193,23 +250,45 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
     return _page(TITLE, INTRODUCTION, shown, command, comparison)
 
 
-def _page(title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison) -> Page:
+def _page(
+    title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison
+) -> Page:
     said = answer(comparison).split("\n")
     under = [beneath(comparison).strip()] if beneath(comparison) else []
-    return Page(title, subject, sections, command=command, answer=(*said, *under), verdict=(said[0],))
+    return Page(
+        title, subject, sections, command=command, answer=(*said, *under), verdict=(said[0],)
+    )
 
 
 def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:
     present = {r.regime for r in residuals}
-    regimes = (Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(REGIMES) if name in present)
-    around = (Series(f"{share:+.0%}", axes.NEUTRAL, dash="dot") for band in bands for share in (band, -band))
+    regimes = (
+        Series(name, axes.colour(n), axes.symbol(n)[1])
+        for n, name in enumerate(REGIMES)
+        if name in present
+    )
+    around = (
+        Series(f"{share:+.0%}", axes.NEUTRAL, dash="dot")
+        for band in bands
+        for share in (band, -band)
+    )
     return (*regimes, Series("equal", axes.NEUTRAL, dash="solid" if bands else "dot"), *around)
 
 
-def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
-    of_quantity = grouped((r for r in residuals if min(r.measured, r.predicted) >= least(r)), lambda r: r.quantity)
+def scatters(
+    residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()
+) -> list[Panel]:
+    of_quantity = grouped(
+        (r for r in residuals if min(r.measured, r.predicted) >= least(r)), lambda r: r.quantity
+    )
     return [
-        _scatter(of_quantity[quantity], quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
+        _scatter(
+            of_quantity[quantity],
+            quantity,
+            f"{name}-{quantity}",
+            f"{NAMES[quantity]}: {what}",
+            bands,
+        )
         for quantity in QUANTITIES
         if quantity in of_quantity
     ]
@@ -223,10 +302,14 @@ def least(r: Residual) -> float:
 def hover(r: Residual) -> str:
     what = f"{name_text(r)}: {size_text(r.problem)}"
     both = f"measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
-    return "<br>".join(filter(None, [what, r.variant, both, f"error {percent(r.error)}, {r.regime}"]))
+    return "<br>".join(
+        filter(None, [what, r.variant, both, f"error {percent(r.error)}, {r.regime}"])
+    )
 
 
-def _scatter(points: Sequence[Residual], quantity: str, panel: str, title: str, bands: Sequence[float]) -> Panel:
+def _scatter(
+    points: Sequence[Residual], quantity: str, panel: str, title: str, bands: Sequence[float]
+) -> Panel:
     """Logarithmic axes: a series a regime, equality, and lines at `bands` around it."""
     values = [float(v) for r in points for v in (r.measured, r.predicted)]
     text = seconds_text if quantity == "time" else bytes_text
@@ -239,7 +322,10 @@ def _scatter(points: Sequence[Residual], quantity: str, panel: str, title: str, 
     for n, regime, mine in _regimes(points):
         x, y = [r.measured for r in mine], [r.predicted for r in mine]
         data.append(axes.line(regime, x, y, list(map(hover, mine)), n, mode="markers"))
-    layout = axes.layout(axes.log_axis(values, "measured", text, MOST_ACROSS), axes.log_axis(values, "predicted", text))
+    layout = axes.layout(
+        axes.log_axis(values, "measured", text, MOST_ACROSS),
+        axes.log_axis(values, "predicted", text),
+    )
     return Panel(panel, title, f"{title}, {len(points)} rows.", tuple(data), layout)
 
 
@@ -248,11 +334,17 @@ def _by_regime(residuals: Sequence[Residual]) -> Panel:
     data = []
     for n, regime, mine in _regimes(points):
         errors = [r.difference / r.measured for r in mine]
-        data.append(axes.line(regime, [regime] * len(mine), errors, list(map(hover, mine)), n, mode="markers"))
+        data.append(
+            axes.line(
+                regime, [regime] * len(mine), errors, list(map(hover, mine)), n, mode="markers"
+            )
+        )
     x = {"type": "category", "automargin": True}
     y = axes.axis("error", tickformat="+.2~%", zeroline=True)
     title = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
-    return Panel("figure-residuals", title, f"{title}, {len(points)} rows.", tuple(data), axes.layout(x, y))
+    return Panel(
+        "figure-residuals", title, f"{title}, {len(points)} rows.", tuple(data), axes.layout(x, y)
+    )
 
 
 def _regimes(residuals: Sequence[Residual]) -> Iterable[tuple[int, str, list[Residual]]]:
@@ -272,13 +364,19 @@ SUBJECT = (
 COMMAND = "iosim validate --report reports"
 BANDS = (0.05, 0.10)
 """Relative errors whose lines the figures carry."""
-KINDS = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
+KINDS = {
+    "library": "Library kernels",
+    "chain": "Chains of launches",
+    "own": "The project's own kernels",
+}
 OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
     own = {True: "own", False: "library"}
-    by_kind = grouped(comparison.residuals, lambda r: "chain" if r.row.chain else own[r.row.implementation in OWN])
+    by_kind = grouped(
+        comparison.residuals, lambda r: "chain" if r.row.chain else own[r.row.implementation in OWN]
+    )
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
 
@@ -299,19 +397,29 @@ def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
         target, compared = TARGETS[quantity], of_quantity[quantity]
         good, reached = target.reached(compared)
         outside = sum(not target.row(r) for r in compared)
-        rows.append((NAMES[quantity], len(compared), target.text, reached, "yes" if good else "no", outside))
+        rows.append(
+            (NAMES[quantity], len(compared), target.text, reached, "yes" if good else "no", outside)
+        )
     return titled(f"{kind}: targets (kernels without spills)", columns, rows)
 
 
 def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
-    of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
-    cells = (((NAMES[q], regime), of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
+    of_regime = {
+        name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()
+    }
+    cells = (
+        ((NAMES[q], regime), of_regime.get(regime, {}).get(q))
+        for q in QUANTITIES
+        for regime in REGIMES
+    )
     return errors(f"{kind}: errors by level and regime", "quantity | regime", cells)
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
     of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
-    known = sorted((g for g in reasons() if g.name in of_group), key=lambda g: -len(of_group[g.name]))
+    known = sorted(
+        (g for g in reasons() if g.name in of_group), key=lambda g: -len(of_group[g.name])
+    )
     items = [_group(group, of_group[group.name]) for group in known]
     if rest := of_group.get(""):
         items.append(f"**{OPEN}** ({_found(rest)})")
@@ -326,7 +434,10 @@ def _group(group: Group, rows: Sequence[Residual]) -> str:
 
 
 def _found(rows: Sequence[Residual]) -> str:
-    words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
+    words, shares = (
+        ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)),
+        sorted(map(_signed, rows)),
+    )
     return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
 
 
@@ -337,11 +448,19 @@ def _signed(r: Residual) -> float:
 def _missed(kind: str, missed: Sequence[Residual]) -> Section:
     columns = "quantity | row | problem | settings | measured:right | predicted:right | error:right | regime | group"
     rows = (
-        (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None, amount(r.quantity, r.measured),
-         amount(r.quantity, r.predicted), f"{100 * _signed(r):+.1f} %", r.regime,
-         getattr(reason_of(r, reasons()), "name", OPEN))
+        (
+            NAMES[r.quantity],
+            name_text(r),
+            size_text(r.problem),
+            r.variant or None,
+            amount(r.quantity, r.measured),
+            amount(r.quantity, r.predicted),
+            f"{100 * _signed(r):+.1f} %",
+            r.regime,
+            getattr(reason_of(r, reasons()), "name", OPEN),
+        )
         for r in missed
-    )  # fmt: skip
+    )
     return titled(f"{kind}: every row that misses its target", columns, rows)
 
 

@@ -61,14 +61,27 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(self, "problem quantity measured predicted check_bits error difference regime spills")
+        found = plain(
+            self, "problem quantity measured predicted check_bits error difference regime spills"
+        )
         note = self.row.facts.get("note", "")
-        return {**_place(self.row), "stage": self.launch, "variant": self.variant, "note": note, **found}
+        return {
+            **_place(self.row),
+            "stage": self.launch,
+            "variant": self.variant,
+            "note": note,
+            **found,
+        }
 
 
 def _place(row: Row) -> dict[str, Any]:
-    return {"source": row.source, "call": row.call, "launch": None if row.chain else row.launch, "chain": row.chain,
-            "implementation": row.implementation}  # fmt: skip
+    return {
+        "source": row.source,
+        "call": row.call,
+        "launch": None if row.chain else row.launch,
+        "chain": row.chain,
+        "implementation": row.implementation,
+    }
 
 
 @dataclass(frozen=True)
@@ -96,12 +109,16 @@ def calls(rows: Iterable[Row]) -> list[list[Row]]:
     return [sorted(members, key=lambda row: row.launch) for members in each]
 
 
-def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:
+def compare(
+    rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent
+) -> Comparison:
     """Every row beside its prediction. Raises InputError where a row's sizes make no sense, or the profile lacks
     what a replay needs."""
     residuals: list[Residual] = []
     skipped: list[Skipped] = []
-    flushed = replace(profile, l2_foreign_dirty_bytes=0)  # a range's flush leaves none: a sum's writes, h200_passes.csv
+    flushed = replace(
+        profile, l2_foreign_dirty_bytes=0
+    )  # a range's flush leaves none: a sum's writes, h200_passes.csv
     for members in progress(calls(rows)):
         try:
             case = match(members, profile)
@@ -128,7 +145,11 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
-        rows = problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k) if name in ("K", "V") else tensor.rows
+        rows = (
+            problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
+            if name in ("K", "V")
+            else tensor.rows
+        )
         total += tensor.bytes // max(1, tensor.rows) * rows
     return total
 
@@ -140,13 +161,26 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
-    wanting = any(launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches)
+    wanting = any(
+        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
+    )
     spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
     of_checks = {f"hbm_{way}": int(checks.total("hbm", way)) for way in WAYS}
     of_data = {q: value - of_checks.get(q, 0) for q, value in values.items()}
     regime, stage = _regime(row, call, of_data, spills), "" if row.chain else launches[0].name
     return [
-        Residual(row, case.problem, stage, case.variant, q, row.measured[q], value, regime, spills, of_checks.get(q, 0))
+        Residual(
+            row,
+            case.problem,
+            stage,
+            case.variant,
+            q,
+            row.measured[q],
+            value,
+            regime,
+            spills,
+            of_checks.get(q, 0),
+        )
         for q, value in values.items()
         if q in row.measured
     ]

@@ -22,7 +22,9 @@ from iosim.evidence import columns
 from iosim.evidence.columns import CHAIN, FLAGS, WHOLE
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 
-COUNTED: dict[str, tuple[Level, Way]] = {f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS}
+COUNTED: dict[str, tuple[Level, Way]] = {
+    f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS
+}
 QUANTITIES = (*COUNTED, "smem", "time")
 """What is compared: bytes, those of loads and stores at shared memory in whole wavefronts, and seconds."""
 COLUMN = {**{q: q for q in QUANTITIES}, "smem": "smem_wavefronts", "time": "seconds"}
@@ -31,8 +33,15 @@ UNIT = {"smem": WAVEFRONT_BYTES}
 NEEDED = tuple(COUNTED)
 LAUNCH_COLUMNS = ("call", "launch", *columns.PROBLEM)
 """`call` and `launch` may both be left out: each row is then a call of one launch, numbered as it stands."""
-LAUNCH_FACTS = (*columns.TILE, *columns.LAUNCH, *columns.KNOBS, "spill_store_bytes", *columns.SM90, "seq_lens",
-                "left_out")  # fmt: skip
+LAUNCH_FACTS = (
+    *columns.TILE,
+    *columns.LAUNCH,
+    *columns.KNOBS,
+    "spill_store_bytes",
+    *columns.SM90,
+    "seq_lens",
+    "left_out",
+)
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
 DIGITS = rf"[0-9]{{1,{MAX_DIGITS}}}"
@@ -87,7 +96,10 @@ def _shipped(name: str) -> Path:
 def measured_on(path: str | Path) -> str | None:
     """The GPU that a shipped table was measured on; None for a table of someone's own."""
     place = Path(path).absolute()
-    return next((gpu for gpu, names in SHIPPED.items() if place in [_shipped(n).absolute() for n in names]), None)
+    return next(
+        (gpu for gpu, names in SHIPPED.items() if place in [_shipped(n).absolute() for n in names]),
+        None,
+    )
 
 
 def read(path: str | Path) -> list[Row]:
@@ -97,7 +109,9 @@ def read(path: str | Path) -> list[Row]:
     try:
         lines = list(csv.reader(io.StringIO(text_of_file(path, where), newline=None), strict=True))
     except csv.Error as error:
-        raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
+        raise InputError(
+            f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header"
+        ) from None
     if not lines:
         raise InputError(f"{where} is empty; accepted: {_accepted()}")
     header = lines[0]
@@ -109,10 +123,14 @@ def read(path: str | Path) -> list[Row]:
             continue
         at = f"{where} row {number}"
         if len(values) != len(header):
-            raise InputError(f"{at} has {len(values)} fields; accepted: {len(header)}, as in its header")
+            raise InputError(
+                f"{at} has {len(values)} fields; accepted: {len(header)}, as in its header"
+            )
         row = _row(dict(zip(header, values, strict=True)), at, Path(path).name, chain, number - 1)
         if (row.call, row.launch) in seen:
-            raise InputError(f"{at}: call {row.call}, launch {row.launch} stands twice; accepted: once")
+            raise InputError(
+                f"{at}: call {row.call}, launch {row.launch} stands twice; accepted: once"
+            )
         seen.add((row.call, row.launch))
         rows.append(row)
     if not rows:
@@ -151,7 +169,9 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
     names = CHAIN if chain else LAUNCH_COLUMNS
     if not chain and "call" not in values:
         values = {**values, "call": str(index), "launch": "1"}
-    facts = {n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values}
+    facts = {
+        n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values
+    }
     for name, text in facts.items():
         if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
@@ -160,7 +180,11 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
             raise InputError(f"{where}: {name} '{_short(text)}' {wrong}")
         if text and name in FLAGS and text not in ("0", "1"):
             raise InputError(f"{where}: {name} '{_short(text)}' is not known; accepted: 0, 1")
-    measured = {q: m for q in QUANTITIES if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None}
+    measured = {
+        q: m
+        for q in QUANTITIES
+        if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None
+    }
     call, launch = (index, 0) if chain else (int(facts["call"]), int(facts["launch"]))
     return Row(source, call, launch, chain, facts["implementation"], facts, measured)
 
@@ -176,11 +200,15 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
             seconds = -1.0
         if 0 <= seconds < math.inf:
             return seconds
-        raise InputError(f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3")
+        raise InputError(
+            f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3"
+        )
     if re.fullmatch(DIGITS, text):
         return int(text) * UNIT.get(quantity, 1)
     accepted = f"whole numbers of up to {MAX_DIGITS} digits"
-    raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: {accepted}")
+    raise InputError(
+        f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: {accepted}"
+    )
 
 
 def _short(text: str) -> str:

@@ -36,7 +36,11 @@ class Summary:
     def of(cls, errors: Iterable[float], near: float | None = None) -> Summary:
         e = sorted(errors)
         n = len(e)
-        return cls(n, median(e), e[-(-95 * n // 100) - 1], e[-1], near) if e else cls(0, None, None, None, near)
+        return (
+            cls(n, median(e), e[-(-95 * n // 100) - 1], e[-1], near)
+            if e
+            else cls(0, None, None, None, near)
+        )
 
 
 def is_near(r: Residual) -> bool:
@@ -59,14 +63,18 @@ def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
     of_small = _of_quantities(r for r in residuals if r.error is None)
     differences = {q: Summary.of(abs(r.difference) for r in rows) for q, rows in of_small}
-    return {q: plain(s, "n median_difference=median max_difference=max") for q, s in differences.items()}
+    return {
+        q: plain(s, "n median_difference=median max_difference=max") for q, s in differences.items()
+    }
 
 
 def clean(residuals: Iterable[Residual]) -> list[Residual]:
     return [r for r in residuals if not r.spills]
 
 
-def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
+def groups(
+    residuals: Iterable[Residual], key: Callable[[Residual], str]
+) -> dict[str, dict[str, Summary]]:
     return {name: by_quantity(members) for name, members in sorted(grouped(residuals, key).items())}
 
 
@@ -122,13 +130,19 @@ class Gate:
         return error, summary.n
 
     def left_out(self, residuals: Iterable[Residual]) -> list[Residual]:
-        return [r for r in residuals if r.spills and r.quantity == self.quantity and not self.spills]
+        return [
+            r for r in residuals if r.spills and r.quantity == self.quantity and not self.spills
+        ]
 
     def said(self, residuals: Sequence[Residual]) -> str:
         error, rows = self.error(residuals)
-        result = "no row to hold against" if error is None else f"{100 * error:.3g}%, over {rows} rows,"
+        result = (
+            "no row to hold against" if error is None else f"{100 * error:.3g}%, over {rows} rows,"
+        )
         text = f"{self.quantity}:{self.statistic} {result} against {100 * self.limit:g}%"
-        text += " of kernels with spills and without" if self.spills else " of kernels without spills"
+        text += (
+            " of kernels with spills and without" if self.spills else " of kernels without spills"
+        )
         left = self.left_out(residuals)
         if not left:
             return text
@@ -137,7 +151,12 @@ class Gate:
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
         error, rows = self.error(residuals)
-        found = {**plain(self, "quantity statistic limit"), "error": error, "rows": rows, "with_spills": self.spills}
+        found = {
+            **plain(self, "quantity statistic limit"),
+            "error": error,
+            "rows": rows,
+            "with_spills": self.spills,
+        }
         left, holds = len(self.left_out(residuals)), self.exceeded(residuals) is None
         return {**found, "rows_left_out": left, "holds": holds}
 
@@ -186,7 +205,10 @@ def _share(rows: Sequence[Residual], good: Callable[[Residual], bool]) -> float:
 
 
 _L2 = ("every row within 0.1 % or 1 kB", _within(L2_SHARE, L2_BYTES))
-_READ = ("median 1 %, 95 % within 5 %, all within 10 % (or 100 kB)", _within(READ_SHARE, READ_BYTES))
+_READ = (
+    "median 1 %, 95 % within 5 %, all within 10 % (or 100 kB)",
+    _within(READ_SHARE, READ_BYTES),
+)
 TARGETS = {
     "hbm_read": Target("hbm_read", *_READ),
     "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", is_near, 0.95),
@@ -199,4 +221,7 @@ TARGETS = {
 
 def misses(residuals: Sequence[Residual]) -> list[Residual]:
     missing_rows = [r for r in clean(residuals) if not TARGETS[r.quantity].row(r)]
-    return sorted(missing_rows, key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)))
+    return sorted(
+        missing_rows,
+        key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)),
+    )

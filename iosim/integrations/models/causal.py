@@ -6,7 +6,14 @@ from typing import Any
 
 from iosim.integrations.models.reading import FAMILIES, Reading, class_defaults
 
-ENCODING = ("MaskedLM", "ImageClassification", "ForCTC", "AudioClassification", "VisionModel", "MaskedImageModeling")
+ENCODING = (
+    "MaskedLM",
+    "ImageClassification",
+    "ForCTC",
+    "AudioClassification",
+    "VisionModel",
+    "MaskedImageModeling",
+)
 """Ends of the names of classes whose tokens see all others."""
 DECODING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 SEEING = ("image_size", "patch_size", "num_mel_bins", "feat_extract_norm", "in_channels")
@@ -17,18 +24,27 @@ def is_causal(read: Reading) -> bool:
     """Whether no token sees a later one."""
     config = read.config
     both_ways = read.get("use_bidirectional_attention")
-    if both_ways is True or both_ways == "all" or config.get("is_causal") is False or config.get("causal") is False:
+    if (
+        both_ways is True
+        or both_ways == "all"
+        or config.get("is_causal") is False
+        or config.get("causal") is False
+    ):
         return False
     if config.get("is_decoder") is True:
         return True
     built = _built(config.get("architectures"))
     if is_encoder_type(read):
         return False
-    if any(name.endswith(ENCODING) or "Bidirectional" in name or "BiModel" in name for name in built):
+    if any(
+        name.endswith(ENCODING) or "Bidirectional" in name or "BiModel" in name for name in built
+    ):
         return False
     if read.type in class_defaults()["types"] or any(name.endswith(DECODING) for name in built):
         return True
-    return bool(read.get("vocab_size", "padded_vocab_size")) or not any(key in config for key in SEEING)
+    return bool(read.get("vocab_size", "padded_vocab_size")) or not any(
+        key in config for key in SEEING
+    )
 
 
 def is_encoder_type(read: Reading) -> bool:

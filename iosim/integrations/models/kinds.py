@@ -17,14 +17,30 @@ from iosim.integrations.models.causal import is_causal
 from iosim.integrations.models.mixers import pure_state, state_of
 from iosim.integrations.models.patterns import PATTERNS
 from iosim.integrations.models.plan import Entry, Layer, layer_number, layers_of
-from iosim.integrations.models.reading import FAMILIES, MAX_SIZE, SIZES, SPELLINGS, Reading, at, class_defaults
+from iosim.integrations.models.reading import (
+    FAMILIES,
+    MAX_SIZE,
+    SIZES,
+    SPELLINGS,
+    Reading,
+    at,
+    class_defaults,
+)
 from iosim.integrations.models.unread import caveats_of
 from iosim.integrations.models.weights import weights_of
 from iosim.studies.models.layers import Latent, LayerKind, Model
 
 MAX_HEADS = 1 << 16
 HALF = {"float16": "fp16", "bfloat16": "bf16", "half": "fp16"}
-ATTENDING = ("full", "sliding", "chunked", "compressed sparse", "compressed", "block sparse", "windows")
+ATTENDING = (
+    "full",
+    "sliding",
+    "chunked",
+    "compressed sparse",
+    "compressed",
+    "block sparse",
+    "windows",
+)
 """Mixers that are softmax attention."""
 NEAREST = {"block sparse": "picked blocks of keys", "windows": "windows"}
 """Mixers that are counted as full attention -> what their tokens see."""
@@ -60,17 +76,32 @@ def model_of(
         stack = _Stack(read, layers_of(read, layers), causal=not sees and is_causal(read))
     kinds, states = stack.counted()
     if not kinds and not states:
-        raise read.refused(" has no layer with attention; accepted: the config.json of a transformer")
+        raise read.refused(
+            " has no layer with attention; accepted: the config.json of a transformer"
+        )
     caveats = (*stack.caveats(), *caveats_of(read, title))
     all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
     width = read.size("width")
     weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
-    precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
+    precision = HALF.get(
+        str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    )
     marked = f"{title} ({'; '.join(caveats)})" if caveats else title
     if more:
         all_notes = (*all_notes, more)
-    return Model(name, marked, source, kinds, tuple(stack.order), precision, width,
-                 notes=all_notes, config=config, weights=weights, states=states)  # fmt: skip
+    return Model(
+        name,
+        marked,
+        source,
+        kinds,
+        tuple(stack.order),
+        precision,
+        width,
+        notes=all_notes,
+        config=config,
+        weights=weights,
+        states=states,
+    )
 
 
 def _has_sizes(read: Reading) -> bool:
@@ -81,10 +112,16 @@ def _has_sizes(read: Reading) -> bool:
 def _refuse_approximate(read: Reading) -> None:
     kind = f" (model_type {one_line(read.said_type, 40)})"
     if read.type in FAMILIES["without"]["approximate"]:
-        raise read.refused(f"{kind} attends by an approximation that is not described; accepted: softmax attention")
+        raise read.refused(
+            f"{kind} attends by an approximation that is not described; accepted: softmax attention"
+        )
     for key in ("depths", "depth", "num_encoder_blocks"):
-        if isinstance(read.config.get(key), list) or (key == "num_encoder_blocks" and read.config.get(key)):
-            raise read.refused(f"{kind} has stages of several widths, by {key}; accepted: layers of one width")
+        if isinstance(read.config.get(key), list) or (
+            key == "num_encoder_blocks" and read.config.get(key)
+        ):
+            raise read.refused(
+                f"{kind} has stages of several widths, by {key}; accepted: layers of one width"
+            )
 
 
 # --- layers to kinds --------------------------------------------------------------------------------------------------
@@ -126,11 +163,15 @@ class _Stack:
         for mixer, seen in NEAREST.items():
             count = sum(entry.mixer == mixer for entry in self.entries)
             if count:
-                clauses.append(f"{count} layers that attend to {seen} are counted as if to all tokens")
+                clauses.append(
+                    f"{count} layers that attend to {seen} are counted as if to all tokens"
+                )
         others = [entry.mixer for entry in self.entries if entry.kind is None and entry.mixer]
         layers = sum(entry.first for entry in self.entries)
         for mixer in dict.fromkeys(others):
-            clauses.append(f"{others.count(mixer)} of {layers} layers run {mixer}, which is not counted")
+            clauses.append(
+                f"{others.count(mixer)} of {layers} layers run {mixer}, which is not counted"
+            )
         return clauses
 
     def _name(self, layer: Layer, mixer: str) -> str:
@@ -167,7 +208,11 @@ def _pure(read: Reading, layers: int) -> _Stack:
     kind = one_line(read.said_type, 40)
     attends = isinstance(at(read.config, "attn.layers"), list) and at(read.config, "attn.layers")
     if state is None or attends:
-        reason = "mixes attention with states in a way that is not described" if attends else "has no softmax attention"
+        reason = (
+            "mixes attention with states in a way that is not described"
+            if attends
+            else "has no softmax attention"
+        )
         hint = "accepted: a transformer, or layers of gated DeltaNet, KDA or Mamba-2"
         raise read.refused(f" (model_type {kind}) {reason}; {hint}")
     return _Pure(read, [Layer(n, "state", ("state",), "", {}, "") for n in range(layers)], state)
@@ -180,14 +225,21 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
     first = kinds[kind.name]
     apart = [
         *([f"{kind.heads} heads"] if kind.heads != first.heads else []),
-        *([f"{kind.kv_heads} key/value"] if kind.kv_heads != first.kv_heads and kind.latent is None else []),
+        *(
+            [f"{kind.kv_heads} key/value"]
+            if kind.kv_heads != first.kv_heads and kind.latent is None
+            else []
+        ),
         *([f"head_dim {kind.head_dim}"] if kind.head_dim != first.head_dim else []),
         *([f"window {kind.window}"] if kind.window != first.window else []),
         *(["another's cache"] if kind.shares and not first.shares else []),
         *(["a cache of its own"] if first.shares and not kind.shares else []),
-        *(["another's index"] if kind.latent is not None and first.latent != kind.latent and not kind.latent.index_dim
-          else []),
-    ]  # fmt: skip
+        *(
+            ["another's index"]
+            if kind.latent is not None and first.latent != kind.latent and not kind.latent.index_dim
+            else []
+        ),
+    ]
     name = f"{kind.name} ({', '.join(apart) or 'others'})"
     while kinds.setdefault(name, replace(kind, name=name)) != replace(kind, name=name):
         name += "'"
@@ -200,14 +252,20 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
 def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
     """The kind of a layer that attends. Raises InputError: sizes that are missing or contradict each other."""
     spellings = SPELLINGS["own"].get(mixer, {})
-    sizes = {SIZES[size_name][0]: read.whole(names, MAX_SIZE) for size_name, names in spellings.items()}
+    sizes = {
+        SIZES[size_name][0]: read.whole(names, MAX_SIZE) for size_name, names in spellings.items()
+    }
     sizes = {key: size for key, size in sizes.items() if size is not None}
     if mixer == "sliding" and not sizes and read.is_one_of("doubled_window_heads"):
         sizes = {SIZES["kv_heads"][0]: 2 * (read.size("kv_heads") or 1)}
     if sizes:
         read = read.with_own(sizes)
     heads = read.needed("heads", "number of heads", MAX_HEADS)
-    if mixer.startswith("compressed") or read.type == "deepseek_v4" or read.get("compress_ratios", "compress_rates"):
+    if (
+        mixer.startswith("compressed")
+        or read.type == "deepseek_v4"
+        or read.get("compress_ratios", "compress_rates")
+    ):
         return _compressed(read, heads, mixer)
     if read.whole(("kv_lora_rank",), 1 << 20) is not None:
         return _latent(read, heads)
@@ -229,7 +287,9 @@ def _plain(read: Reading, heads: int, mixer: str, *, causal: bool) -> LayerKind:
     alibi = read.flag("alibi") or read.type == "bloom"
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
-        raise read.refused(f" contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads")
+        raise read.refused(
+            f" contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads"
+        )
     head_dim = read.size("head_dim", 1 << 16)
     if head_dim is None:
         width = read.needed("width", "width")
@@ -239,7 +299,9 @@ def _plain(read: Reading, heads: int, mixer: str, *, causal: bool) -> LayerKind:
         head_dim = width // heads
     head_dim_v = read.size("head_dim_v", 1 << 16) or head_dim
     sinks = "sinks" in read.facts or read.config.get(SINKS.get(mixer, "")) is True
-    return LayerKind("full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=sinks, alibi=alibi)
+    return LayerKind(
+        "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=sinks, alibi=alibi
+    )
 
 
 def _latent(read: Reading, heads: int) -> LayerKind:
@@ -250,17 +312,30 @@ def _latent(read: Reading, heads: int) -> LayerKind:
     if wide is None:  # MiniCPM 3's
         wide = read.needed("width", "width") // heads
     top = read.whole(("index_topk",), MAX_SIZE)
-    sizes = [read.needed_of((key,), key, 1 << 20) if top else 0 for key in ("index_n_heads", "index_head_dim")]
+    sizes = [
+        read.needed_of((key,), key, 1 << 20) if top else 0
+        for key in ("index_n_heads", "index_head_dim")
+    ]
     q_rank = read.whole(("q_lora_rank",), 1 << 20)
-    return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
-                     top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
+    return LayerKind(
+        "latent" if top is None else "sparse latent",
+        1,
+        heads,
+        heads,
+        nope + rope,
+        wide,
+        top_k=top,
+        latent=Latent(rank, rope, nope, q_rank, *sizes),
+    )
 
 
 def _compressed(read: Reading, heads: int, mixer: str) -> LayerKind:
     """DeepSeek-V4's layers: a window, and beside it compressed keys, all or those that an indexer picks."""
     ratio = RATIOS.get(mixer)
     if ratio is None:
-        raise read.refused(f": a {read.said_type} has no {mixer} layers; accepted: {', '.join(RATIOS)}")
+        raise read.refused(
+            f": a {read.said_type} has no {mixer} layers; accepted: {', '.join(RATIOS)}"
+        )
     wide = read.needed("head_dim", "columns of a head", 1 << 16)
     turned = read.whole(("qk_rope_head_dim",), wide - 1) or wide // 8
     latent = Latent(wide - turned, turned, wide - turned, read.whole(("q_lora_rank",), 1 << 20))
@@ -268,10 +343,16 @@ def _compressed(read: Reading, heads: int, mixer: str) -> LayerKind:
     base = LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent, window=window)
     if mixer != "compressed sparse":
         return replace(base, name=mixer, compress=ratio)
-    index_heads, dim = (read.needed_of((key,), key, 1 << 20) for key in ("index_n_heads", "index_head_dim"))
+    index_heads, dim = (
+        read.needed_of((key,), key, 1 << 20) for key in ("index_n_heads", "index_head_dim")
+    )
     top = read.needed_of(("index_topk",), "index_topk")
     return replace(
-        base, name=mixer, compress=ratio, top_k=top, latent=replace(latent, index_heads=index_heads, index_dim=dim)
+        base,
+        name=mixer,
+        compress=ratio,
+        top_k=top,
+        latent=replace(latent, index_heads=index_heads, index_dim=dim),
     )
 
 
@@ -301,8 +382,12 @@ def _notes(read: Reading, stack: _Stack, kinds: Sequence[LayerKind]) -> list[str
         )
     others = [entry.name for entry in stack.entries if entry.kind is None]
     if others:
-        words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
-        notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
+        words = ", ".join(
+            f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others)
+        )
+        notes.append(
+            f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}"
+        )
     both = sum(not entry.first for entry in stack.entries)
     if both:
         notes.append(f"{both} layers mix their tokens twice, and count as two: {len(order)} in all")
@@ -314,12 +399,16 @@ def _notes(read: Reading, stack: _Stack, kinds: Sequence[LayerKind]) -> list[str
     if filled and read.said_type:
         version = class_defaults()["transformers"]
         words = ", ".join(f"{key} {one_line(str(value), 40)}" for key, value in filled.items())
-        notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
+        notes.append(
+            f"not in the file, so the defaults of transformers {version} for {read.type}: {words}"
+        )
     if any(kind.sinks for kind in kinds):
         counted_by = "predict, decode and latency count it of kernels that have a place for it"
         notes.append(f"a learned sink a head joins each softmax: {counted_by}")
     if any(kind.compress is not None for kind in kinds):
-        notes.append("keys and values are held in fp8; what compresses them is not counted, and weights are not known")
+        notes.append(
+            "keys and values are held in fp8; what compresses them is not counted, and weights are not known"
+        )
     elif any(kind.top_k for kind in kinds):
         notes.append(
             "prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding scores all "

@@ -33,7 +33,14 @@ PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
 TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
 """What is behind a model's name where it was tuned or dated: its layers are the same."""
-OUTER = ("torch_dtype", "dtype", "quantization_config", "quantization", "architectures", "tie_word_embeddings")
+OUTER = (
+    "torch_dtype",
+    "dtype",
+    "quantization_config",
+    "quantization",
+    "architectures",
+    "tie_word_embeddings",
+)
 """Keys of a whole model that hold for its text."""
 
 
@@ -50,7 +57,9 @@ def preset_names() -> tuple[str, ...]:
 @cache
 def all_names() -> dict[str, str]:
     names = {name: name for name in preset_names()}
-    return names | {alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())}
+    return names | {
+        alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())
+    }
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
@@ -72,16 +81,30 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
     known = _known(text)
     if known is not None and not path.exists():
         data = preset(known)
-        return _model(dict.fromkeys(data.get("nulls", ())) | data["config"], known, data["title"], data["source"], part)
-    if not path.exists() and path.suffix.lower() != ".json" and not text.startswith((".", os.sep, "~")):
+        return _model(
+            dict.fromkeys(data.get("nulls", ())) | data["config"],
+            known,
+            data["title"],
+            data["source"],
+            part,
+        )
+    if (
+        not path.exists()
+        and path.suffix.lower() != ".json"
+        and not text.startswith((".", os.sep, "~"))
+    ):
         raise _unknown(text)
     if path.is_dir():
         path = next((path / file for file in FILES if (path / file).exists()), path / FILES[0])
     if path.name == PACKED:
-        raise InputError(f"`model` '{one_line(path)}' says how weights are packed; accepted: the directory it lies in")
+        raise InputError(
+            f"`model` '{one_line(path)}' says how weights are packed; accepted: the directory it lies in"
+        )
     name = path.resolve().parent.name if path.name in FILES else path.stem
     accepted = "a name of `iosim models list`, a config.json of Hugging Face, or a directory that holds one"
-    config = _with_packing(read_object(path, f"`model` '{one_line(path)}'", accepted, MAX_BYTES), path)
+    config = _with_packing(
+        read_object(path, f"`model` '{one_line(path)}'", accepted, MAX_BYTES), path
+    )
     return _model(config, name, str(config.get("_name_or_path") or name), str(path), part)
 
 
@@ -102,7 +125,9 @@ def _unknown(text: str) -> InputError:
     meant = f"did you mean {', '.join(near)}, " if near else ""
     more = "" if near else ", or a name of `iosim models list`"
     ends = "or give its config.json" if near else "give its config.json"
-    return InputError(f"`model` '{one_line(text, 60)}' is not known; {meant}{ends}{more}{'?' if near else ''}")
+    return InputError(
+        f"`model` '{one_line(text, 60)}' is not known; {meant}{ends}{more}{'?' if near else ''}"
+    )
 
 
 def _with_packing(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -110,7 +135,9 @@ def _with_packing(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     beside = path.parent / PACKED
     if path.name not in FILES or config.get("quantization_config") or not beside.exists():
         return config
-    quantisation = read_object(beside, f"`model` '{one_line(beside)}'", "what ModelOpt writes", MAX_BYTES)
+    quantisation = read_object(
+        beside, f"`model` '{one_line(beside)}'", "what ModelOpt writes", MAX_BYTES
+    )
     packing = quantisation.get("quantization")
     return {**config, "quantization_config": packing} if isinstance(packing, Mapping) else config
 
@@ -126,7 +153,9 @@ def _with_part(text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: str | None) -> Model:
+def _model(
+    config: Mapping[str, Any], name: str, title: str, source: str, part: str | None
+) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
     refuse_others(config, name)
     config = _as_config(config)
@@ -136,9 +165,16 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
     }
     text = parts["text"]
     if parts["vision"] is None and text is not None:  # Qwen2.5-Omni holds both in its thinker
-        parts["vision"] = next((text[key] for key in PARTS["vision"] if isinstance(text.get(key), dict)), None)
+        parts["vision"] = next(
+            (text[key] for key in PARTS["vision"] if isinstance(text.get(key), dict)), None
+        )
     inner = parts[part or "text"]
-    if part == "vision" and inner is None and not isinstance(parts["text"], dict) and is_part(config):
+    if (
+        part == "vision"
+        and inner is None
+        and not isinstance(parts["text"], dict)
+        and is_part(config)
+    ):
         inner = dict(config)  # the file is the tower's own
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
@@ -147,28 +183,46 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
         notes = (f"its text alone; {name}:vision is its vision tower",) if sees else ()
         return model_of(config, name, title, source, notes, nested=False)
     refuse_others(inner, name)
-    outer = {key: config[key] for key in OUTER if config.get(key) is not None and (part is None or "type" in key)}
+    outer = {
+        key: config[key]
+        for key in OUTER
+        if config.get(key) is not None and (part is None or "type" in key)
+    }
     if part is not None:
-        return model_of(outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True, sees=True)
+        return model_of(
+            outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True, sees=True
+        )
     below = next((inner[key] for key in PARTS["text"] if isinstance(inner.get(key), dict)), None)
-    inner = inner if below is None else {key: value for key, value in inner.items() if key in OUTER} | below
-    notes = () if parts["vision"] is None else (f"its text alone; {name}:vision is its vision tower",)
+    inner = (
+        inner
+        if below is None
+        else {key: value for key, value in inner.items() if key in OUTER} | below
+    )
+    notes = (
+        () if parts["vision"] is None else (f"its text alone; {name}:vision is its vision tower",)
+    )
     return model_of(outer | inner, name, title, source, notes, nested=True)
 
 
 def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
     """Whether a file's own keys describe its text, and the table in it says no sizes."""
     keys = (*SIZES["layers"], *SIZES["heads"])
-    return any(config.get(key) is not None for key in keys) and not any(key in inner for key in keys) and (
-        "model_type" not in inner
-    )  # fmt: skip
+    return (
+        any(config.get(key) is not None for key in keys)
+        and not any(key in inner for key in keys)
+        and ("model_type" not in inner)
+    )
 
 
 def _as_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A params.json by a type of its own: Mistral's and Meta's have no model_type."""
     if config.get("model_type") or not {"n_heads", "n_layers", "dim"} <= {*config}:
         return config
-    return {**config, "model_type": "llama_params", "torch_dtype": config.get("torch_dtype") or "bfloat16"}
+    return {
+        **config,
+        "model_type": "llama_params",
+        "torch_dtype": config.get("torch_dtype") or "bfloat16",
+    }
 
 
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
@@ -180,7 +234,9 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         )
     if "peft_type" in config:
         hint = "accepted: the config.json of the model it adapts"
-        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
+        raise InputError(
+            f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}"
+        )
     if config.get("is_encoder_decoder"):
         both = f"({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a decoder with attention"
         hint = "accepted: the config.json of a decoder or an encoder"
@@ -209,16 +265,27 @@ def decoder_of(model: Model) -> dict[str, Any]:
         why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"
     if why is not None or family is None:
         accepted = f"models of {', '.join(families)} whose layers are alike and dense"
-        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}")
+        raise InputError(
+            f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}"
+        )
     inside = _size_of(model, ("intermediate_size", "n_inner"), 4 * (model.width or 0))
     act = str(config.get("hidden_act") or config.get("activation_function") or family["activation"])
     tied = bool(config.get("tie_word_embeddings", family["tied"]))
     return {
-        "layers": model.layers, "width": model.width, "heads": first.heads, "kv_heads": first.kv_heads,
-        "mlp_width": inside, "gated": family["gated"], "activation": ACTIVATIONS.get(act, "gelu"),
-        "vocabulary": _size_of(model, ("vocab_size",), 0), "untied": not tied, "norm": family["norm"],
-        "positions": family["positions"], "linear_bias": family["linear_bias"], "causal": model.causal,
-    }  # fmt: skip
+        "layers": model.layers,
+        "width": model.width,
+        "heads": first.heads,
+        "kv_heads": first.kv_heads,
+        "mlp_width": inside,
+        "gated": family["gated"],
+        "activation": ACTIVATIONS.get(act, "gelu"),
+        "vocabulary": _size_of(model, ("vocab_size",), 0),
+        "untied": not tied,
+        "norm": family["norm"],
+        "positions": family["positions"],
+        "linear_bias": family["linear_bias"],
+        "causal": model.causal,
+    }
 
 
 def _size_of(model: Model, names: Sequence[str], default: int) -> int:

@@ -29,7 +29,9 @@ def state_of(read: Reading, mixer: str) -> LayerKind | None:
         if None not in sizes:
             heads, kv_heads, columns, inner = (size or 0 for size in sizes)
             if heads % kv_heads == 0 and _is_second(read, mixer):
-                return LayerKind(mixer, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"])
+                return LayerKind(
+                    mixer, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"]
+                )
     return None
 
 
@@ -59,9 +61,19 @@ def pure_state(read: Reading) -> LayerKind | None:
     """The state of a model all of whose layers keep one; None for those that are not modelled."""
     if read.type in ("mamba2", "codestral_mamba"):
         state = state_of(read, "mamba2")
-        return None if state is None else LayerKind(
-            "mamba", 1, state.heads, state.kv_heads, state.head_dim, state.head_dim_v, state_kernel=state.state_kernel
-        )  # fmt: skip
+        return (
+            None
+            if state is None
+            else LayerKind(
+                "mamba",
+                1,
+                state.heads,
+                state.kv_heads,
+                state.head_dim,
+                state.head_dim_v,
+                state_kernel=state.state_kernel,
+            )
+        )
     if read.type in ("gated_deltanet", "kda"):  # flash-linear-attention's keys
         heads, columns = read.size("heads", 1 << 16), read.whole(("head_dim",), 1 << 16)
         values = read.whole(("num_v_heads",), 1 << 16) or heads
@@ -69,7 +81,9 @@ def pure_state(read: Reading) -> LayerKind | None:
             default_expand = 2.0 if read.type == "gated_deltanet" else 1.0
             expand = read.ratio("expand_v") or default_expand
             kernel = "gdn" if read.type == "gated_deltanet" else "kda"
-            return LayerKind("linear", 1, values, heads, columns, round(columns * expand), state_kernel=kernel)
+            return LayerKind(
+                "linear", 1, values, heads, columns, round(columns * expand), state_kernel=kernel
+            )
     return None
 
 
@@ -119,6 +133,9 @@ def _lightning(read: Reading, width: int) -> int | None:
 
 
 OTHERS: Mapping[str, Callable[[Reading, int], int | None]] = {
-    "mamba": _mamba, "conv": _conv, "recurrent": _recurrent, "lightning": _lightning,
-}  # fmt: skip
+    "mamba": _mamba,
+    "conv": _conv,
+    "recurrent": _recurrent,
+    "lightning": _lightning,
+}
 """Mixers whose layers are not modelled -> numbers in their matrices; None where the config does not say them."""

@@ -17,22 +17,49 @@ BYTES = {"float32": 4.0, "fp32": 4.0}
 SCALE, ZERO = 2.0, 0.5
 """Bytes of a group's scale, and of its 4-bit zero, beside integers."""
 METHODS = {
-    "fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 17 / 32, "mxfp8": 33 / 32, "bitnet": 0.25, "nvfp4": 9 / 16, "higgs": 0.52,
-}  # fmt: skip
+    "fp8": 1.0,
+    "fbgemm_fp8": 1.0,
+    "mxfp4": 17 / 32,
+    "mxfp8": 33 / 32,
+    "bitnet": 0.25,
+    "nvfp4": 9 / 16,
+    "higgs": 0.52,
+}
 """What packed the weights -> bytes of a number, with the scales: of MXFP4 one for every 32, of NVFP4 for every 16."""
 ALGORITHMS = {
-    "FP8": 1.0, "FP8_PER_CHANNEL_PER_TOKEN": 1.0, "FP8_PB_WO": 1.0, "NVFP4": 9 / 16, "NVFP4_AWQ": 9 / 16,
-    "W4A16_NVFP4": 9 / 16, "W4A8_NVFP4_FP8": 9 / 16, "W4A16_AWQ": 0.5 + 2.5 / 128, "W4A8_AWQ": 0.5 + 2 / 128,
-    "W8A16": 1.0, "W8A8_SQ_PER_CHANNEL": 1.0, "INT4_AWQ": 0.5 + 2.5 / 128, "MXFP8": 33 / 32, "MXFP4": 17 / 32,
-    "W4A8_MXFP4_FP8": 17 / 32, "INT8": 1.0,
-}  # fmt: skip
+    "FP8": 1.0,
+    "FP8_PER_CHANNEL_PER_TOKEN": 1.0,
+    "FP8_PB_WO": 1.0,
+    "NVFP4": 9 / 16,
+    "NVFP4_AWQ": 9 / 16,
+    "W4A16_NVFP4": 9 / 16,
+    "W4A8_NVFP4_FP8": 9 / 16,
+    "W4A16_AWQ": 0.5 + 2.5 / 128,
+    "W4A8_AWQ": 0.5 + 2 / 128,
+    "W8A16": 1.0,
+    "W8A8_SQ_PER_CHANNEL": 1.0,
+    "INT4_AWQ": 0.5 + 2.5 / 128,
+    "MXFP8": 33 / 32,
+    "MXFP4": 17 / 32,
+    "W4A8_MXFP4_FP8": 17 / 32,
+    "INT8": 1.0,
+}
 """ModelOpt's algorithms (hf_quant_config.json) -> bytes of a number, with the scales of their blocks."""
-KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "exclude", "llm_int8_skip_modules")
+KEPT = (
+    "modules_to_not_convert",
+    "ignore",
+    "exclude_modules",
+    "ignored_layers",
+    "exclude",
+    "llm_int8_skip_modules",
+)
 """Keys with the modules that were left alone."""
 PARTS = {
     "experts": re.compile(r"(?<!shared_)(?<!shared)experts(?!_bias)"),
     "attention": re.compile(r"attn|attention|mixer\.(in|out|q|k|v|o)_proj|mamba"),
-    "dense": re.compile(r"shared_?expert|mlp(?!\.gate$|\.gate\b(?!_))|ffn|feed_forward|mixer\.(up|down)_proj"),
+    "dense": re.compile(
+        r"shared_?expert|mlp(?!\.gate$|\.gate\b(?!_))|ffn|feed_forward|mixer\.(up|down)_proj"
+    ),
 }
 """Part -> what the names of its modules hold; the first that fits."""
 SMALL = re.compile(r"norm|rotary|indexer|kv_[ab]|router|k_scale|v_scale|conv1d|\.gate$|bias")
@@ -52,7 +79,9 @@ class Sizes(NamedTuple):
 def number_bytes(read: Reading, layers: int) -> Sizes:
     """Bytes of a number in each part. Raises InputError: packed in a way that is not known."""
     config = read.config
-    type_bytes = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0)
+    type_bytes = BYTES.get(
+        str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0
+    )
     packed = config.get("quantization_config") or config.get("quantization")
     if not isinstance(packed, Mapping) or not packed:
         return Sizes(type_bytes, type_bytes, type_bytes, type_bytes)
@@ -104,7 +133,9 @@ def _by_module(packed: Mapping[str, Any]) -> dict[str, float]:
         for group in groups.values():
             pairs += [(str(name), _group(group)) for name in _list(at(group, "targets"))]
     experts = packed.get("moe_quant_algo")
-    part_bytes: dict[str, float] = {} if experts not in ALGORITHMS else {"experts": ALGORITHMS[str(experts)]}
+    part_bytes: dict[str, float] = (
+        {} if experts not in ALGORITHMS else {"experts": ALGORITHMS[str(experts)]}
+    )
     for name, size in _known(pairs):
         part = _part(name)
         if part is not None:

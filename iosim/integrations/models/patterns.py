@@ -25,7 +25,9 @@ value."""
 
 def wrong(read: Reading, row: Row, value: Any, accepted: str) -> InputError:
     """The refusal of a value that its reader cannot make sense of."""
-    return read.refused(f": {row['key']} {one_line(str(value), 60)} is not read; accepted: {accepted}")
+    return read.refused(
+        f": {row['key']} {one_line(str(value), 60)} is not read; accepted: {accepted}"
+    )
 
 
 def words(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
@@ -50,7 +52,9 @@ def numbers(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     """A list with a number a layer."""
     if not isinstance(value, list) or not value:
         return None
-    texts = [str(int(number)) if isinstance(number, bool | int) else str(number) for number in value]
+    texts = [
+        str(int(number)) if isinstance(number, bool | int) else str(number) for number in value
+    ]
     if row["key"] == "compress_ratios" and any(isinstance(number, bool) for number in value):
         texts = ["true"]
     if any(number not in row["words"] for number in texts):
@@ -60,7 +64,9 @@ def numbers(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
 
 def places(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """A list of the layers that are of one kind; all others are of the other."""
-    if not isinstance(value, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
+    if not isinstance(value, list) or not all(
+        isinstance(n, int) and not isinstance(n, bool) for n in value
+    ):
         raise wrong(read, row, value, "a list of layers")
     first = row.get("first", 0)
     inside = {n - first for n in value}
@@ -116,7 +122,8 @@ def sources(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     if not isinstance(value, list) or not all(isinstance(n, int) for n in value):
         raise wrong(read, row, value, "a layer a layer")
     return [
-        row["inside"] if n != source else row["outside"] for n, source in enumerate(_full(read, row, value, layers))
+        row["inside"] if n != source else row["outside"]
+        for n, source in enumerate(_full(read, row, value, layers))
     ]
 
 
@@ -134,7 +141,9 @@ def indexed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
         return None
     skipped = read.get("index_skip_topk_offset")
     offset = skipped if isinstance(skipped, int) else 2
-    return [row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)]
+    return [
+        row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)
+    ]
 
 
 def spread(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
@@ -150,7 +159,9 @@ def blocks(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None
     """Nemotron-NAS: a table a layer, whose attention may be left out, or be a matrix."""
     if not isinstance(value, list) or not all(isinstance(block, Mapping) for block in value):
         raise wrong(read, row, value, "a table a layer")
-    block_words = ["full_attention" if _attends(block.get("attention")) else "skipped" for block in value]
+    block_words = [
+        "full_attention" if _attends(block.get("attention")) else "skipped" for block in value
+    ]
     return _full(read, row, block_words, layers)
 
 
@@ -165,7 +176,9 @@ def zamba(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         return None
     head = ["mamba", "mamba", "hybrid"]
-    return head[:layers] + ["hybrid" if n % value == offset else "mamba" for n in range(len(head), layers)]
+    return head[:layers] + [
+        "hybrid" if n % value == offset else "mamba" for n in range(len(head), layers)
+    ]
 
 
 def plamo(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
@@ -215,7 +228,9 @@ def rows(read: Reading, group: str) -> list[Row]:
     matching = []
     for row in PATTERNS[group]:
         value = at(read.config, row["key"])
-        fits = not ("types" in row and read.type not in row["types"]) and not ("with" in row and not _has(read, row))
+        fits = not ("types" in row and read.type not in row["types"]) and not (
+            "with" in row and not _has(read, row)
+        )
         if fits and (value is not None and value != []):
             matching.append(row)
     return matching

@@ -94,7 +94,9 @@ def layers_of(read: Reading, layers: int) -> list[Layer]:
     tables = _tables(read, layers)
     layer_list = []
     for place, word in enumerate(words):
-        feed = FEEDS.get(word) or ("" if alone or (word == "skipped" and not tables[place]) else None)
+        feed = FEEDS.get(word) or (
+            "" if alone or (word == "skipped" and not tables[place]) else None
+        )
         layer_list.append(Layer(place, word, mixers[word], feed, tables[place], shared[place]))
     return layer_list
 
@@ -109,7 +111,11 @@ def words_of(read: Reading, layers: int) -> list[str]:
         return [pattern[n % len(pattern)] for n in range(layers)]
     keys = {row["key"] for row in patterns.PATTERNS["mixer"]} | {"attn_layer_offset"}
     default_keys = {key: value for key, value in read.defaults.items() if key in keys}
-    layer_words = patterns.mixer_words(read.with_own({**default_keys, **read.config}), layers) if default_keys else None
+    layer_words = (
+        patterns.mixer_words(read.with_own({**default_keys, **read.config}), layers)
+        if default_keys
+        else None
+    )
     if layer_words is not None:
         return layer_words
     window = read.get(*SIZES["window"][:2])
@@ -129,7 +135,9 @@ def words_of(read: Reading, layers: int) -> list[str]:
 
 def _shared(read: Reading, layers: int) -> list[str]:
     keys = {row["key"] for row in patterns.PATTERNS["shared"]}
-    defaults = {key: value for key, value in read.defaults.items() if key in keys and key not in read.config}
+    defaults = {
+        key: value for key, value in read.defaults.items() if key in keys and key not in read.config
+    }
     read = read.with_own(defaults) if defaults else read
     shared = [""] * layers
     for row in patterns.rows(read, "shared"):
@@ -168,7 +176,10 @@ def _tables(read: Reading, layers: int) -> list[dict[str, Any]]:
 
 def _of_block(read: Reading, block: Any) -> dict[str, Any]:
     """What a layer of Nemotron-NAS says: heads a key/value head serves, and how wide its MLP is."""
-    attention, feed = ((block.get(key) if isinstance(block, Mapping) else None) or {} for key in ("attention", "ffn"))
+    attention, feed = (
+        (block.get(key) if isinstance(block, Mapping) else None) or {}
+        for key in ("attention", "ffn")
+    )
     group, heads = attention.get("n_heads_in_group"), read.size("heads")
     keys: dict[str, Any] = {"feed": not feed.get("no_op")}
     if isinstance(group, int) and group > 0 and heads:

@@ -58,7 +58,11 @@ class Reading:
         self.said_type = str(config.get("model_type") or "")
         self.type = FAMILIES["alike"].get(self.said_type, self.said_type)
         self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
-        self.facts = {fact for fact, types in FAMILIES["facts"].items() if {self.type, self.said_type} & {*types}}
+        self.facts = {
+            fact
+            for fact, types in FAMILIES["facts"].items()
+            if {self.type, self.said_type} & {*types}
+        }
         self.filled: dict[str, Any] = {}
         self.seen: set[str] = set()
 
@@ -90,7 +94,9 @@ class Reading:
     def key_of(self, names: Sequence[str]) -> str:
         """The name under which a value was found."""
         written = (name for name in names if at(self.config, name) is not None)
-        return next(written, None) or next((name for name in names if name in self.defaults), names[0])
+        return next(written, None) or next(
+            (name for name in names if name in self.defaults), names[0]
+        )
 
     def whole(self, names: Sequence[str], high: int = MAX_SIZE, *, low: int = 1) -> int | None:
         """A whole number; None where there is none. Raises InputError: no whole number, or out of range. Lists that

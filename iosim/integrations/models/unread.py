@@ -18,11 +18,15 @@ def caveats_of(read: Reading, title: str) -> list[str]:
     """What is not known of a config, a clause each."""
     clauses = []
     if read.said_type and not is_known(read):
-        clauses.append(f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone")
+        clauses.append(
+            f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone"
+        )
     unread_keys = list(unread(read))
     if unread_keys:
         more = f" and {len(unread_keys) - MOST} more" if len(unread_keys) > MOST else ""
-        clauses.append(f"not read: {', '.join(one_line(key, 40) for key in unread_keys[:MOST])}{more}")
+        clauses.append(
+            f"not read: {', '.join(one_line(key, 40) for key in unread_keys[:MOST])}{more}"
+        )
     return clauses
 
 
@@ -30,21 +34,37 @@ def is_known(read: Reading) -> bool:
     """Whether a model_type is one whose classes' keys are known."""
     known = class_defaults()
     remote = FAMILIES["remote"]
-    lists = (known["types"], known["whole"], remote["decoders"], remote["encoders"], FAMILIES["without"]["types"])
-    return any(type_name in some for some in lists for type_name in (read.type, read.said_type, read.said_type.lower()))
+    lists = (
+        known["types"],
+        known["whole"],
+        remote["decoders"],
+        remote["encoders"],
+        FAMILIES["without"]["types"],
+    )
+    return any(
+        type_name in some
+        for some in lists
+        for type_name in (read.type, read.said_type, read.said_type.lower())
+    )
 
 
 def unread(read: Reading) -> Iterator[str]:
     """Keys that name layers or a kind of attention, say something, and were not looked up."""
     naming = SPELLINGS["naming"]
-    looked_up = {row["key"].partition(".")[0] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]}
+    looked_up = {
+        row["key"].partition(".")[0]
+        for group in ("mixer", "feed", "shared")
+        for row in PATTERNS[group]
+    }
     looked_up |= {row[key] for row in PATTERNS["mixer"] for key in ("offset",) if key in row}
     looked_up |= {name.partition(".")[0] for names in SIZES.values() for name in names}
     for key, value in read.config.items():
         if key in read.seen or key in looked_up or key in naming["known"] or not _says(value):
             continue
         low = key.lower()
-        named = any(word in low for word in naming["words"]) and not any(word in low for word in naming["silent"])
+        named = any(word in low for word in naming["words"]) and not any(
+            word in low for word in naming["silent"]
+        )
         if named and read.defaults.get(key) != value:
             yield key
 

@@ -19,7 +19,15 @@ from iosim.integrations.models.reading import MAX_RATIO, SIZES, Reading
 from iosim.studies.models.layers import LayerKind, Mlp, Weights
 
 SPARSE = ("sparse", "moe", "hash_moe")
-PLAIN_ACTIVATIONS = ("relu2", "xielu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "squared_relu")
+PLAIN_ACTIVATIONS = (
+    "relu2",
+    "xielu",
+    "gelu_new",
+    "gelu_fast",
+    "quick_gelu",
+    "relu",
+    "squared_relu",
+)
 """Activations of MLPs with two matrices, where the type is not known."""
 SWITCHES = ("is_moe", "enable_moe_block", "use_moe")
 """Keys that, where they are false, say that there are no experts."""
@@ -90,21 +98,39 @@ class _Feeds:
         if layer.own.get("linear_feed"):
             return Mlp(self.width, 1)
         read = self.read.with_own(layer.own) if layer.own else self.read
-        sparse = self.sparse[layer.place] if layer.feed is None else layer.feed == "sparse" and self.experts > 0
+        sparse = (
+            self.sparse[layer.place]
+            if layer.feed is None
+            else layer.feed == "sparse" and self.experts > 0
+        )
         place = layer.place
         if read.type.startswith("longcat_flash"):  # experts beside the first of two dense MLPs
             dense = self._inner(read, place)
-            return Mlp(dense, 3, self.experts, self.expert_width, self._active(place)) if entry.first else Mlp(dense, 3)
+            return (
+                Mlp(dense, 3, self.experts, self.expert_width, self._active(place))
+                if entry.first
+                else Mlp(dense, 3)
+            )
         if read.flag("use_double_wide_mlp") and layer.shares == "cache":  # Gemma 4
             return Mlp(2 * self._inner(read, place), self.matrices)
         if not sparse:
-            wider = read.get("intermediate_size_mlp", "prefix_dense_intermediate_size") if self.experts else None
+            wider = (
+                read.get("intermediate_size_mlp", "prefix_dense_intermediate_size")
+                if self.experts
+                else None
+            )
             return Mlp(int(wider) if wider else self._inner(read, place), self.matrices)
         wide = self.expert_width or self._inner(read, place)
-        if read.is_one_of("both_feeds"):  # experts beside a dense MLP (Gemma 4; Arctic's is as wide as the model)
+        if read.is_one_of(
+            "both_feeds"
+        ):  # experts beside a dense MLP (Gemma 4; Arctic's is as wide as the model)
             inner = self.width if read.flag("parallel_attn_mlp_res") else self._inner(read, place)
             return Mlp(inner, self.matrices, self.experts, wide, self._active(place))
-        shared = self._inner(read, place) if "shared_is_dense" in read.facts else self._shared(place, wide)
+        shared = (
+            self._inner(read, place)
+            if "shared_is_dense" in read.facts
+            else self._shared(place, wide)
+        )
         columns = self.read.number(*SIZES["latent_experts"])
         return Mlp(shared, self.matrices, self.experts, wide, self._active(place), columns)
 
@@ -114,7 +140,9 @@ class _Feeds:
         both = (number, wide)
         if all(_numbers(pair) for pair in both) and len(number) == len(wide) < self.layers:
             total = sum(number)  # ERNIE 4.5 VL has experts for text and for images
-            return total, round(sum(n * w for n, w in zip(number, wide, strict=True)) / max(1, total))
+            return total, round(
+                sum(n * w for n, w in zip(number, wide, strict=True)) / max(1, total)
+            )
         number = self._at(SIZES["experts"], 0)
         return (number if number > 1 else 0), self._at(SIZES["expert_width"], 0)
 
@@ -134,7 +162,11 @@ class _Feeds:
         sparse = [True] * self.layers
         feed_rows = patterns.rows(self.read, "feed")
         if not any(isinstance(self.read.get(row["key"]), list | str) for row in feed_rows):
-            defaults = {key: value for key, value in self.read.defaults.items() if key not in self.read.config}
+            defaults = {
+                key: value
+                for key, value in self.read.defaults.items()
+                if key not in self.read.config
+            }
             self.read = self.read.with_own(defaults)
             feed_rows = patterns.rows(self.read, "feed")
         for row in feed_rows:
@@ -158,9 +190,13 @@ class _Feeds:
         if read.get(*SIZES["inner"]) is None:
             wide = _unsaid(read, self.width, self.matrices, place)
             if wide is None and self.experts and self.expert_width:
-                return self._shared(place, self.expert_width)  # a class whose layers all have experts
+                return self._shared(
+                    place, self.expert_width
+                )  # a class whose layers all have experts
             if wide is None:
-                raise read.refused(f" says no width of its MLP: {' or '.join(SIZES['inner'][:3])} is missing")
+                raise read.refused(
+                    f" says no width of its MLP: {' or '.join(SIZES['inner'][:3])} is missing"
+                )
             return wide
         value = read.get(*SIZES["inner"])
         if isinstance(value, list) and value:
@@ -172,7 +208,11 @@ class _Feeds:
 
 def _numbers(value: object) -> bool:
     """Whether a value is a list of whole numbers that may be sizes."""
-    return isinstance(value, list) and bool(value) and all(type(n) is int and 0 <= n <= 1 << 24 for n in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(n) is int and 0 <= n <= 1 << 24 for n in value)
+    )
 
 
 def _made(read: Reading, inner: int) -> int:
@@ -255,13 +295,21 @@ def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
     """DeepSeek-V4's layer: queries by a rank, one vector a key, outputs by groups, what compresses, and the indexer."""
     assert kind.latent is not None
     latent, columns = kind.latent, kind.heads * kind.head_dim
-    rank, out, groups = latent.q_rank or width, read.number("o_lora_rank") or width, read.number("o_groups") or 1
+    rank, out, groups = (
+        latent.q_rank or width,
+        read.number("o_lora_rank") or width,
+        read.number("o_groups") or 1,
+    )
     numbers = rank * (width + columns) + width * kind.head_dim + out * (columns + groups * width)
-    copies = read.number("hc_mult")  # hyper-connections: copies of the residual stream, twice a layer
+    copies = read.number(
+        "hc_mult"
+    )  # hyper-connections: copies of the residual stream, twice a layer
     numbers += 2 * (copies * copies + 2 * copies) * copies * width
     overlaps = 2 if kind.compress == 4 else 1
     numbers += 2 * overlaps * width * kind.head_dim if kind.compress else 0
-    index = 2 * overlaps * width * latent.index_dim + latent.index_heads * (rank * latent.index_dim + width)
+    index = 2 * overlaps * width * latent.index_dim + latent.index_heads * (
+        rank * latent.index_dim + width
+    )
     return numbers + (index if latent.index_dim else 0)
 
 
@@ -269,7 +317,9 @@ def _looped(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> t
     """The MLPs of layers that run several times, on those that have matrices."""
     with_matrices = 2 * read.number("num_layers_per_stack")
     both = zip(entries, mlps, strict=True)
-    return tuple(mlp if entry.layer.place < with_matrices else Mlp(0, mlp.matrices) for entry, mlp in both)
+    return tuple(
+        mlp if entry.layer.place < with_matrices else Mlp(0, mlp.matrices) for entry, mlp in both
+    )
 
 
 def _one_block(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
@@ -282,13 +332,17 @@ def _one_block(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -
     return tuple(fed)
 
 
-def _blocks(read: Reading, width: int, entries: Sequence[Entry], more: Sequence[int]) -> tuple[int, ...]:
+def _blocks(
+    read: Reading, width: int, entries: Sequence[Entry], more: Sequence[int]
+) -> tuple[int, ...]:
     """Numbers beside, of layers that share their block: attention over twice the width, once for each block."""
     if "looped" in read.facts:  # those that run again have no matrices of their own
         numbers_beside = 2 * read.number("num_layers_per_stack")
         again = [entry.layer.place >= numbers_beside for entry in entries]
         rows = zip(entries, more, again, strict=True)
-        return tuple(-e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in rows)
+        return tuple(
+            -e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in rows
+        )
     if "one_block" not in read.facts:
         return tuple(more)
     blocks, beside = read.number("num_mem_blocks") or 1, []
@@ -310,14 +364,18 @@ def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied
     layers = 1 + max(entry.layer.place for entry in entries)
     input_columns = read.number("hidden_size_per_layer_input")
     more = (
-        input_columns * layers * ((read.size_of("vocab_size_per_layer_input") or rows) + width) if input_columns else 0
+        input_columns * layers * ((read.size_of("vocab_size_per_layer_input") or rows) + width)
+        if input_columns
+        else 0
     )
     inputs = read.number("altup_num_inputs")
     more += 2 * (inputs - 1) * width * width if inputs > 1 else 0
     if "learned" in read.facts:
         more += (read.size("positions") or 0) * width
     narrow = read.number("embedding_size", "input_embedding_size")
-    more += read.number("ngram_vocab_size_ratio") * rows * width  # LongCat-Flash-Lite's tables of n-grams
+    more += (
+        read.number("ngram_vocab_size_ratio") * rows * width
+    )  # LongCat-Flash-Lite's tables of n-grams
     if 0 < narrow < width:
         more += rows * (narrow - width) + narrow * width
         wide = read.number("output_embedding_size")

@@ -21,7 +21,12 @@ IMPORTED = "NvRules: Any = None\n"
 def contents(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """File name -> text. The rule asks this interpreter for its answers, with `words` behind `iosim ncu-rule`, of
     kernels whose names fit one of the patterns `names`."""
-    said = {"python": sys.executable, "path": str(PACKAGE.parent), "words": list(words), "names": list(names)}
+    said = {
+        "python": sys.executable,
+        "path": str(PACKAGE.parent),
+        "words": list(words),
+        "names": list(names),
+    }
     texts = {there: (HERE / here).read_text(encoding="utf-8") for here, there in FILES.items()}
     rule = FILES["rule.py"]
     filled = texts[rule].replace(FILLED, f"INSTALLED = {json.dumps(said)}\n")
@@ -34,7 +39,9 @@ def install(folder: str | Path, words: Sequence[str], names: Sequence[str]) -> l
     try:
         place.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"`install` '{folder}' cannot be made: {error.strerror}; accepted: a directory") from None
+        raise InputError(
+            f"`install` '{folder}' cannot be made: {error.strerror}; accepted: a directory"
+        ) from None
     files = {place / name: text for name, text in contents(words, names).items()}
     write_together(files)
     return list(files)

@@ -47,7 +47,11 @@ def launches(path: Path) -> list[dict[str, Any]] | None:
         return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, "-m", __name__, str(path)], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, "-m", __name__, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     if done.returncode == NO_MODULE:
         return None
@@ -67,7 +71,15 @@ def main() -> int:
         print("it is no report, or one of a later version", file=sys.stderr)
         return 1
     ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
-    print(json.dumps([facts_of(range_.action_by_idx(n)) for range_ in ranges for n in range(range_.num_actions())]))
+    print(
+        json.dumps(
+            [
+                facts_of(range_.action_by_idx(n))
+                for range_ in ranges
+                for n in range(range_.num_actions())
+            ]
+        )
+    )
     return 0
 
 

@@ -19,10 +19,15 @@ INSTALLED: Any = {}
 the kernels that it knows."""
 
 METRICS = (
-    "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
-    "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "gpu__time_duration.sum",
-    "launch__registers_per_thread", "launch__shared_mem_per_block",
-)  # fmt: skip
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "gpu__time_duration.sum",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block",
+)
 PATIENCE_S = 300
 """How long an answer may take."""
 TITLE = "Predicted and Counted Bytes"
@@ -54,10 +59,19 @@ def facts_of(action: Any) -> Any:
         value = None if metric is None else metric.value()
         if isinstance(value, (int, float)):
             metrics[name] = [value, metric.unit() or ""]
-    name, device = action.name(action.NameBase_DEMANGLED), action.metric_by_name("device__attribute_display_name")
+    name, device = (
+        action.name(action.NameBase_DEMANGLED),
+        action.metric_by_name("device__attribute_display_name"),
+    )
     sizes = {"grid": _sizes(action, "grid"), "block": _sizes(action, "block")}
     device_name = "" if device is None else str(device.value())
-    return {"kernel": name, **sizes, "device": device_name, "ranges": _ranges(action), "metrics": metrics}
+    return {
+        "kernel": name,
+        **sizes,
+        "device": device_name,
+        "ranges": _ranges(action),
+        "metrics": metrics,
+    }
 
 
 def _sizes(action: Any, what: str) -> Any:
@@ -86,7 +100,17 @@ def ask(facts: Any) -> Any:
         names = [os.path.join(place, name) for name in ("launch.json", "answer.json", "errors.txt")]
         with open(names[0], "w") as file:
             json.dump(facts, file)
-        command = [python, "-m", "iosim", "ncu-rule", "--launch", names[0], "--format", "json", *INSTALLED["words"]]
+        command = [
+            python,
+            "-m",
+            "iosim",
+            "ncu-rule",
+            "--launch",
+            names[0],
+            "--format",
+            "json",
+            *INSTALLED["words"],
+        ]
         environment = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
         if INSTALLED.get("path"):
             environment["PYTHONPATH"] = INSTALLED["path"]
@@ -105,9 +129,14 @@ def _run(command: Any, environment: Any, out: str, errors: str) -> int:
         import subprocess
 
         with open(out, "w") as first, open(errors, "w") as second:
-            return subprocess.run(command, stdout=first, stderr=second, env=environment, timeout=PATIENCE_S).returncode
+            return subprocess.run(
+                command, stdout=first, stderr=second, env=environment, timeout=PATIENCE_S
+            ).returncode
     create = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    files = [(os.POSIX_SPAWN_OPEN, 1, out, create, 0o600), (os.POSIX_SPAWN_OPEN, 2, errors, create, 0o600)]
+    files = [
+        (os.POSIX_SPAWN_OPEN, 1, out, create, 0o600),
+        (os.POSIX_SPAWN_OPEN, 2, errors, create, 0o600),
+    ]
     child = os.posix_spawn(command[0], command, environment, file_actions=files)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -133,23 +162,33 @@ def apply(handle: Any) -> None:
     except Exception as error:  # a rule that raises leaves nothing on the page
         text = "No prediction: " + type(error).__name__ + ": " + str(error) + ". "
         frontend.message(
-            kinds.MsgType_MSG_WARNING, text + "'iosim ncu-rule --install DIR' writes this rule anew.", TITLE
+            kinds.MsgType_MSG_WARNING,
+            text + "'iosim ncu-rule --install DIR' writes this rule anew.",
+            TITLE,
         )
 
 
 def show(frontend: Any, kinds: Any, answer: Any) -> None:
-    kind = {"as_predicted": "MSG_OK", "differs": "MSG_WARNING", "unknown": "MSG_NONE"}[answer["status"]]
+    kind = {"as_predicted": "MSG_OK", "differs": "MSG_WARNING", "unknown": "MSG_NONE"}[
+        answer["status"]
+    ]
     message = frontend.message(getattr(kinds, "MsgType_" + kind), answer["answer"], TITLE)
     for table in answer["tables"]:
         if table["rows"] and hasattr(frontend, "generate_table"):
             about = {"title": table["title"], "description": table["description"]}
             frontend.generate_table(message, table["header"], table["rows"], about)
     for metric in answer["metrics"]:
-        severity = kinds.Severity_SEVERITY_HIGH if metric["differs"] else kinds.Severity_SEVERITY_LOW
+        severity = (
+            kinds.Severity_SEVERITY_HIGH if metric["differs"] else kinds.Severity_SEVERITY_LOW
+        )
         frontend.focus_metric(message, metric["name"], metric["counted"], severity, metric["words"])
     if hasattr(frontend, "send_dict_to_children"):
-        frontend.send_dict_to_children({m["name"]: float(m["predicted"]) for m in answer["metrics"]})
+        frontend.send_dict_to_children(
+            {m["name"]: float(m["predicted"]) for m in answer["metrics"]}
+        )
     if answer["advice"]:
-        advice = frontend.message(kinds.MsgType_MSG_OPTIMIZATION, answer["advice"], "What Would Help")
+        advice = frontend.message(
+            kinds.MsgType_MSG_OPTIMIZATION, answer["advice"], "What Would Help"
+        )
         if answer["speedup_percent"] > 0:
             frontend.speedup(advice, kinds.SpeedupType_GLOBAL, answer["speedup_percent"])

@@ -67,7 +67,11 @@ def default_cudnn() -> int:
 
 def backends_now(profile: HardwareProfile, cudnn: int | None) -> tuple[str, ...]:
     """The backends that are allowed here and now (torch.nn.attention.sdpa_kernel), in PyTorch's order on that GPU."""
-    allowed = {SDPA_BACKENDS[b.name] for b in torch.nn.attention._cur_sdpa_kernel_backends() if b.name in SDPA_BACKENDS}
+    allowed = {
+        SDPA_BACKENDS[b.name]
+        for b in torch.nn.attention._cur_sdpa_kernel_backends()
+        if b.name in SDPA_BACKENDS
+    }
     asked = _priority()
     if asked == _INITIAL:
         asked = tuple(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
@@ -94,10 +98,17 @@ class Attended:
 
 
 def attend(
-    recorder: Recorder, cudnn: int | None, query: Tensor, key: Tensor, value: Tensor,
-    attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    recorder: Recorder,
+    cudnn: int | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """scaled_dot_product_attention, recorded as the GPU's kernel."""
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     chosen = _choose(recorder, cudnn, (query, key, value), attn_mask, dropout_p, is_causal, trained)
@@ -105,7 +116,14 @@ def attend(
         recorder.decomposes_attention = True
         try:
             out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
             )[0]
             return out
         finally:
@@ -114,7 +132,9 @@ def attend(
         attn_mask = _additive(recorder, attn_mask, query)
 
     def compute(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):  # what a CPU has, whatever is allowed of a GPU
+        with sdpa_kernel(
+            [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        ):  # what a CPU has, whatever is allowed of a GPU
             return torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
@@ -123,7 +143,12 @@ def attend(
 
 
 def flex(
-    recorder: Recorder, query: Tensor, key: Tensor, value: Tensor, block_mask: Sequence[Any], compute: Compute
+    recorder: Recorder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block_mask: Sequence[Any],
+    compute: Compute,
 ) -> Tensor:
     mask = block_mask_of(recorder, block_mask, query.shape[-2], key.shape[-2])
     fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
@@ -131,7 +156,9 @@ def flex(
     return _Attention.apply(recorder, chosen, compute, query, key, value, None)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
+def block_mask_of(
+    recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: int
+) -> BlockMask | None:
     """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all.
 
     Lists of blocks without values are known where they follow from constants made inside the mode; else the mask's own
@@ -151,7 +178,9 @@ def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: in
     for count, index in ((counts, indices), (full_counts, full_indices)):
         if count is None:
             continue
-        counted, listed = (t if is_real(t) else values.known_values(recorder, t) for t in (count, index))
+        counted, listed = (
+            t if is_real(t) else values.known_values(recorder, t) for t in (count, index)
+        )
         if counted is None or listed is None:
             return _evaluated_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
         taken = np.asarray(counted[0, 0], dtype=np.int64)
@@ -161,7 +190,9 @@ def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: in
     return BlockMask.of_pairs(seq_q, seq_k, *sides, np.concatenate(rows), np.concatenate(cols))
 
 
-def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], of_function: bool) -> BlockMask:
+def _evaluated_blocks(
+    mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], of_function: bool
+) -> BlockMask:
     """The blocks that a mask's function keeps a score of, a row of blocks at a time. `of_function`: whether the lists
     were made of the function, as create_block_mask does, and not given beside it."""
     refused = (
@@ -170,7 +201,9 @@ def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, i
     )
     if mask_mod is None or (mask_mod is flex_module.noop_mask and not of_function):
         raise InputError(refused)
-    keeps = torch.vmap(torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None))
+    keeps = torch.vmap(
+        torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None)
+    )
     rows, cols = [], []
     with _disable_current_modes(), torch.device("cpu"):
         none, keys = torch.zeros((), dtype=torch.int64), torch.arange(seq_k)
@@ -188,12 +221,21 @@ def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, i
 
 
 def _choose(
-    recorder: Recorder, cudnn: int | None, qkv: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None, dropout: float, causal: bool, trained: bool,
-) -> Attended | None:  # fmt: skip
+    recorder: Recorder,
+    cudnn: int | None,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    trained: bool,
+) -> Attended | None:
     """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes."""
     query, key, value = qkv
-    if any(t.dim() != 4 for t in qkv) or key.shape[0] != query.shape[0] or query.shape[1] % key.shape[1]:
+    if (
+        any(t.dim() != 4 for t in qkv)
+        or key.shape[0] != query.shape[0]
+        or query.shape[1] % key.shape[1]
+    ):
         return None
     fields: dict[str, Any] = {"dropout": dropout}
     if causal:
@@ -203,15 +245,23 @@ def _choose(
     problem = _problem(query, key, value, **fields)
     asked = problem.with_(passes="fwd+bwd") if trained else problem
     backends = backends_now(recorder.profile, cudnn)
-    strided = [name for name, t in (("query", query), ("key", key), ("value", value), ("mask", mask)) if _strided(t)]
+    strided = [
+        name
+        for name, t in (("query", query), ("key", key), ("value", value), ("mask", mask))
+        if _strided(t)
+    ]
     if strided:
         backends = tuple(name for name in backends if name == "math")
     backend, reason = choose(asked, recorder.profile, backends, cudnn)
     if strided:
         reason = f"since fused kernels take no {strided[0]} whose last axis is strided"
     if not backend:
-        raise InputError(f"no kernel of scaled_dot_product_attention that sdpa_kernel allows takes this call: {reason}")
-    note = f"attention on {recorder.profile.name}: {TITLES[backend]}{f', {reason}' if reason else ''}"
+        raise InputError(
+            f"no kernel of scaled_dot_product_attention that sdpa_kernel allows takes this call: {reason}"
+        )
+    note = (
+        f"attention on {recorder.profile.name}: {TITLES[backend]}{f', {reason}' if reason else ''}"
+    )
     return Attended(problem, BACKENDS[backend], backend, (note,))
 
 
@@ -219,9 +269,17 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> Attent
     batch, heads, seq_q, head_dim = query.shape
     layout = "bshd" if heads > 1 and query.stride(1) < query.stride(2) else "bhsd"
     return AttentionProblem(
-        batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_k=key.shape[2], head_dim=head_dim,
-        head_dim_v=value.shape[-1], dtype=dtype_name(query), layout=layout, **fields,
-    )  # fmt: skip
+        batch=batch,
+        heads=heads,
+        kv_heads=key.shape[1],
+        seq_q=seq_q,
+        seq_k=key.shape[2],
+        head_dim=head_dim,
+        head_dim_v=value.shape[-1],
+        dtype=dtype_name(query),
+        layout=layout,
+        **fields,
+    )
 
 
 def _strided(tensor: Tensor | None) -> bool:
@@ -240,13 +298,17 @@ def _shared(mask: Tensor) -> str:
 def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
     """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp: where)."""
     with recorder.pause():
-        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(
+            mask.logical_not(), float("-inf")
+        )
     recorder.seen([mask], [added])
     recorder.pieces("convert_mask", [Pass([mask], [added])])
     return added
 
 
-def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
+def planned(
+    recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool
+) -> tuple[AttentionProblem, Kernel, str]:
     """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     problem = chosen.problem.with_(passes=passes)
     kernel, note = attending(problem, chosen.kernel, recorder.profile, wants_lse=wants_lse)
@@ -256,26 +318,46 @@ def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) 
 
 
 def _record_forward(
-    recorder: Recorder, chosen: Attended, given: Sequence[Tensor | None], out: Tensor, lse: Tensor, trained: bool
+    recorder: Recorder,
+    chosen: Attended,
+    given: Sequence[Tensor | None],
+    out: Tensor,
+    lse: Tensor,
+    trained: bool,
 ) -> None:
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None}
     recorder.seen(bound.values(), [out, lse])
     problem, kernel, note = planned(recorder, chosen, "fwd", trained)
     bound |= {"O": out, "LSE": lse}
     recorder.kernel(
-        "attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] if note else ()))
+        "attention",
+        problem,
+        kernel,
+        plan(problem, kernel),
+        bound,
+        (*chosen.notes, *([note] if note else ())),
     )
 
 
 def _record_backward(
-    recorder: Recorder, chosen: Attended, saved: Sequence[Tensor | None], grad: Tensor, grads: Sequence[Tensor]
+    recorder: Recorder,
+    chosen: Attended,
+    saved: Sequence[Tensor | None],
+    grad: Tensor,
+    grads: Sequence[Tensor],
 ) -> None:
-    bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
+    bound = {
+        n: t
+        for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True)
+        if t is not None
+    }
     recorder.seen([*bound.values(), grad], grads)
     problem, kernel, note = planned(recorder, chosen, "bwd", False)
     kernel = kernel.copying(*_copied(grad, bound["O"]))
     bound |= {"dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
-    recorder.kernel("attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ())
+    recorder.kernel(
+        "attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ()
+    )
 
 
 def _copied(grad: Tensor, out: Tensor) -> tuple[str, ...]:
@@ -288,7 +370,9 @@ def _copied(grad: Tensor, out: Tensor) -> tuple[str, ...]:
 def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[Any]) -> None:
     """An operator that is one backend's attention, forward or backward; `given` are its arguments by name."""
     q, k, v, bias = given["query"], given["key"], given["value"], given.get("attn_bias")
-    fields: dict[str, Any] = {"dropout": given["dropout_p"]} | ({"mask": "causal"} if given["is_causal"] else {})
+    fields: dict[str, Any] = {"dropout": given["dropout_p"]} | (
+        {"mask": "causal"} if given["is_causal"] else {}
+    )
     if bias is not None and bias.numel():
         fields |= {"bias": "full", "bias_shared": _shared(bias)}
     else:
@@ -297,17 +381,27 @@ def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[An
     chosen = Attended(_problem(q, k, v, **fields), BACKENDS[backend], backend)
     if name.endswith("_backward"):
         grad = given["grad_out"] if "grad_out" in given else given["grad_out_"]
-        _record_backward(recorder, chosen, (q, k, v, bias, given["out"], given["logsumexp"]), grad, out[:3])
+        _record_backward(
+            recorder, chosen, (q, k, v, bias, given["out"], given["logsumexp"]), grad, out[:3]
+        )
     else:
-        _record_forward(recorder, chosen, (q, k, v, bias), out[0], out[1], trained=out[1].numel() > 0)
+        _record_forward(
+            recorder, chosen, (q, k, v, bias), out[0], out[1], trained=out[1].numel() > 0
+        )
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: Tensor, k: Tensor,
-        v: Tensor, mask: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        recorder: Recorder,
+        chosen: Attended,
+        compute: Compute,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
         """O lies in memory as Q does, but for the memory-efficient kernel's, which lies [batch, tokens, heads,
         head_dim]."""
         with recorder.pause():
@@ -334,7 +428,9 @@ class _Attention(torch.autograd.Function):
                 leaves = [t.detach().requires_grad_() for t in saved[:3]]
                 with torch.enable_grad():
                     result = compute(*leaves)
-                for mine, theirs in zip(grads, torch.autograd.grad(result, leaves, grads_out[0]), strict=True):
+                for mine, theirs in zip(
+                    grads, torch.autograd.grad(result, leaves, grads_out[0]), strict=True
+                ):
                     mine.copy_(theirs)
         _record_backward(recorder, chosen, saved, grads_out[0], grads)
         return None, None, None, *grads, None

@@ -27,11 +27,18 @@ aten = torch.ops.aten
 Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-CONVOLUTIONS = {aten.convolution.default: (8, slice(0, 2)), aten.convolution_backward.default: (9, slice(1, 3))}
+CONVOLUTIONS = {
+    aten.convolution.default: (8, slice(0, 2)),
+    aten.convolution_backward.default: (9, slice(1, 3)),
+}
 """Which argument holds the groups, and which are the input and the weight."""
 
-_OPERATORS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
-ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free"))
+_OPERATORS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
+)
+ONE_PASS, WRITES_ONLY, FREE = (
+    frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free")
+)
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
 
 
@@ -43,7 +50,19 @@ class Part:
     elements: int
 
 
-PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout))
+PLAIN = frozenset(
+    (
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.memory_format,
+        torch.layout,
+    )
+)
 """Types of arguments that hold no tensor."""
 Place = Tensor | Part | Scratch
 
@@ -90,7 +109,9 @@ Formula = Callable[..., Iterable[Piece]]
 REGISTRY: Registry[Any, Formula] = Registry("operator")
 
 
-def register_traffic_formula(operator: Any, *more: Any, override: bool = False) -> Callable[[Formula], Formula]:
+def register_traffic_formula(
+    operator: Any, *more: Any, override: bool = False
+) -> Callable[[Formula], Formula]:
     """Say what launches an operator makes.
 
         @register_traffic_formula(torch.ops.mylib.scale_rows)
@@ -122,7 +143,9 @@ def _packet(operator: Any) -> Any:
     custom = getattr(operator, "_opoverload", None)  # of torch.library.custom_op
     if custom is not None:
         return custom.overloadpacket
-    raise InputError(f"operator {operator!r} is no operator of PyTorch; accepted: torch.ops.LIBRARY.NAME")
+    raise InputError(
+        f"operator {operator!r} is no operator of PyTorch; accepted: torch.ops.LIBRARY.NAME"
+    )
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
@@ -145,7 +168,9 @@ def _leaves(values: Any) -> Iterator[Tensor]:
     elif type(values) is dict:
         yield from _leaves(list(values.values()))
     elif type(values) not in PLAIN:
-        yield from (leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, Tensor))
+        yield from (
+            leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, Tensor)
+        )
 
 
 def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
@@ -161,13 +186,17 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
             for word in words.split():
                 bytes_each, _, counted = word.partition("*")
                 if bytes_each.isdigit():
-                    yield Scratch(int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted])))
+                    yield Scratch(
+                        int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted]))
+                    )
                     continue
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
                 for tensor in tensors_in(given.get(name)):
                     each = SECTOR_BYTES // tensor.element_size() if by_sector else 1
-                    most = max((one.numel() * each for one in tensors_in(given.get(like))), default=0)
+                    most = max(
+                        (one.numel() * each for one in tensors_in(given.get(like))), default=0
+                    )
                     yield Part(tensor, min(tensor.numel(), most)) if size else tensor
 
         pieces: list[Piece] = []
@@ -191,7 +220,9 @@ def products(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piec
 
 
 @register_traffic_formula(aten.addmm, aten.baddbmm, aten.addbmm)
-def products_with_bias(bias: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
+def products_with_bias(
+    bias: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any
+) -> list[Piece]:
     """A bias of one row is the epilogue's (Blas.cpp, cublasLt); another is copied into the result first."""
     if bias.dim() <= 1:
         return [Product(a, b, out, bias)]
@@ -199,9 +230,19 @@ def products_with_bias(bias: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor,
 
 
 @register_traffic_formula(aten._grouped_mm)
-def grouped_products(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
+def grouped_products(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any, out: Tensor, **__: Any
+) -> list[Piece]:
     """Groups of equal size along an operand's rows, its columns, or the axis that is summed over."""
-    groups = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else offs.numel() if offs is not None else 1
+    groups = (
+        b.shape[0]
+        if b.dim() == 3
+        else a.shape[0]
+        if a.dim() == 3
+        else offs.numel()
+        if offs is not None
+        else 1
+    )
     rows, cols, inner = a.shape[-2], b.shape[-1], a.shape[-1]
     if a.dim() == b.dim() == 2:
         inner = -(-inner // groups)
@@ -233,7 +274,9 @@ def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
     if layout is None or args[groups] > 1:
         return out
     results = [out] if isinstance(out, Tensor) else out
-    laid = [torch.empty_like(t, memory_format=layout) if _may_have(t, layout) else t for t in results]
+    laid = [
+        torch.empty_like(t, memory_format=layout) if _may_have(t, layout) else t for t in results
+    ]
     return laid[0] if isinstance(out, Tensor) else tuple(laid)
 
 
@@ -241,7 +284,9 @@ def _may_have(tensor: Tensor | None, layout: torch.memory_format) -> bool:
     return tensor is not None and LAST.get(tensor.dim()) is layout
 
 
-def _convolved(inputs: Sequence[Tensor], groups: int, by_channel: bool, product: Product) -> list[Piece]:
+def _convolved(
+    inputs: Sequence[Tensor], groups: int, by_channel: bool, product: Product
+) -> list[Piece]:
     """A convolution is an implicit matrix product, or one for each group of channels. cuDNN's kernels of half precision
     want the channels last: others are copied first, and the result at the end where it is to have them first
     (nchwToNhwcKernel and back). Where each channel is by itself there is no product: a pass."""
@@ -266,23 +311,49 @@ def _by_channel(weight: Tensor, groups: int) -> bool:
 
 @register_traffic_formula(aten.convolution, aten._convolution)
 def convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *_: Any, out: Tensor, **__: Any,
-) -> list[Piece]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+    out: Tensor,
+    **__: Any,
+) -> list[Piece]:
     """The bias is added in a pass of its own (Convolution.cpp)."""
     inner = weight.numel() // weight.shape[0]
     sizes = (groups, out.numel() // out.shape[1], out.shape[1] // groups, inner)
-    pieces = _convolved([x, weight], groups, _by_channel(weight, groups), Product(x, weight, out, sizes=sizes))
+    pieces = _convolved(
+        [x, weight], groups, _by_channel(weight, groups), Product(x, weight, out, sizes=sizes)
+    )
     return pieces if bias is None else [*pieces, Pass([out, bias], [out], "bias")]
 
 
 @register_traffic_formula(aten.convolution_backward)
 def convolution_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any, out: Results,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+    out: Results,
     **__: Any,
-) -> list[Piece]:  # fmt: skip
-    inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1] // groups
+) -> list[Piece]:
+    inner, rows, cols = (
+        weight.numel() // weight.shape[0],
+        grad.numel() // grad.shape[1],
+        grad.shape[1] // groups,
+    )
     pieces: list[Piece] = []
     if out[0] is not None:
         product = Product(grad, weight, out[0], sizes=(groups, rows, inner, cols), name="input")
@@ -309,7 +380,9 @@ def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]
 
 
 @register_traffic_formula(aten._softmax_backward_data, aten._log_softmax_backward_data)
-def softmax_backward(grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
+def softmax_backward(
+    grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
+) -> list[Piece]:
     """The gradient's sum, then the result; a softmax's sum needs its result, too."""
     return _softmax(grad, dim, out, 2, result)
 
@@ -343,7 +416,9 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [argument.name for argument in function._schema.arguments]
-    defaults = {a.name: a.default_value for a in function._schema.arguments if a.has_default_value()}
+    defaults = {
+        a.name: a.default_value for a in function._schema.arguments if a.has_default_value()
+    }
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 

@@ -39,7 +39,9 @@ DEVICE_OF = getattr(Tensor.device, "__get__")  # noqa: B009
 
 def _of_result(name: str) -> Any:
     """What the result of a mode has by this name, as an attribute of the mode itself."""
-    return property(lambda mode: getattr(mode.result, name), doc=getattr(ProgramTraffic, name).__doc__)
+    return property(
+        lambda mode: getattr(mode.result, name), doc=getattr(ProgramTraffic, name).__doc__
+    )
 
 
 class TrafficMode:
@@ -59,7 +61,13 @@ class TrafficMode:
         InputError: the GPU is not known, or the version is none.
     """
 
-    def __init__(self, gpu: str | HardwareProfile = "h100", *, cudnn: str | None = None, display: bool = False) -> None:
+    def __init__(
+        self,
+        gpu: str | HardwareProfile = "h100",
+        *,
+        cudnn: str | None = None,
+        display: bool = False,
+    ) -> None:
         self.profile = load_profile(gpu)
         self.cudnn = attention.default_cudnn() if cudnn is None else _version(cudnn)
         self.display = display
@@ -68,7 +76,9 @@ class TrafficMode:
 
     def __enter__(self) -> TrafficMode:
         if self._stack is not None:
-            raise InputError("this TrafficMode runs already; accepted: a second one, or this one after its end")
+            raise InputError(
+                "this TrafficMode runs already; accepted: a second one, or this one after its end"
+            )
         self._recorder = Recorder(self.profile)
         self.__dict__.pop("result", None)
         with ExitStack() as stack:
@@ -77,7 +87,9 @@ class TrafficMode:
             stack.enter_context(self._recorder.modules)
             stack.enter_context(_replaced(torch, autocast=_Autocast))
             stack.enter_context(_flex_recorded(self._recorder))
-            if "transformers.utils.import_utils" in sys.modules:  # what it leaves out of a trace, a GPU runs
+            if (
+                "transformers.utils.import_utils" in sys.modules
+            ):  # what it leaves out of a trace, a GPU runs
                 module = sys.modules["transformers.utils.import_utils"]
                 stack.enter_context(_replaced(module, is_fake_tensor=lambda _: False))
             stack.enter_context(_attention_recorded(self._recorder, self.cudnn))
@@ -99,7 +111,9 @@ class TrafficMode:
     def result(self) -> ProgramTraffic:
         """What has run, on the GPU. Raises InputError: the mode runs on, or an operator cannot run on that GPU."""
         if self._stack is not None:
-            raise InputError("the traffic is known once the mode has ended; accepted: after the `with` block")
+            raise InputError(
+                "the traffic is known once the mode has ended; accepted: after the `with` block"
+            )
         return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
 
     hbm: Moved = _of_result("hbm")
@@ -138,7 +152,11 @@ class _Functions(TorchFunctionMode):
         self.recorder, self.cudnn = recorder, cudnn
 
     def __torch_function__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.recorder.paused:
@@ -150,8 +168,14 @@ class _Functions(TorchFunctionMode):
         if function in (torch.rms_norm, torch.nn.functional.rms_norm):
             return rms_norm(self.recorder, *args, **kwargs)
         if function == DEVICE_OF and sys._getframe(1).f_code is flex_module.flex_attention.__code__:
-            return sys._getframe(1).f_locals["query"].device  # a mask's lists may lie on the CPU, whatever the queries
-        if function is Tensor.__format__ and args[0].dim() == 0 and values.is_known(self.recorder, args[0]):
+            return (
+                sys._getframe(1).f_locals["query"].device
+            )  # a mask's lists may lie on the CPU, whatever the queries
+        if (
+            function is Tensor.__format__
+            and args[0].dim() == 0
+            and values.is_known(self.recorder, args[0])
+        ):
             return format(args[0].item(), args[1])
         out = function(*args, **kwargs)
         if function in FROM_NUMBERS and out.is_meta:
@@ -188,7 +212,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.recorder.paused:
@@ -198,7 +226,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._record(function, args, kwargs, out, higher=True)
             return out
         launched = self.recorder.launched
-        if function.namespace != "aten":  # its kernels may be Triton's, which are recorded as they come
+        if (
+            function.namespace != "aten"
+        ):  # its kernels may be Triton's, which are recorded as they come
             self.recorder.seen(formulas.tensors_in((args, kwargs)), ())
         function, args = self._without_masks(function, args)
         if values.asks(function, args, kwargs):
@@ -218,12 +248,18 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function.overloadpacket in INDEXED and any(map(_is_mask, args[1])):
             places: list[Any] = []
             for index in args[1]:
-                found = self.__torch_dispatch__(aten.nonzero.default, (), (index,)) if _is_mask(index) else None
+                found = (
+                    self.__torch_dispatch__(aten.nonzero.default, (), (index,))
+                    if _is_mask(index)
+                    else None
+                )
                 places += [index] if found is None else found.unbind(1)
             args = (args[0], places, *args[2:])
         return function, args
 
-    def _record(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool) -> None:
+    def _record(
+        self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool
+    ) -> None:
         recorder = self.recorder
         given = list(formulas.tensors_in((args, kwargs)))
         before = {t.untyped_storage()._cdata for t in given}
@@ -251,7 +287,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_view(
-    function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor], before: set[int]
+    function: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    results: Sequence[Tensor],
+    before: set[int],
 ) -> bool:
     """Whether all that an operator gives lies in what it was given, and is not written."""
     writes = any(True for _ in formulas.overwritten(function, args, kwargs))
@@ -293,11 +333,19 @@ def _flex_recorded(recorder: Recorder) -> AbstractContextManager[None]:
     operator: Callable[..., Any] = getattr(flex_module, "flex_attention_hop")  # noqa: B009
 
     def recorded(
-        query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float,
-        kernel_options: Any, *others: Any,
-    ) -> Any:  # fmt: skip
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score_mod: Any,
+        block_mask: Any,
+        scale: float,
+        kernel_options: Any,
+        *others: Any,
+    ) -> Any:
         def compute(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            result: Tensor = operator(q, k, v, score_mod, block_mask, scale, kernel_options, *others)[0]
+            result: Tensor = operator(
+                q, k, v, score_mod, block_mask, scale, kernel_options, *others
+            )[0]
             return result
 
         out = attention.flex(recorder, query, key, value, block_mask, compute)
@@ -331,7 +379,12 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None
+        ctx: Any,
+        recorder: Recorder,
+        x: Tensor,
+        shape: tuple[int, ...],
+        weight: Tensor | None,
+        eps: float | None,
     ) -> Tensor:
         with recorder.pause():
             out = torch.rms_norm(x, list(shape), weight, eps) if is_real(x) else torch.empty_like(x)
@@ -354,12 +407,16 @@ class _RmsNorm(torch.autograd.Function):
             if is_real(x):
                 detached = [t.detach().requires_grad_() for t in leaves]
                 with torch.enable_grad():
-                    result = torch.rms_norm(detached[0], list(shape), detached[1] if weight is not None else None, eps)
+                    result = torch.rms_norm(
+                        detached[0], list(shape), detached[1] if weight is not None else None, eps
+                    )
                 grads = torch.autograd.grad(result, detached, grad)
             else:
                 grads = tuple(torch.empty_like(t) for t in leaves)
         recorder.seen([grad, x, rstd], grads)
         of_weight = grads[1] if weight is not None else None
-        pieces = REGISTRY[aten._fused_rms_norm_backward](grad, x, None, rstd, weight, out=[grads[0], of_weight])
+        pieces = REGISTRY[aten._fused_rms_norm_backward](
+            grad, x, None, rstd, weight, out=[grads[0], of_weight]
+        )
         recorder.pieces("_fused_rms_norm_backward", pieces)
         return None, grads[0], None, of_weight, None

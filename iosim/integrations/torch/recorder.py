@@ -21,11 +21,24 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Role
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.operators import Operator, Program, Scratch, Storage, View, product, streaming
+from iosim.studies.program.operators import (
+    Operator,
+    Program,
+    Scratch,
+    Storage,
+    View,
+    product,
+    streaming,
+)
 
 FORWARD, BACKWARD = "forward", "backward"
-DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
-          torch.float8_e5m2: "fp8"}  # fmt: skip
+DTYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
 ROOT = "Global"
 
 
@@ -166,15 +179,25 @@ class Recorder:
                 continue
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
-            kind = {"is_kernel": isinstance(piece, Product), "is_attention": attention, "known": known}
+            kind = {
+                "is_kernel": isinstance(piece, Product),
+                "is_attention": attention,
+                "known": known,
+            }
             self._operators.append(
-                Operator.plain(called, module, phase, dtype, chain, views, product_flops=flops, **kind)
+                Operator.plain(
+                    called, module, phase, dtype, chain, views, product_flops=flops, **kind
+                )
             )
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
-        reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
+        reads, writes = (
+            [self._place(place) for place in places] for places in (piece.reads, piece.writes)
+        )
         again = [(self.view(tensor), often) for tensor, often in piece.again]
-        return *streaming(name, reads, writes, piece.rows, again), dtype_of([*piece.writes, *piece.reads])
+        return *streaming(name, reads, writes, piece.rows, again), dtype_of(
+            [*piece.writes, *piece.reads]
+        )
 
     def _place(self, place: Place) -> View | Scratch:
         if isinstance(place, Scratch):
@@ -188,29 +211,53 @@ class Recorder:
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
         bias = None
         if piece.bias is not None and piece.bias is not piece.c:
-            views["bias"], bias = self.view(piece.bias), (piece.bias.numel(), piece.bias.element_size())
+            views["bias"], bias = (
+                self.view(piece.bias),
+                (piece.bias.numel(), piece.bias.element_size()),
+            )
         size, output = piece.a.element_size(), piece.c.element_size()
-        chain = product(name, piece.extent, size, self.profile.sm_count, bias=bias, output_bytes=output)
+        chain = product(
+            name, piece.extent, size, self.profile.sm_count, bias=bias, output_bytes=output
+        )
         dtype = dtype_of([piece.a])
         if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:
             dtype = "tf32"
         return chain, views, dtype
 
     def kernel(
-        self, name: str, problem: AttentionProblem, kernel: Kernel, chain: Chain, bound: Mapping[str, torch.Tensor],
+        self,
+        name: str,
+        problem: AttentionProblem,
+        kernel: Kernel,
+        chain: Chain,
+        bound: Mapping[str, torch.Tensor],
         notes: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """An attention kernel's launches, with the chain's tensors bound to PyTorch's where they are given."""
         if self.ended:
             return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
-        unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
+        unbound = {
+            n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
+        }
         self._operators.append(
-            Operator(name, self.module(), self.phase(), problem, kernel, replace(chain, tensors=unbound), views,
-                     is_kernel=True, is_attention=True, notes=notes)
-        )  # fmt: skip
+            Operator(
+                name,
+                self.module(),
+                self.phase(),
+                problem,
+                kernel,
+                replace(chain, tensors=unbound),
+                views,
+                is_kernel=True,
+                is_attention=True,
+                notes=notes,
+            )
+        )
 
-    def code(self, name: str, call: Call, bound: Mapping[str, torch.Tensor], notes: tuple[str, ...]) -> None:
+    def code(
+        self, name: str, call: Call, bound: Mapping[str, torch.Tensor], notes: tuple[str, ...]
+    ) -> None:
         """A launch of a kernel that is known by its code, its tensors bound to PyTorch's."""
         if self.ended:
             return
@@ -220,9 +267,18 @@ class Recorder:
             self.storage(tensor, made=len(self._operators))
         views = {n: self.view(t) for n, t in bound.items() if n in call.chain.tensors}
         self._operators.append(
-            Operator(name, self.module(), self.phase(), call.problem, call.kernel, call.chain, views, is_kernel=True,
-                     notes=notes)
-        )  # fmt: skip
+            Operator(
+                name,
+                self.module(),
+                self.phase(),
+                call.problem,
+                call.kernel,
+                call.chain,
+                views,
+                is_kernel=True,
+                notes=notes,
+            )
+        )
 
 
 def dtype_of(places: Iterable[Any]) -> str:
@@ -236,7 +292,9 @@ def dtype_of(places: Iterable[Any]) -> str:
 def dtype_name(tensor: torch.Tensor) -> str:
     if tensor.dtype not in DTYPES:
         accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
-        raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")
+        raise InputError(
+            f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}"
+        )
     return DTYPES[tensor.dtype]
 
 

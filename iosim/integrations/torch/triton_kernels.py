@@ -58,7 +58,9 @@ def _record(recorder: Recorder, fn: Any, grid: Any, args: Any, options: dict[str
     except InputError as error:
         recorder.notes[NOT_READ.format(fn.__name__, error)] = None
         recorder.launched += 1
-        recorder.pieces(fn.__name__, [Pass(list(tensors.values()), list(tensors.values()))], known=False)
+        recorder.pieces(
+            fn.__name__, [Pass(list(tensors.values()), list(tensors.values()))], known=False
+        )
         return
     for note in (*planned.launch.chain.notes, *planned.notes):
         recorder.notes[f"{launch.name}: {note}"] = None

@@ -49,7 +49,18 @@ PICKS = {"topk": 1, "sort": 1, "max": 1, "min": 1, "multinomial": 0, "argmax": 0
 LOOKED_FOR = {"eq": False, "ne": True, "isin": False}
 """What a comparison of tokens with anything else finds."""
 SAME_TOKENS = frozenset(
-    ("_to_copy", "clone", "cat", "stack", "repeat", "index", "index_select", "gather", "roll", "flip")
+    (
+        "_to_copy",
+        "clone",
+        "cat",
+        "stack",
+        "repeat",
+        "index",
+        "index_select",
+        "gather",
+        "roll",
+        "flip",
+    )
 )
 """Operators whose result holds tokens where one of their arguments does."""
 MASK_NAME = re.compile(r"(?:^|_)masks?(?:_|\d|$)", re.IGNORECASE)
@@ -62,12 +73,16 @@ def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if function is aten.index.Tensor or kwargs.get("output_size") is not None:
         return False
     if function is aten._to_copy.default:  # off the meta device
-        return bool(args[0].is_meta and not isinstance(args[0], FakeTensor) and kwargs.get("device") == CPU)
+        return bool(
+            args[0].is_meta and not isinstance(args[0], FakeTensor) and kwargs.get("device") == CPU
+        )
     hangs = not ASKING.isdisjoint(function.tags)
     return hangs and any(not is_real(t) for t in tensors_in((args, kwargs)))
 
 
-def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def answer(
+    recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     """The result of an operator that hangs on its arguments' values, on their device; what is copied off the meta
     device is real. Raises InputError: the values are not known."""
     with _disable_current_modes():
@@ -77,7 +92,9 @@ def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
             copies, assumed = ((nothing, *args[1:]), kwargs), frozenset((READ,))
         if copies is None:
             hint = "accepted: what follows from constants made inside the mode, or CPU tensors"
-            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; {hint}")
+            raise InputError(
+                f"operator '{function}' hangs on values, which fake and meta tensors do not have; {hint}"
+            )
         recorder.notes |= dict.fromkeys(sorted(assumed))
         result = function(*copies[0], **copies[1])
     if "device" in kwargs:
@@ -85,7 +102,12 @@ def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
     like = next(t for t in tensors_in((args, kwargs)) if not is_real(t))
     with recorder.pause():
         return tree_map(
-            lambda t: like.new_empty_strided(t.shape, t.stride(), dtype=t.dtype) if isinstance(t, Tensor) else t, result
+            lambda t: (
+                like.new_empty_strided(t.shape, t.stride(), dtype=t.dtype)
+                if isinstance(t, Tensor)
+                else t
+            ),
+            result,
         )
 
 
@@ -102,17 +124,28 @@ def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
 
 
 def learn(
-    recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset(), tokens: bool = False
+    recorder: Recorder,
+    tensor: Tensor,
+    values: Any,
+    assumed: frozenset[str] = frozenset(),
+    tokens: bool = False,
 ) -> None:
     if is_real(tensor):
         return
-    with _disable_current_modes(), suppress(RuntimeError):  # of sizes that are others, or elements in one place
-        storage = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
+    with (
+        _disable_current_modes(),
+        suppress(RuntimeError),
+    ):  # of sizes that are others, or elements in one place
+        storage = torch.empty(
+            tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU
+        ).untyped_storage()
         _view(storage, tensor).copy_(torch.as_tensor(values, device=CPU))
         recorder.known[recorder.storage(tensor, made=None)] = Known(storage, assumed, tokens)
 
 
-def follow(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+def follow(
+    recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+) -> None:
     """What an operator that has run does to the values of what it made and wrote."""
     given = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     results = list(tensors_in(out))
@@ -130,18 +163,26 @@ def follow(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
             elif number in recorder.known:
                 before = recorder.known[number]
                 recorder.known[number] = replace(before, assumed=before.assumed | assumed)
-        tokens = function._schema.name.removeprefix("aten::") in SAME_TOKENS and any(_tokens(recorder, args))
+        tokens = function._schema.name.removeprefix("aten::") in SAME_TOKENS and any(
+            _tokens(recorder, args)
+        )
         for tensor, new, value in zip(results, made, values or (), strict=False):
             if new and value is not None:
                 learn(recorder, tensor, value, assumed, tokens)
 
 
 def _result(
-    recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Sequence[Tensor]
+    recorder: Recorder,
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    changed: Sequence[Tensor],
 ) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """(values of an operator's results, what they rest on); None where they are not known or not worth following."""
     library, name = function._schema.name.split("::")
-    if library != "aten" or not all(_followed(t) and (_counts(t) or not name.startswith("empty")) for t in changed):
+    if library != "aten" or not all(
+        _followed(t) and (_counts(t) or not name.startswith("empty")) for t in changed
+    ):
         return None, frozenset()
     if name in ("rand", "rand_like"):
         return [torch.full(t.shape, 0.5, device=CPU) for t in changed], frozenset((RANDOM,))
@@ -158,7 +199,12 @@ def _result(
         copies = tree_map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) else leaf, copies)
     try:
         return list(tensors_in(function(*copies[0], **copies[1]))), assumed
-    except (RuntimeError, IndexError, TypeError, ValueError):  # no kernel for the CPU, or an assumed place out of range
+    except (
+        RuntimeError,
+        IndexError,
+        TypeError,
+        ValueError,
+    ):  # no kernel for the CPU, or an assumed place out of range
         return None, frozenset()
 
 
@@ -205,10 +251,21 @@ def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
 
 def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
     number = recorder.storage(tensor, made=None)
-    if number not in recorder.known and recorder.was_there(number) and _counts(tensor) and _followed(tensor):
-        ones = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype, device=CPU)
+    if (
+        number not in recorder.known
+        and recorder.was_there(number)
+        and _counts(tensor)
+        and _followed(tensor)
+    ):
+        ones = torch.ones(
+            tensor.untyped_storage().nbytes() // tensor.element_size(),
+            dtype=tensor.dtype,
+            device=CPU,
+        )
         tokens = tensor.dtype != torch.bool and not any(map(MASK_NAME.search, _names(tensor)))
-        recorder.known[number] = Known(ones.untyped_storage(), frozenset((TOKENS if tokens else INPUTS,)), tokens)
+        recorder.known[number] = Known(
+            ones.untyped_storage(), frozenset((TOKENS if tokens else INPUTS,)), tokens
+        )
     return recorder.known.get(number)
 
 
@@ -237,7 +294,9 @@ def _counts(tensor: Tensor) -> bool:
 
 
 def _followed(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() <= (MOST_BYTES if _counts(tensor) else MOST_FLOAT_BYTES)
+    return tensor.untyped_storage().nbytes() <= (
+        MOST_BYTES if _counts(tensor) else MOST_FLOAT_BYTES
+    )
 
 
 def _view(storage: torch.UntypedStorage, tensor: Tensor) -> Tensor:

@@ -35,12 +35,21 @@ ALGORITHM = "flash"
 THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
 SPECIALISED = "setmaxnreg"
 """What warps of different roles call to share out registers (PTX ISA)."""
-UNITS = (("tcgen05.mma", MatrixUnit.TCGEN05), ("wgmma.mma_async", MatrixUnit.WGMMA), ("mma.sync", MatrixUnit.MMA_SYNC))
+UNITS = (
+    ("tcgen05.mma", MatrixUnit.TCGEN05),
+    ("wgmma.mma_async", MatrixUnit.WGMMA),
+    ("mma.sync", MatrixUnit.MMA_SYNC),
+)
 """Instructions in PTX, and what computes them."""
 POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
 WHOLE_POINTERS = {
-    "int64": "*i64", "int32": "*i32", "int16": "*i16", "int8": "*i8", "uint8": "*u8", "bool": "*i1",
-}  # fmt: skip
+    "int64": "*i64",
+    "int32": "*i32",
+    "int16": "*i16",
+    "int8": "*i8",
+    "uint8": "*u8",
+    "bool": "*i1",
+}
 """Triton's words for pointers to whole numbers, by PyTorch's."""
 ALIGNED = 16
 OWN_PROBLEM = "give TritonModel a problem of your own"
@@ -50,13 +59,25 @@ ProblemOf = Callable[[Arguments], AttentionProblem]
 CAUSAL_STAGE = 3
 """The tutorial's STAGE of a causal kernel: both loops, off and on the diagonal."""
 DTYPES = {
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32",
-    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8",
-}  # fmt: skip
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp32": "fp32",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "fp8e4nv": "fp8",
+    "fp8e5": "fp8",
+}
 QUERY_NAMES = ("Q", "q", "desc_q")
-CAUSAL_FLAG = re.compile(r"_*(?:(?:is|use|has|do|apply)_?)?causal(?:_?mask(?:ing)?)?_*", re.IGNORECASE)
+CAUSAL_FLAG = re.compile(
+    r"_*(?:(?:is|use|has|do|apply)_?)?causal(?:_?mask(?:ing)?)?_*", re.IGNORECASE
+)
 """What kernels call the argument that says whether their mask is causal."""
-MASK_FLAG = re.compile(r"(?!.*stride).*(?:causal|mask|window|sliding|(?:^|_)local(?:_|$))", re.IGNORECASE)
+MASK_FLAG = re.compile(
+    r"(?!.*stride).*(?:causal|mask|window|sliding|(?:^|_)local(?:_|$))", re.IGNORECASE
+)
 """How the name of an argument that is about a mask begins, strides of one apart."""
 NO_MASK = ("", "none", "full")
 WALKS = (
@@ -74,10 +95,14 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
     """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE, or a flag such as
     CAUSAL or IS_CAUSAL, for the mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is
     missing, makes no sense, or asks for a mask that is not known here."""
-    batch, heads, tokens, head_dim = _numbers(arguments, ("Z", "H", "N_CTX", "HEAD_DIM"), OWN_PROBLEM)
+    batch, heads, tokens, head_dim = _numbers(
+        arguments, ("Z", "H", "N_CTX", "HEAD_DIM"), OWN_PROBLEM
+    )
     mask = "causal" if _is_causal(arguments) else "none"
     dtype = dtype_of(arguments)
-    return AttentionProblem(batch=batch, heads=heads, seq_q=tokens, head_dim=head_dim, mask=mask, dtype=dtype)
+    return AttentionProblem(
+        batch=batch, heads=heads, seq_q=tokens, head_dim=head_dim, mask=mask, dtype=dtype
+    )
 
 
 def _is_causal(arguments: Arguments) -> bool:
@@ -121,17 +146,26 @@ def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
         if kind is not None:
             word = str(kind).removeprefix("torch.")
             if word not in DTYPES:
-                raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
+                raise InputError(
+                    f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}"
+                )
             return DTYPES[word]
     return default
 
 
 def describe(
-    fn: Any, grid: Grid | None = None, args: Mapping[str, Any] | None = None, *,
-    problem: AttentionProblem | None = None, gpu: str | HardwareProfile | None = None,
-    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), num_warps: int = 4, num_stages: int = 3,
-    writes_lse: bool = True, name: str | None = None,
-) -> Kernel:  # fmt: skip
+    fn: Any,
+    grid: Grid | None = None,
+    args: Mapping[str, Any] | None = None,
+    *,
+    problem: AttentionProblem | None = None,
+    gpu: str | HardwareProfile | None = None,
+    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"),
+    num_warps: int = 4,
+    num_stages: int = 3,
+    writes_lse: bool = True,
+    name: str | None = None,
+) -> Kernel:
     """What iosim needs of a Triton forward: tile, warps, stages, order, registers, spills, shared memory, matrix unit.
 
     Args:
@@ -164,15 +198,25 @@ def describe(
     if grid is not None:
         schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
     return Kernel(
-        name or str(getattr(metadata, "name", "triton")), ALGORITHM, tile,
-        schedule=schedule, persistent_ctas=persistent, writes_lse=writes_lse,
-        threads=int(threads[1]) if threads else None, matrix_unit=_unit(ptx),
-        registers=report.registers if report else None, spill=facts.spill if facts else spill,
-        shared_memory_bytes=int(metadata.shared), machine=facts.machine if facts else None, notes=notes,
-    )  # fmt: skip
+        name or str(getattr(metadata, "name", "triton")),
+        ALGORITHM,
+        tile,
+        schedule=schedule,
+        persistent_ctas=persistent,
+        writes_lse=writes_lse,
+        threads=int(threads[1]) if threads else None,
+        matrix_unit=_unit(ptx),
+        registers=report.registers if report else None,
+        spill=facts.spill if facts else spill,
+        shared_memory_bytes=int(metadata.shared),
+        machine=facts.machine if facts else None,
+        notes=notes,
+    )
 
 
-def _facts(compiled: Any, gpu: str | HardwareProfile | None) -> tuple[KernelFacts | None, tuple[str, ...]]:
+def _facts(
+    compiled: Any, gpu: str | HardwareProfile | None
+) -> tuple[KernelFacts | None, tuple[str, ...]]:
     """What a kernel's machine code says, and what a reader should know of it: where no tool reads it, that it is not
     read."""
     if not isinstance((getattr(compiled, "asm", None) or {}).get("cubin"), bytes):
@@ -184,14 +228,18 @@ def _facts(compiled: Any, gpu: str | HardwareProfile | None) -> tuple[KernelFact
     profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
     if profile is None or profile.cc != function.cc:
         return None, ()
-    found = kernel_facts(function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size)
+    found = kernel_facts(
+        function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size
+    )
     said = "; ".join(found.notes)
     return found, (f"Of its machine code: {said}",) if said else ()
 
 
 def _profile_of(cc: int) -> HardwareProfile | None:
     """A GPU of that compute capability, whose SMs are like all of it."""
-    return next((p for p in map(load_profile, list_profiles()) if p.cc == cc and not p.is_amd), None)
+    return next(
+        (p for p in map(load_profile, list_profiles()) if p.cc == cc and not p.is_amd), None
+    )
 
 
 def report_of(compiled: Any) -> BuildReport | None:
@@ -201,16 +249,24 @@ def report_of(compiled: Any) -> BuildReport | None:
     code = (getattr(compiled, "asm", None) or {}).get("cubin")
     if isinstance(code, bytes):
         reports = read_cubin(code)
-        own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(iter(reports.values()))
+        own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
+            iter(reports.values())
+        )
         return BuildReport(own.registers, shared, own.frame_bytes)
     registers = getattr(compiled, "n_regs", None)
     if registers is None:
         return None
-    return BuildReport(int(registers), shared, WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0))
+    return BuildReport(
+        int(registers), shared, WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0)
+    )
 
 
 def compile_for(
-    fn: Any, args: Mapping[str, Any], gpu: str | HardwareProfile | None, num_warps: int, num_stages: int
+    fn: Any,
+    args: Mapping[str, Any],
+    gpu: str | HardwareProfile | None,
+    num_warps: int,
+    num_stages: int,
 ) -> Any:
     """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
     compiler and options. Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type
@@ -218,10 +274,14 @@ def compile_for(
     if not hasattr(fn, "arg_names"):
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
-        raise InputError("`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name")
+        raise InputError(
+            "`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name"
+        )
     profile = load_profile(gpu)
     triton = _triton()
-    constants = {p.name: args[p.name] for p in fn.params if p.name in args and _is_constant(p, args[p.name])}
+    constants = {
+        p.name: args[p.name] for p in fn.params if p.name in args and _is_constant(p, args[p.name])
+    }
     signature, attributes = {}, {}
     for number, name in enumerate(fn.arg_names):
         signature[name] = "constexpr" if name in constants else _type(name, args)
@@ -231,7 +291,9 @@ def compile_for(
             attributes[(number,)] = [["tt.divisibility", ALIGNED]]
     source = triton.compiler.ASTSource(fn, signature, constexprs=constants, attrs=attributes)
     target = triton.backends.compiler.GPUTarget("cuda", profile.cc, 32)
-    return triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+    return triton.compile(
+        source, target=target, options={"num_warps": num_warps, "num_stages": num_stages}
+    )
 
 
 def _is_constant(parameter: Any, value: Any) -> bool:
@@ -256,18 +318,32 @@ def compiled_configs(
         raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
     _triton()
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
-        raise InputError(f"`mask` {problem.mask}: Triton's forward is compiled for full and causal attention")
+        raise InputError(
+            f"`mask` {problem.mask}: Triton's forward is compiled for full and causal attention"
+        )
     if problem.dtype not in POINTERS:
-        raise InputError(f"`dtype` {problem.dtype} is not compiled by Triton; accepted: {', '.join(POINTERS)}")
+        raise InputError(
+            f"`dtype` {problem.dtype} is not compiled by Triton; accepted: {', '.join(POINTERS)}"
+        )
     from iosim.integrations.triton.forward import flash_forward
 
-    tensors = dict.fromkeys(("Q", "K", "V", "Out"), POINTERS[problem.dtype]) | {"M": "*fp32", "sm_scale": "fp32"}
-    sizes = {"Z": "i32", "H": "i32", "N_CTX": ALIGNED, "HEAD_DIM": problem.head_dim,
-             "STAGE": CAUSAL_STAGE if problem.mask == "causal" else 1}  # fmt: skip
+    tensors = dict.fromkeys(("Q", "K", "V", "Out"), POINTERS[problem.dtype]) | {
+        "M": "*fp32",
+        "sm_scale": "fp32",
+    }
+    sizes = {
+        "Z": "i32",
+        "H": "i32",
+        "N_CTX": ALIGNED,
+        "HEAD_DIM": problem.head_dim,
+        "STAGE": CAUSAL_STAGE if problem.mask == "causal" else 1,
+    }
     found = {}
     for config in progress(list(configs)[:most]):
         blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
-        made = compile_for(flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages)
+        made = compile_for(
+            flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages
+        )
         if (report := report_of(made)) is not None:
             found[config] = report
     return found
@@ -279,13 +355,17 @@ def _triton() -> Any:
         import triton.backends.compiler
         import triton.compiler
     except ImportError:
-        raise InputError("Triton is not installed, so that nothing can be compiled; `pip install triton`") from None
+        raise InputError(
+            "Triton is not installed, so that nothing can be compiled; `pip install triton`"
+        ) from None
     return triton
 
 
 def _type(name: str, args: Mapping[str, Any]) -> str:
     if name not in args:
-        raise InputError(f'`args` lacks {name}; accepted: a number, a tensor, or a word such as "*fp16"')
+        raise InputError(
+            f'`args` lacks {name}; accepted: a number, a tensor, or a word such as "*fp16"'
+        )
     value = args[name]
     if isinstance(value, str):
         return value
@@ -300,7 +380,9 @@ def _type(name: str, args: Mapping[str, Any]) -> str:
         return WHOLE_POINTERS[kind]
     word = DTYPES.get(kind)
     if word is None:
-        raise InputError(f'`args` {name} {type(value).__name__} is no number, tensor or word; accepted: as "*fp16"')
+        raise InputError(
+            f'`args` {name} {type(value).__name__} is no number, tensor or word; accepted: as "*fp16"'
+        )
     return POINTERS[word]
 
 
@@ -325,7 +407,9 @@ def schedule_of(grid: Grid, problem: AttentionProblem, tile: Tile) -> tuple[Sche
     """(order, programs of a persistent kernel) of a launch."""
     sides = [int(side) for side in grid]
     if not 1 <= len(sides) <= 3 or min(sides) < 1:
-        raise InputError(f"`grid` {tuple(grid)} is no grid; accepted: one to three whole numbers from 1")
+        raise InputError(
+            f"`grid` {tuple(grid)} is no grid; accepted: one to three whole numbers from 1"
+        )
     programs = math.prod(sides)
     blocks, heads = -(-problem.seq_q // tile.block_q), problem.batch * problem.heads
     if programs > blocks * heads:
@@ -348,7 +432,9 @@ def _walk(sides: Sequence[int], sizes: Mapping[str, int]) -> Schedule:
             continue
         if axes[-1] == "blocks":
             return Schedule(order=Order.HEAD)
-        if axes[1] == "blocks":  # all heads of a sequence, or the sequences of a head, before the next one's
+        if (
+            axes[1] == "blocks"
+        ):  # all heads of a sequence, or the sequences of a head, before the next one's
             return Schedule(order=Order.HEAD, section_heads=sizes[axes[0]])
         return Schedule(order=Order.BATCH if axes[1] == "batch" else Order.QUERY)
     return Schedule()

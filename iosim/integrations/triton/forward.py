@@ -12,8 +12,22 @@ import triton.language as tl
 
 
 @triton.jit
-def _walk(acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, first, last, qk_scale, HEAD_DIM: tl.constexpr,
-          BLOCK_N: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+def _walk(
+    acc,
+    l_i,
+    m_i,
+    q,
+    k_ptrs,
+    v_ptrs,
+    rows,
+    columns,
+    first,
+    last,
+    qk_scale,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """The rows' sums after the keys from `first` to `last`."""
     k_ptrs += first * HEAD_DIM
     v_ptrs += first * HEAD_DIM
@@ -21,7 +35,9 @@ def _walk(acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, first, last, qk_scale
         start = tl.multiple_of(start, BLOCK_N)
         scores = tl.dot(q, tl.load(k_ptrs))
         if MASKED:
-            scores = scores * qk_scale + tl.where(rows[:, None] >= start + columns[None, :], 0, -1.0e6)
+            scores = scores * qk_scale + tl.where(
+                rows[:, None] >= start + columns[None, :], 0, -1.0e6
+            )
             most = tl.maximum(m_i, tl.max(scores, 1))
             scores -= most[:, None]
         else:
@@ -39,8 +55,21 @@ def _walk(acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, first, last, qk_scale
 
 
 @triton.jit
-def flash_forward(sm_scale, M, Z, H, Q, K, V, Out, N_CTX, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-                  BLOCK_N: tl.constexpr, STAGE: tl.constexpr):  # fmt: skip
+def flash_forward(
+    sm_scale,
+    M,
+    Z,
+    H,
+    Q,
+    K,
+    V,
+    Out,
+    N_CTX,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGE: tl.constexpr,
+):
     """Tensors are [Z, H, N_CTX, HEAD_DIM] and contiguous, N_CTX a multiple of the blocks."""
     block = tl.program_id(0)
     head = tl.program_id(1)
@@ -59,12 +88,38 @@ def flash_forward(sm_scale, M, Z, H, Q, K, V, Out, N_CTX, HEAD_DIM: tl.constexpr
     if STAGE == 3:
         diagonal = diagonal // BLOCK_N * BLOCK_N
     acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, 0, diagonal, qk_scale, HEAD_DIM, BLOCK_N, False
+        acc,
+        l_i,
+        m_i,
+        q,
+        k_ptrs,
+        v_ptrs,
+        rows,
+        columns,
+        0,
+        diagonal,
+        qk_scale,
+        HEAD_DIM,
+        BLOCK_N,
+        False,
     )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
         acc, l_i, m_i = _walk(
-            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, diagonal, end, qk_scale, HEAD_DIM, BLOCK_N, True
+            acc,
+            l_i,
+            m_i,
+            q,
+            k_ptrs,
+            v_ptrs,
+            rows,
+            columns,
+            diagonal,
+            end,
+            qk_scale,
+            HEAD_DIM,
+            BLOCK_N,
+            True,
         )
     tl.store(M + head * N_CTX + rows, m_i + tl.math.log2(l_i))
     out = (acc / l_i[:, None]).to(Out.type.element_ty)

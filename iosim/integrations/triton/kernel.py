@@ -53,7 +53,9 @@ class Config:
     num_stages: int = 3
 
     def __post_init__(self) -> None:
-        Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)  # refuses what no tile can be
+        Tile(
+            self.block_m, self.block_n, self.num_warps, self.num_stages
+        )  # refuses what no tile can be
         for name in ("block_m", "block_n", "num_warps"):
             value = getattr(self, name)
             if value & (value - 1):
@@ -95,20 +97,34 @@ class TimedConfig:
 
 
 def configured(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL, report: Report = None
+    config: Config,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    name: str = KERNEL,
+    report: Report = None,
 ) -> Kernel:
     """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it; its
     loop ends at the causal diagonal, as that of the forward that is compiled here does."""
     unit, sides = unit_of(config.tile, problem, profile), (config.block_m, config.block_n)
     shared = report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit)
-    over = Overrides(tile=sides, warps=config.num_warps, stages=config.num_stages, shared_memory_bytes=shared)
-    kernel = resolve(name, problem, profile, replace(over, registers=report.registers) if report else over)
+    over = Overrides(
+        tile=sides, warps=config.num_warps, stages=config.num_stages, shared_memory_bytes=shared
+    )
+    kernel = resolve(
+        name, problem, profile, replace(over, registers=report.registers) if report else over
+    )
     options = replace(options_of(kernel, FlashOptions), walks_all_keys=False)
-    return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill, options=options)
+    return kernel.with_(
+        matrix_unit=unit, spill=report.spill if report else kernel.spill, options=options
+    )
 
 
 def _placed(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str, report: Report = None
+    config: Config,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    name: str,
+    report: Report = None,
 ) -> tuple[Kernel, Chain, Residency] | str:
     """The kernel, its launches and what fits on an SM; or why a configuration cannot run or wastes its tile, or must be
     thought to spill where no report tells how much."""
@@ -116,7 +132,10 @@ def _placed(
         return f"{config.num_stages} stages need asynchronous copies, which {profile.target} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
         return f"tl.dot needs {MMA_ROWS} rows and columns"
-    for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):
+    for side, block, rows in (
+        ("block_m", config.block_m, problem.seq_q),
+        ("block_n", config.block_n, problem.seq_k),
+    ):
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
     kernel = configured(config, problem, profile, name, report)
@@ -125,25 +144,38 @@ def _placed(
     return resident.misfit or (kernel, chain, resident)
 
 
-def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
+def misfit(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL
+) -> str:
     placed = _placed(config, problem, profile, name)
     return placed if isinstance(placed, str) else ""
 
 
 def try_config(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL, report: Report = None
+    config: Config,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    name: str = KERNEL,
+    report: Report = None,
 ) -> TimedConfig | str:
     placed = _placed(config, problem, profile, name, report)
     if isinstance(placed, str):
         return placed
     kernel, chain, resident = placed
     call = Call.of(problem, kernel, profile, chain)
-    time = call.time(call.counted + call.capacity())  # the quick rule: thousands of configurations may be asked for
+    time = call.time(
+        call.counted + call.capacity()
+    )  # the quick rule: thousands of configurations may be asked for
     return TimedConfig(
-        config, time.total_s, time.bound_by, resident.ctas_per_sm, resident.registers,
-        int(chain.launches[0].resources.shared_memory_bytes or 0), round(kernel.spill.frame) if kernel.spill else 0,
+        config,
+        time.total_s,
+        time.bound_by,
+        resident.ctas_per_sm,
+        resident.registers,
+        int(chain.launches[0].resources.shared_memory_bytes or 0),
+        round(kernel.spill.frame) if kernel.spill else 0,
         report is not None,
-    )  # fmt: skip
+    )
 
 
 def unspilled(
@@ -152,7 +184,9 @@ def unspilled(
     """Reports of the configurations as they would be with all the registers that they want, and no spills."""
     firsts = ((c, plan(problem, configured(c, problem, profile)).launches[0]) for c in configs)
     return {
-        c: BuildReport(estimated_registers(launch, profile), int(launch.resources.shared_memory_bytes or 0))
+        c: BuildReport(
+            estimated_registers(launch, profile), int(launch.resources.shared_memory_bytes or 0)
+        )
         for c, launch in firsts
     }
 
@@ -176,7 +210,9 @@ def rank(
     `configs` or all of `space`; of those without a compiler's report, registers are estimated."""
     gpu = load_profile(profile)
     if problem.passes != "fwd":
-        raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd"
+        )
     tried = list(space() if configs is None else configs)
     known = reports or {}
     results = {c: try_config(c, problem, gpu, name, known.get(c)) for c in tried}
@@ -197,7 +233,11 @@ class TritonList:
     def answer(self) -> str:
         best, p, c = self.configs[0], self.problem, self.configs[0].config
         how = "by the compiler's report" if best.compiled else "estimated"
-        spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
+        spilled = (
+            f", {best.spilled_bytes} bytes of a thread's registers spilled"
+            if best.spilled_bytes
+            else ""
+        )
         where = f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim}"
         made = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
         took = f"{best.time_ms:.4g} ms, bound by {best.bound_by}, {best.registers} registers a thread, {how}"
@@ -218,7 +258,11 @@ Compiles = Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Conf
 
 
 def ranked(
-    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str, compiled: Compiles | None = None
+    gpus: Sequence[str],
+    problems: Iterable[AttentionProblem],
+    top: int,
+    choice: str,
+    compiled: Compiles | None = None,
 ) -> list[TritonList]:
     """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; those that
     `compiled` has a report of are ranked with it. Raises InputError: an unknown choice, nothing fits, or Triton's
@@ -242,7 +286,8 @@ def source(lists: Sequence[TritonList]) -> str:
     for number, one_list in enumerate(lists, 1):
         name = "configs" if len(lists) == 1 else f"configs_{number}"
         entries = "".join(
-            f"    {t.config.text()},  # {t.time_ms:.4g} ms predicted{_report(t)}\n" for t in one_list.configs
+            f"    {t.config.text()},  # {t.time_ms:.4g} ms predicted{_report(t)}\n"
+            for t in one_list.configs
         )
         parts.append(f"# {one_list.heading}\n{name} = [\n{entries}]\n")
     return "\n".join(parts)

@@ -45,7 +45,10 @@ def launched(
     sides = grid(given) if callable(grid) else grid
     sides = (sides,) if isinstance(sides, int) else tuple(int(side) for side in sides)
     tensors = {name: value for name, value in given.items() if hasattr(value, "data_ptr")}
-    warps, stages = (int(options.get(name, usual)) for name, usual in (("num_warps", WARPS), ("num_stages", STAGES)))
+    warps, stages = (
+        int(options.get(name, usual))
+        for name, usual in (("num_warps", WARPS), ("num_stages", STAGES))
+    )
     try:
         compiled = compile_for(fn, given, gpu, warps, stages)
     except InputError:
@@ -58,12 +61,19 @@ def launched(
     taken = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
     arguments = {name: _argument(name, given[name]) for name in taken}
     block = (warps * gpu.warp_size, 1, 1)
-    return TritonLaunch(entry.name, CodeCall(entry, sides, arguments, entry.threads or block, function), tensors)
+    return TritonLaunch(
+        entry.name, CodeCall(entry, sides, arguments, entry.threads or block, function), tensors
+    )
 
 
 def _argument(name: str, value: Any) -> Any:
     """A number, or a tensor with as many elements as lie between its first and its last."""
     if not hasattr(value, "data_ptr"):
         return int(value) if isinstance(value, bool) else value
-    extent = 1 + sum((int(side) - 1) * int(stride) for side, stride in zip(value.shape, value.stride(), strict=True))
-    return TensorArgument(name, (max(1, extent),), dtype_named(str(value.dtype).removeprefix("torch.")))
+    extent = 1 + sum(
+        (int(side) - 1) * int(stride)
+        for side, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    return TensorArgument(
+        name, (max(1, extent),), dtype_named(str(value.dtype).removeprefix("torch."))
+    )

@@ -21,8 +21,21 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.compiled import Arguments, ProblemOf, schedule_of, sides_of, tutorial_problem
-from iosim.integrations.triton.kernel import KERNEL, MS_PER_S, Config, configured, misfit, try_config
+from iosim.integrations.triton.compiled import (
+    Arguments,
+    ProblemOf,
+    schedule_of,
+    sides_of,
+    tutorial_problem,
+)
+from iosim.integrations.triton.kernel import (
+    KERNEL,
+    MS_PER_S,
+    Config,
+    configured,
+    misfit,
+    try_config,
+)
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
@@ -60,12 +73,20 @@ class TritonModel:
         self._problem = problem
 
     def problem(self, arguments: Arguments) -> AttentionProblem:
-        return self._problem if isinstance(self._problem, AttentionProblem) else self._problem(arguments)
+        return (
+            self._problem
+            if isinstance(self._problem, AttentionProblem)
+            else self._problem(arguments)
+        )
 
     def config(self, meta: Arguments) -> Config:
         """The configuration in a kernel's keyword arguments. Raises InputError: the names of the tile's sides are not
         among them, or a value makes no sense."""
-        return Config(*sides_of(meta, self.names), int(meta.get("num_warps", 4)), int(meta.get("num_stages", 3)))
+        return Config(
+            *sides_of(meta, self.names),
+            int(meta.get("num_warps", 4)),
+            int(meta.get("num_stages", 3)),
+        )
 
     def perf_model(self, **arguments: Any) -> float:
         """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill. Raises
@@ -85,7 +106,9 @@ class TritonModel:
         problem = self.problem(arguments)
         pairs = [(c, self.config(_meta(c))) for c in configs]
         kept = [c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)]
-        smallest = min(pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps))
+        smallest = min(
+            pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps)
+        )
         return kept or [smallest[0]]
 
     def prune_configs_by(self, top_k: int | float = 4) -> dict[str, Any]:
@@ -100,8 +123,14 @@ class TritonModel:
         whole = isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1
         fraction = isinstance(top_k, float) and 0 < top_k <= 1
         if not (whole or fraction):
-            raise InputError(f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]")
-        return {"perf_model": self.perf_model, "top_k": top_k, "early_config_prune": self.early_config_prune}
+            raise InputError(
+                f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]"
+            )
+        return {
+            "perf_model": self.perf_model,
+            "top_k": top_k,
+            "early_config_prune": self.early_config_prune,
+        }
 
 
 def _meta(config: Any) -> dict[str, Any]:
@@ -137,15 +166,21 @@ def launch_metadata(
         raise InputError(f"`level` '{level}' is not known; accepted: {', '.join(LEVELS)}")
 
     @lru_cache(REMEMBERED)
-    def predicted(asked: AttentionProblem, config: Config, grid: tuple[int, ...]) -> tuple[int, int]:
+    def predicted(
+        asked: AttentionProblem, config: Config, grid: tuple[int, ...]
+    ) -> tuple[int, int]:
         schedule, persistent = schedule_of(grid, asked, config.tile)
         described = configured(config, asked, model.profile, kernel)
-        found = predict(asked, described.with_(schedule=schedule, persistent_ctas=persistent), model.profile)
+        found = predict(
+            asked, described.with_(schedule=schedule, persistent_ctas=persistent), model.profile
+        )
         return found.total(level, "read") + found.total(level, "write"), found.flops
 
     def metadata(grid: Sequence[int], compiled: Any, args: dict[str, Any]) -> dict[str, Any]:
         asked = model.problem(args)
-        config = model.config({**args, "num_warps": compiled.num_warps, "num_stages": compiled.num_stages})
+        config = model.config(
+            {**args, "num_warps": compiled.num_warps, "num_stages": compiled.num_stages}
+        )
         bytes_, flops = predicted(asked, config, tuple(int(side) for side in grid))
         sizes = f"batch={asked.batch}, heads={asked.heads}, tokens={asked.seq_q}, head_dim={asked.head_dim}"
         width = asked.input_type.bytes * BITS_PER_BYTE

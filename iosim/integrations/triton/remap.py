@@ -40,7 +40,9 @@ def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings
     named = [name for name, value in settings.items() if value is not None]
     if named:
         accepted = f"one of them, or `order` as a word: {', '.join(Order)}"
-        raise InputError(f"`{named[0]}` contradicts `order`, which says it already; accepted: {accepted}")
+        raise InputError(
+            f"`{named[0]}` contradicts `order`, which says it already; accepted: {accepted}"
+        )
     if isinstance(order, OrderRanking):
         order = order.best
     if isinstance(order, OrderEntry):

@@ -26,7 +26,11 @@ def streaming_mask(seq: int, context: int, contexts_back: int) -> BlockMask:
     Raises:
         InputError: a value out of range.
     """
-    for name, value, low in (("seq", seq, 1), ("context", context, 1), ("contexts_back", contexts_back, 0)):
+    for name, value, low in (
+        ("seq", seq, 1),
+        ("context", context, 1),
+        ("contexts_back", contexts_back, 0),
+    ):
         whole(name, value, low, MAX_TOKENS)
     chunks = -(-seq // context)
     back = min(contexts_back, chunks - 1)

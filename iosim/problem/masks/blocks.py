@@ -97,9 +97,15 @@ class BlockMask(Mask):
 
     @classmethod
     def of_pairs(
-        cls, seq_q: int, seq_k: int, block_q: int, block_k: int, rows: IntArray, cols: IntArray,
+        cls,
+        seq_q: int,
+        seq_k: int,
+        block_q: int,
+        block_k: int,
+        rows: IntArray,
+        cols: IntArray,
         full: BoolArray | None = None,
-    ) -> BlockMask:  # fmt: skip
+    ) -> BlockMask:
         """From the coordinates of kept blocks in any order, repeats allowed; a repeated block is full if all its
         entries are."""
         _refuse_too_many(rows.size, "kept blocks")
@@ -107,14 +113,20 @@ class BlockMask(Mask):
         return cls(seq_q, seq_k, block_q, block_k, *lists)
 
     @classmethod
-    def of_dense(cls, dense: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
+    def of_dense(
+        cls, dense: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int
+    ) -> BlockMask:
         """From a boolean [block rows, block columns]."""
         _refuse_too_many(int(np.count_nonzero(dense)), "kept blocks")
         rows, cols = np.nonzero(dense)
-        return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64))
+        return cls.of_pairs(
+            seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64)
+        )
 
     @classmethod
-    def covering(cls, mask: IntervalMask, seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
+    def covering(
+        cls, mask: IntervalMask, seq_q: int, seq_k: int, block_q: int, block_k: int
+    ) -> BlockMask:
         """The blocks of which an interval mask keeps a pair; those of which it keeps every pair are full. NB: a ragged
         last block counts as full where all its true pairs are kept."""
         v = mask.key_blocks(seq_q, seq_k, block_q, block_k, 1)
@@ -172,7 +184,9 @@ class BlockMask(Mask):
         some = np.flatnonzero(np.diff(self.indptr) > 0)
         return int(np.minimum(self.block_q, self.seq_q - some * self.block_q).sum())
 
-    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> BlockLists:
+    def key_blocks(
+        self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int
+    ) -> BlockLists:
         """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
         n = -(-rows // block_q)
         top = np.arange(n, dtype=np.int64) * block_q
@@ -180,7 +194,10 @@ class BlockMask(Mask):
         last = (np.minimum(top + block_q, rows) - 1) // pack // self.block_q
         block_rows, tile = ranges(first, last - first + 1)
         length = np.diff(self.indptr)[block_rows]
-        first_key, right = self.indices * self.block_k, np.minimum((self.indices + 1) * self.block_k, self.seq_k)
+        first_key, right = (
+            self.indices * self.block_k,
+            np.minimum((self.indices + 1) * self.block_k, self.seq_k),
+        )
         spread = (right - 1) // block_k - first_key // block_k + 1
         upto = np.concatenate([[0], np.cumsum(spread)])[self.indptr]
         _refuse_too_many(int((upto[block_rows + 1] - upto[block_rows]).sum()), "visited tiles")
@@ -203,9 +220,14 @@ class BlockLists(Visited):
 
     @classmethod
     def of_pairs(
-        cls, query_blocks: int, key_blocks: int, rows: IntArray, cols: IntArray, later: BoolArray | None,
+        cls,
+        query_blocks: int,
+        key_blocks: int,
+        rows: IntArray,
+        cols: IntArray,
+        later: BoolArray | None,
         end_row: IntArray,
-    ) -> BlockLists:  # fmt: skip
+    ) -> BlockLists:
         """From (query block, key block) pairs, repeats allowed. Each list ascends, twice where some are walked
         `later` than the others."""
         indptr, cols, later = _by_row(query_blocks, key_blocks, rows, cols, later)
@@ -214,7 +236,11 @@ class BlockLists(Visited):
         first[some] = cols[indptr[:-1][some]]
         end[some] = cols[indptr[1:][some] - 1] + 1
         lists = cls(first, end, end_row, indptr, cols)
-        return lists if later is None else replace(lists, indices=cols[np.lexsort((cols, later, lists.rows))])
+        return (
+            lists
+            if later is None
+            else replace(lists, indices=cols[np.lexsort((cols, later, lists.rows))])
+        )
 
     @cached_property
     def rows(self) -> IntArray:
@@ -230,4 +256,6 @@ class BlockLists(Visited):
 
     def by_split(self, per: int, splits: int) -> Steps:
         """Each list cut at multiples of `per` key blocks; a split keeps the order of the walk."""
-        return _grouped(self.rows * splits + self.indices // per, self.first.size * splits, self.indices)
+        return _grouped(
+            self.rows * splits + self.indices // per, self.first.size * splits, self.indices
+        )

@@ -28,7 +28,14 @@ from iosim.problem.masks.mask import BoolArray, IntArray
 
 MAX_BYTES = 1 << 29
 """Bytes of the arrays of a file together: 8,192 x 8,192 blocks as a BlockMask's two lists."""
-MEMBERS = ("mask", "BLOCK_SIZE", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+MEMBERS = (
+    "mask",
+    "BLOCK_SIZE",
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+)
 Array = npt.NDArray[Any]
 
 
@@ -54,7 +61,10 @@ def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
 
 def _check_size(file: IO[bytes], size: int) -> None:
     """Raises ValueError: a header that promises more than the file's `size`, which NumPy would allocate unseen."""
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(file)
     if version not in readers:
         raise ValueError(f"version {version} of NumPy's format")
@@ -63,9 +73,22 @@ def _check_size(file: IO[bytes], size: int) -> None:
         raise ValueError(f"an array of {math.prod(shape)} elements in {size} bytes")
 
 
-_BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError, MemoryError,
-           struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError, SyntaxError,
-           tokenize.TokenError)  # fmt: skip
+_BROKEN = (
+    ValueError,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    OverflowError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    SyntaxError,
+    tokenize.TokenError,
+)
 """What the readers of archives and of NumPy's headers raise over broken, encrypted or exotically packed ones."""
 
 
@@ -89,20 +112,35 @@ class _File:
         except InputError:
             raise
         except _BROKEN as error:
-            raise self.refuse(f"is no such file ({' '.join(str(error).split())[:80]})", accepted) from None
+            raise self.refuse(
+                f"is no such file ({' '.join(str(error).split())[:80]})", accepted
+            ) from None
         if "mask" not in arrays and "kv_indices" not in arrays:
-            raise self.refuse(f"holds {', '.join(sorted(names)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
+            raise self.refuse(
+                f"holds {', '.join(sorted(names)) or 'nothing'}",
+                "mask, or kv_num_blocks and kv_indices",
+            )
         return arrays
 
     def block(self, arrays: dict[str, Array], requested: tuple[int, int] | None) -> tuple[int, int]:
         """Sides of a block: the file's, which `requested` must not contradict."""
         if "BLOCK_SIZE" not in arrays:
             if requested is None:
-                raise self.refuse("does not say its block size", "with it `mask_block`, or an .npz with BLOCK_SIZE")
+                raise self.refuse(
+                    "does not say its block size",
+                    "with it `mask_block`, or an .npz with BLOCK_SIZE",
+                )
             return requested
         stored = np.atleast_1d(arrays["BLOCK_SIZE"])
-        if stored.dtype.kind not in "iu" or stored.ndim != 1 or stored.size not in (1, 2) or stored.min() < 1:
-            raise self.refuse(f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1")
+        if (
+            stored.dtype.kind not in "iu"
+            or stored.ndim != 1
+            or stored.size not in (1, 2)
+            or stored.min() < 1
+        ):
+            raise self.refuse(
+                f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1"
+            )
         size = int(stored[0]), int(stored[-1])
         if requested is not None and requested != size:
             raise self.refuse(
@@ -125,18 +163,25 @@ class _File:
 
     def dense(self, mask: Array, block: tuple[int, int]) -> BlockMask:
         """A boolean block mask; whole numbers 0 and 1 pass for one."""
-        if mask.dtype.kind not in "biu" or (mask.dtype.kind != "b" and not ((mask == 0) | (mask == 1)).all()):
+        if mask.dtype.kind not in "biu" or (
+            mask.dtype.kind != "b" and not ((mask == 0) | (mask == 1)).all()
+        ):
             raise self.refuse(f"mask has dtype {mask.dtype}", "booleans, or whole numbers 0 and 1")
         self.check_shape("mask", mask.shape, block)
         return BlockMask.of_dense(mask.astype(np.bool_), self.seq_q, self.seq_k, *block)
 
-    def lists(self, arrays: dict[str, Array], prefix: str, block: tuple[int, int]) -> tuple[IntArray, IntArray]:
+    def lists(
+        self, arrays: dict[str, Array], prefix: str, block: tuple[int, int]
+    ) -> tuple[IntArray, IntArray]:
         """(rows, columns) of a BlockMask's kept blocks of one kind."""
         names = f"{prefix}kv_num_blocks", f"{prefix}kv_indices"
         missing = [n for n in names if n not in arrays]
         if missing:
             raise self.refuse(f"has no {missing[0]}", "mask, or kv_num_blocks and kv_indices")
-        count, indices = (self.one_head(name, arrays[name], axes) for name, axes in zip(names, (1, 2), strict=True))
+        count, indices = (
+            self.one_head(name, arrays[name], axes)
+            for name, axes in zip(names, (1, 2), strict=True)
+        )
         height, width = self.shape(block)
         if count.shape != (height,) or indices.shape[0] != height:
             self.check_shape(names[1], indices.shape, block)
@@ -148,7 +193,8 @@ class _File:
         cols = indices[rows, step]
         if cols.size and not 0 <= cols.min() <= cols.max() < width:
             raise self.refuse(
-                f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}", f"0 to {width - 1}"
+                f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}",
+                f"0 to {width - 1}",
             )
         return rows, cols
 
@@ -158,11 +204,15 @@ class _File:
         lead = array.shape[: array.ndim - axes]
         if array.ndim < axes or any(n != 1 for n in lead):
             shape = "x".join(map(str, array.shape))
-            raise self.refuse(f"{name} has shape {shape}", "one mask for all heads: leading axes of 1")
+            raise self.refuse(
+                f"{name} has shape {shape}", "one mask for all heads: leading axes of 1"
+            )
         return array.reshape(array.shape[array.ndim - axes :]).astype(np.int64)
 
 
-def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | None = None) -> BlockMask:
+def load_block_mask(
+    path: str, seq_q: int, seq_k: int, block: tuple[int, int] | None = None
+) -> BlockMask:
     """The block mask in a file, for `seq_q` queries and `seq_k` keys; `block` is (queries, keys) of a block, needed
     where the file does not say. Raises InputError: the arrays do not fit together, the lengths or the block."""
     file = _File(path, seq_q, seq_k)
@@ -180,14 +230,18 @@ def of_flex_mask(mask: Any, seq_q: int, seq_k: int) -> BlockMask:
     file = _File("", seq_q, seq_k, "`mask_blocks`")
     its = getattr(mask, "seq_lengths", None) or (seq_q, seq_k)
     if tuple(its) != (seq_q, seq_k):
-        raise file.refuse(f"it is for {its[0]} queries and {its[1]} keys", f"one for {seq_q} and {seq_k}")
+        raise file.refuse(
+            f"it is for {its[0]} queries and {its[1]} keys", f"one for {seq_q} and {seq_k}"
+        )
     arrays: dict[str, Array] = {"BLOCK_SIZE": np.array(mask.BLOCK_SIZE)}
     for name in MEMBERS[2:]:
         tensor = getattr(mask, name, None)
         if tensor is None:
             continue
         if str(tensor.device) == "meta":
-            raise file.refuse(f"{name} is on the meta device and has no values", "a mask that is made on a device")
+            raise file.refuse(
+                f"{name} is on the meta device and has no values", "a mask that is made on a device"
+            )
         arrays[name] = np.asarray(tensor.detach().cpu())
     return _of_arrays(file, arrays, None)
 

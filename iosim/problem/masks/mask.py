@@ -85,7 +85,9 @@ class Visited:
     def total(self, values: IntArray) -> IntArray:
         """The sum, per query block, of `values`, one a key block, over the key blocks that it visits."""
         steps = self.by_query()
-        upto = np.concatenate([[0], np.cumsum(values if steps.indices is None else values[steps.indices])])
+        upto = np.concatenate(
+            [[0], np.cumsum(values if steps.indices is None else values[steps.indices])]
+        )
         return np.asarray(upto[steps.first + steps.count] - upto[steps.first], dtype=np.int64)
 
     def splits(self, per: int, splits: int) -> IntArray:
@@ -171,7 +173,11 @@ class IntervalMask(Mask):
         if first_row > last_row:
             return 0
         first = 0 if self.left is None else max(0, first_row + self.offset - self.left)
-        end = seq_k if self.right is None else min(seq_k, (last_row + self.offset + self.right + 1) // self.ratio)
+        end = (
+            seq_k
+            if self.right is None
+            else min(seq_k, (last_row + self.offset + self.right + 1) // self.ratio)
+        )
         return max(0, end - first)
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
@@ -180,7 +186,9 @@ class IntervalMask(Mask):
         end = seq_q if self.left is None else min(seq_q, seq_k + self.left - self.offset)
         return max(0, end - first)
 
-    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
+    def key_blocks(
+        self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1
+    ) -> KeyBlocks:
         """The visited key blocks of every query block. O(rows / block_q) time and memory."""
         starts = np.arange(0, rows, block_q, dtype=np.int64)
         last = np.minimum(starts + block_q, rows) - 1

@@ -6,7 +6,15 @@ import numpy as np
 
 from iosim.base.records import cached_property, dataclass
 from iosim.problem.masks.blocks import BlockMask, ranges
-from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks, Mask, Visited
+from iosim.problem.masks.mask import (
+    Axis,
+    BoolArray,
+    IntArray,
+    IntervalMask,
+    KeyBlocks,
+    Mask,
+    Visited,
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,9 @@ class PackedMask(Mask):
     @cached_property
     def _starts(self) -> tuple[IntArray, IntArray]:
         """First query and first key of each sequence (cu_seqlens), and the totals."""
-        starts = [np.concatenate([[0], np.cumsum(x)]).astype(np.int64) for x in (self.seq_q, self.seq_k)]
+        starts = [
+            np.concatenate([[0], np.cumsum(x)]).astype(np.int64) for x in (self.seq_q, self.seq_k)
+        ]
         return starts[0], starts[1]
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
@@ -65,7 +75,9 @@ class PackedMask(Mask):
                 mask, q, k = part
                 v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
                 past = (0, each_q - v.count.size)
-                first, end, end_row = parts[part] = np.pad((v.first, v.end, v.end_row), ((0, 0), past), mode="edge")
+                first, end, end_row = parts[part] = np.pad(
+                    (v.first, v.end, v.end_row), ((0, 0), past), mode="edge"
+                )
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k
         first, end, end_row = np.concatenate([parts[part] for part in self._each()], axis=1)
@@ -102,4 +114,6 @@ class HeadsInTurn(Mask):
         key = at if steps.indices is None else steps.indices[at]
         heads = np.arange(pack, dtype=np.int64)[:, None] * (self.seq_q // block_q)
         pairs = ((heads + block).reshape(-1), np.tile(key, pack))
-        return BlockMask.of_pairs(rows, seq_k, block_q, block_k, *pairs).key_blocks(rows, seq_k, block_q, block_k, 1)
+        return BlockMask.of_pairs(rows, seq_k, block_q, block_k, *pairs).key_blocks(
+            rows, seq_k, block_q, block_k, 1
+        )

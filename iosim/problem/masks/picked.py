@@ -37,10 +37,14 @@ class PickedMask(IntervalMask):
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         return super().keeps(queries, keys) & (keys < self.seen)
 
-    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
+    def key_blocks(
+        self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1
+    ) -> KeyBlocks:
         last = np.minimum(np.arange(0, rows, block_q, dtype=np.int64) + block_q, rows) - 1
         blocks = np.full(last.size, -(-seq_k // block_k), dtype=np.int64)
-        return KeyBlocks(first=np.zeros_like(blocks), end=blocks, end_row=self.end_key(last // pack, seq_k))
+        return KeyBlocks(
+            first=np.zeros_like(blocks), end=blocks, end_row=self.end_key(last // pack, seq_k)
+        )
 
     def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
         """The keys that the entries of queries stand for where nothing is known of the scores: spread evenly over what
@@ -87,7 +91,9 @@ class BlockPicks(IntervalMask):
 
     def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
         """The blocks that entries stand for, as `PickedMask.picks`; `top_k` counts keys."""
-        return _spread(tokens, entries, (tokens + self.offset) // self.block + 1, top_k // self.block)
+        return _spread(
+            tokens, entries, (tokens + self.offset) // self.block + 1, top_k // self.block
+        )
 
     def pairs(self, tokens: int, blocks: int) -> BlockMask:
         """The blocks that tokens of one sequence pick, up to so many each."""
@@ -100,4 +106,6 @@ class BlockPicks(IntervalMask):
 def _spread(tokens: IntArray, entries: IntArray, sees: IntArray, top_k: int) -> IntArray:
     mixed = (tokens * 2654435761 + entries * 40503) * 2246822519 % (1 << 32)
     first = entries * sees // top_k
-    return np.where(sees > top_k, first + mixed * ((entries + 1) * sees // top_k - first) // (1 << 32), entries)
+    return np.where(
+        sees > top_k, first + mixed * ((entries + 1) * sees // top_k - first) // (1 << 32), entries
+    )

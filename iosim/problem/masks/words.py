@@ -57,7 +57,9 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
     if p.mask == "window":
         if keys_before is None and right is None:
             accepted = f"{FIELDS['window'].accepted}"
-            raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}")
+            raise InputError(
+                f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}"
+            )
         if keys_before is None and right == NO_BOUND:
             hint = "accepted: 0 or more, or with it `window`"
             raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; {hint}")
@@ -65,9 +67,13 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}
     if right is not None:
-        raise InputError(f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'")
+        raise InputError(
+            f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'"
+        )
     if p.mask in FIRST_TOKENS_MASKS and keys_before is None:
-        raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
+        raise InputError(
+            f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}"
+        )
     if p.mask not in FIRST_TOKENS_MASKS and keys_before is not None:
         hint = "a window goes with mask 'window', 'causal', 'window+global' or 'window+first'"
         raise InputError(f"`window` {keys_before} contradicts `mask` '{p.mask}'; {hint}")
@@ -80,7 +86,9 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
         value = getattr(p, name)
         if value is not None and p.mask not in masks:
             hint = f"it goes with mask {' or '.join(repr(m) for m in masks)}"
-            raise InputError(f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; {hint}")
+            raise InputError(
+                f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; {hint}"
+            )
     if p.mask not in LIST_MASKS:
         return {}
     if p.mask == "blocks":
@@ -88,7 +96,9 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
     sides = _sides(p) or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
         block = FIELDS["mask_block"].text(sides)
-        raise InputError(f"`mask_block` {block} with `mask` '{p.mask}' is not square; accepted: one number")
+        raise InputError(
+            f"`mask_block` {block} with `mask` '{p.mask}' is not square; accepted: one number"
+        )
     if p.mask in FIRST_TOKENS_MASKS and p.global_tokens is None:
         return {"mask_block": sides, "global_tokens": sides[0]}
     return {"mask_block": sides}
@@ -105,7 +115,9 @@ def _short(text: str) -> str:
 
 def _check_blocks(p: ProblemFields) -> dict[str, Any]:
     if (p.mask_file is None) == (p.mask_blocks is None):
-        raise InputError("`mask` 'blocks' needs its blocks; accepted: one of `mask_file` and `mask_blocks`")
+        raise InputError(
+            "`mask` 'blocks' needs its blocks; accepted: one of `mask_file` and `mask_blocks`"
+        )
     if p.mask_file is not None:
         return {"mask_file": str(p.mask_file)}
     blocks = p.mask_blocks
@@ -120,11 +132,15 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
         raise InputError(f"`mask_blocks` of type {type(blocks).__name__}; accepted: {accepted}")
     if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.seq_k):
         accepted = f"for {p.seq_q} and {p.seq_k}"
-        raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: {accepted}")
+        raise InputError(
+            f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: {accepted}"
+        )
     sides = blocks.block_q, blocks.block_k
     if _sides(p) not in (None, sides):
         requested = FIELDS["mask_block"].text(p.mask_block)
-        raise InputError(f"`mask_block` {requested} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None")
+        raise InputError(
+            f"`mask_block` {requested} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None"
+        )
     return {"mask_blocks": blocks, "mask_block": sides}
 
 
@@ -134,19 +150,30 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
         rows, cols = (np.asarray(values[n], dtype=np.int64) for n in ("rows", "cols"))
         full = None if values.get("full") is None else np.asarray(values["full"], dtype=np.bool_)
         height, width = -(-seq_q // sides[0]), -(-seq_k // sides[1])
-        fits = rows.shape == cols.shape == (rows.shape if full is None else full.shape) and rows.ndim == 1
+        fits = (
+            rows.shape == cols.shape == (rows.shape if full is None else full.shape)
+            and rows.ndim == 1
+        )
         inside = fits and ((rows >= 0) & (rows < height) & (cols >= 0) & (cols < width)).all()
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"`mask_blocks` cannot be read ({error}); accepted: block, rows, cols and full") from None
+        raise InputError(
+            f"`mask_blocks` cannot be read ({error}); accepted: block, rows, cols and full"
+        ) from None
     if not inside:
-        raise InputError(f"`mask_blocks` names blocks outside {height}x{width}; accepted: rows and cols of the mask")
+        raise InputError(
+            f"`mask_blocks` names blocks outside {height}x{width}; accepted: rows and cols of the mask"
+        )
     return BlockMask.of_pairs(seq_q, seq_k, *sides, rows, cols, full)
 
 
 def blocks_to_dict(mask: Any) -> dict[str, Any]:
-    values = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
+    values = {
+        "block": [mask.block_q, mask.block_k],
+        "rows": mask.rows.tolist(),
+        "cols": mask.indices.tolist(),
+    }
     return values if mask.full is None else {**values, "full": mask.full.tolist()}
 
 
@@ -158,13 +185,17 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
     lens, lens_k = p.seq_lens, p.seq_lens if p.seq_lens_k is None else p.seq_lens_k
     for name, lengths in (("seq_lens", lens), ("seq_lens_k", lens_k)):
         if sum(lengths) > MAX_TOKENS:
-            raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {MAX_TOKENS}")
+            raise InputError(
+                f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {MAX_TOKENS}"
+            )
     if len(lens) != len(lens_k):
         both = f"{len(lens)} sequences and `seq_lens_k` {len(lens_k)}"
         raise InputError(f"`seq_lens` has {both}; accepted: as many of both")
     for name, size in (("batch", 1), ("seq_q", sum(lens)), ("seq_k", sum(lens_k))):
         if getattr(p, name) not in (None, 1, size):
-            raise InputError(f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}")
+            raise InputError(
+                f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}"
+            )
     for name, accepted in ONE_LENGTH_ONLY.items():
         value = getattr(p, name)
         if value not in accepted:
@@ -190,7 +221,9 @@ def _interval(p: ProblemFields, seq_q: int, seq_k: int) -> IntervalMask:
         return WindowedMask.of(p.window + 1, p.compress_ratio, seq_q, seq_k)
     if p.mask == "causal":
         return IntervalMask(None, 0, offset)
-    return IntervalMask(p.window, None if p.window_right == NO_BOUND else p.window_right or 0, offset)
+    return IntervalMask(
+        p.window, None if p.window_right == NO_BOUND else p.window_right or 0, offset
+    )
 
 
 def _list_mask(p: ProblemFields) -> Mask:
@@ -203,7 +236,9 @@ def _list_mask(p: ProblemFields) -> Mask:
         assert p.mask_file is not None
         return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
     if p.seq_q != p.seq_k:
-        why = "the pattern is square; accepted: as many queries as keys, or mask 'blocks' from a file"
+        why = (
+            "the pattern is square; accepted: as many queries as keys, or mask 'blocks' from a file"
+        )
         raise InputError(f"`mask` '{p.mask}' with `seq_q` {p.seq_q} and `seq_k` {p.seq_k}: {why}")
     assert sides is not None
     if p.mask in ("butterfly", "strided"):
@@ -236,7 +271,10 @@ def mask_text(p: ProblemFields, mask: Mask) -> str:
         word = f"window and a key for every {p.compress_ratio:,} tokens"
     if p.seq_lens is None or p.seq_lens_k is None:
         return word
-    ends = [f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}" for x in (p.seq_lens, p.seq_lens_k)]
+    ends = [
+        f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}"
+        for x in (p.seq_lens, p.seq_lens_k)
+    ]
     keys = "" if p.seq_lens == p.seq_lens_k else f" and {ends[1]} keys"
     return f"{word}, packed: {len(p.seq_lens):,} sequences of {ends[0]} tokens{keys}"
 
@@ -300,5 +338,8 @@ def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockM
     i = np.arange(-(-seq // block), dtype=np.int64)
     reach, first = -(-window // block), -(-first_tokens // block)
     return _joined(
-        seq, block, _band(np.maximum(i - reach, 0), i + 1), _band(np.zeros_like(i), np.minimum(i + 1, first))
+        seq,
+        block,
+        _band(np.maximum(i - reach, 0), i + 1),
+        _band(np.zeros_like(i), np.minimum(i + 1, first)),
     )

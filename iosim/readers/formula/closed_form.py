@@ -99,7 +99,9 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
         return sums.domain.seq_k * tensor.row_bytes
-    return _key_tiles(sums, tensor, access, *(sums.key_range() if access.visited_only else (sums.key_blocks, 1)))
+    return _key_tiles(
+        sums, tensor, access, *(sums.key_range() if access.visited_only else (sums.key_blocks, 1))
+    )
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
@@ -147,7 +149,10 @@ def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
     if isinstance(mask, PackedMask):
         per, pack = domain.key_blocks_per_split, domain.pack
         parts = Counter(zip(mask.masks, mask.seq_q, mask.seq_k, strict=True))
-        return [(n, BlockSums(replace(domain, rows=q * pack, seq_k=k, mask=m), per)) for (m, q, k), n in parts.items()]
+        return [
+            (n, BlockSums(replace(domain, rows=q * pack, seq_k=k, mask=m), per))
+            for (m, q, k), n in parts.items()
+        ]
     return [(1, ListSums(domain))]
 
 
@@ -157,12 +162,17 @@ def reach(domain: Domain) -> tuple[int, int]:
     rows = visits = 0
     for n, sums in _sums(domain):
         blocks, at_end = sums.key_range()
-        rows += n * (blocks * domain.block_k - at_end * (sums.key_blocks * domain.block_k - sums.domain.seq_k))
+        rows += n * (
+            blocks * domain.block_k
+            - at_end * (sums.key_blocks * domain.block_k - sums.domain.seq_k)
+        )
         visits += n * sums.visits.total
     return rows, visits
 
 
-def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, BlockSums]] | None = None) -> int:
+def overhead_bytes(
+    launch: Launch, overhead: Overhead, parts: list[tuple[int, BlockSums]] | None = None
+) -> int:
     """Bytes of an overhead over the whole launch. `parts` are the sums of its domain, where they are at hand."""
     d = launch.domain
     heads = d.batch * d.heads
@@ -180,7 +190,9 @@ def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[st
     """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
-    bytes_of: dict[tuple[str, Way], int] = _touched(launch.touched, modes) if launch.touched is not None else {}
+    bytes_of: dict[tuple[str, Way], int] = (
+        _touched(launch.touched, modes) if launch.touched is not None else {}
+    )
     for access in launch.accesses if launch.touched is None else ():
         if access.mode not in modes:
             continue

@@ -185,7 +185,10 @@ class Real(_WithCompanion, float):
 
     __add__ = __radd__ = _operator_of_reals(operator.add)
     __mul__ = __rmul__ = _operator_of_reals(operator.mul)
-    __sub__, __rsub__ = _operator_of_reals(operator.sub), _operator_of_reals(operator.sub, swapped=True)
+    __sub__, __rsub__ = (
+        _operator_of_reals(operator.sub),
+        _operator_of_reals(operator.sub, swapped=True),
+    )
     __truediv__ = _operator_of_reals(operator.truediv)
     __rtruediv__ = _operator_of_reals(operator.truediv, swapped=True)
 
@@ -277,7 +280,9 @@ class ArrayKind(Kind):
         *companions, holds = np.broadcast_arrays(*map(lifted, numbers), self.holds)
         values = np.full(holds.shape, value, dtype=np.int64)
         code = np.zeros(int(holds.sum()), dtype=np.int64)
-        wanted = [companion[holds] for companion in companions]  # elsewhere the function may never have been meant
+        wanted = [
+            companion[holds] for companion in companions
+        ]  # elsewhere the function may never have been meant
         for companion in wanted:
             distinct, codes = np.unique(companion, return_inverse=True)
             code = code * distinct.size + codes

@@ -36,7 +36,9 @@ def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
     """Sum of min(hi, max(0, floor((a i + b) / m))) over 0 <= i < n, for a line that rises. Raises ValueError: n or hi
     is negative, or a or m is not positive."""
     if n < 0 or m < 1 or a < 1 or hi < 0:
-        raise ValueError(f"clipped_floor_sum needs n, hi >= 0 and a, m >= 1, not n = {n}, m = {m}, a = {a}, hi = {hi}")
+        raise ValueError(
+            f"clipped_floor_sum needs n, hi >= 0 and a, m >= 1, not n = {n}, m = {m}, a = {a}, hi = {hi}"
+        )
     start = min(n, max(0, -(b // a)))
     stop = min(n, max(start, -((b - hi * m) // a)))
     return floor_sum(stop - start, m, a, b + a * start) + hi * (n - stop)
@@ -47,7 +49,9 @@ def floor_sum_array(n: Any, m: Any, a: Any, b: Any) -> IntArray:
     shape = np.broadcast_shapes(np.shape(n), np.shape(m), np.shape(a), np.shape(b))
     total = np.zeros(shape, dtype=np.int64)
     flat = total.reshape(-1)
-    n, m, a, b = (np.broadcast_to(np.asarray(x, dtype=np.int64), shape).reshape(-1) for x in (n, m, a, b))
+    n, m, a, b = (
+        np.broadcast_to(np.asarray(x, dtype=np.int64), shape).reshape(-1) for x in (n, m, a, b)
+    )
     at: IntArray | None = None
     while n.size:
         slope = a // m
@@ -75,4 +79,6 @@ def clipped_floor_sum_array(n: Any, m: Any, a: Any, b: Any, hi: Any) -> IntArray
     n, m, a, b, hi = (np.asarray(x, dtype=np.int64) for x in (n, m, a, b, hi))
     start = np.minimum(n, np.maximum(0, -(b // a)))
     stop = np.minimum(n, np.maximum(start, -((b - hi * m) // a)))
-    return np.asarray(floor_sum_array(stop - start, m, a, b + a * start) + hi * (n - stop), dtype=np.int64)
+    return np.asarray(
+        floor_sum_array(stop - start, m, a, b + a * start) + hi * (n - stop), dtype=np.int64
+    )

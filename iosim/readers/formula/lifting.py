@@ -61,17 +61,24 @@ class _LiftedBlocks(BlockMask):
     lift: Callable[[Domain, str, int], int]
 
 
-def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], Any] | None, kind: Kind) -> Mask:
+def _lifted_mask(
+    problem: AttentionProblem, symbols: Callable[[str, int, bool], Any] | None, kind: Kind
+) -> Mask:
     """The mask of a lifted problem, its offset and window, or its sums, duals."""
     mask = problem.pair_mask
     if isinstance(mask, IntervalMask):
         window_left = problem.window if mask.left is not None else None
-        right = problem.window_right if mask.right else mask.right  # 0 and no bound are of the mask's form
+        right = (
+            problem.window_right if mask.right else mask.right
+        )  # 0 and no bound are of the mask's form
         offset = 0 if mask.is_full else problem.offset
         if problem.compress_ratio is not None:
             right = problem.shown_tokens * mask.ratio
         return _LiftedInterval(
-            window_left, right, problem.seq_k - problem.seq_q if offset is None else offset, mask.ratio
+            window_left,
+            right,
+            problem.seq_k - problem.seq_q if offset is None else offset,
+            mask.ratio,
         )
     if not isinstance(mask, BlockMask) or symbols is None:
         return mask
@@ -94,7 +101,9 @@ def _lift(companions: Mapping[str, Any], kind: Kind, name: str, value: int) -> i
     return Dual(value, companions[name], kind) if name in companions else value
 
 
-def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind) -> AttentionProblem:
+def lifted_problem(
+    problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind
+) -> AttentionProblem:
     lift = partial(_lift, companions, kind)
     lifted = object.__new__(_LiftedProblem)
     put = object.__setattr__
@@ -107,7 +116,9 @@ def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kin
     return lifted
 
 
-def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
+def lifted_chain(
+    problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind
+) -> Chain:
     """The chain of `kernel` on `problem`, planned on duals.
 
     `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
@@ -116,7 +127,9 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
     sets none. Raises InputError: an algorithm that has no formula in symbols.
     """
     if not algorithm_of(kernel.algorithm).symbolic:
-        raise InputError(f"`kernel` {kernel.name}: its launches go by the number of blocks, which no formula has")
+        raise InputError(
+            f"`kernel` {kernel.name}: its launches go by the number of blocks, which no formula has"
+        )
 
     lift = partial(_lift, companions, kind)
 
@@ -132,7 +145,9 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
         replace(
             kernel,
             tile=lift_tile(kernel.tile),
-            backward=replace(kernel.backward, tile=None if back is None else lift_tile(back, "backward_")),
+            backward=replace(
+                kernel.backward, tile=None if back is None else lift_tile(back, "backward_")
+            ),
             splits=lift("splits", kernel.splits),
             compiled_head_dim=None,  # counts the products of padded columns, moves no byte
         ),

@@ -97,12 +97,20 @@ class BlockSums:
     @cached_property
     def _used(self) -> int:
         """Full query blocks that start before the keys end; those after it visit nothing."""
-        return self.full_blocks if self.left is None else self._starts_at(self.domain.seq_k, self.full_blocks)
+        return (
+            self.full_blocks
+            if self.left is None
+            else self._starts_at(self.domain.seq_k, self.full_blocks)
+        )
 
     @cached_property
     def _last_first_key(self) -> int:
         d = self.domain
-        return 0 if self.left is None else maximum(self.full_blocks * d.block_q // d.pack + self.left, 0)
+        return (
+            0
+            if self.left is None
+            else maximum(self.full_blocks * d.block_q // d.pack + self.left, 0)
+        )
 
     @cached_property
     def _last_end_key(self) -> int:
@@ -130,7 +138,9 @@ class BlockSums:
         if self.left is None:
             return 0
         d = self.domain
-        return clipped_floor_sum(self._used, step * d.pack, d.block_q, self.left * d.pack, ceil_div(d.seq_k, step))
+        return clipped_floor_sum(
+            self._used, step * d.pack, d.block_q, self.left * d.pack, ceil_div(d.seq_k, step)
+        )
 
     @cached_property
     def visiting(self) -> Sums:
@@ -180,12 +190,18 @@ class BlockSums:
         if edge is Edge.NEEDED and self.right is not None:
             to_end = Sums(self._line_to_end(1, 0, d.seq_k), self._last_visits * self._last_end_key)
         else:
-            to_end = self._end * d.block_k - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
+            to_end = self._end * d.block_k - self.reaching_last * (
+                self.key_blocks * d.block_k - d.seq_k
+            )
         return to_end - self._first * d.block_k
 
     @cached_property
     def _key_blocks_per_split(self) -> int:
-        return ceil_div(self.key_blocks, self.domain.splits) if self._per_split is None else self._per_split
+        return (
+            ceil_div(self.key_blocks, self.domain.splits)
+            if self._per_split is None
+            else self._per_split
+        )
 
     @cached_property
     def visited_splits(self) -> Sums:
@@ -203,7 +219,10 @@ class BlockSums:
             to_end = self._line_to_end(step, -1, limit)
             end = maximum(self._last_end_key - 1, 0) // step
         first = self._last_first_key // step
-        return Sums(to_end - self._line_to_first(step) + self.visiting.full, self._last_visits * (end - first + 1))
+        return Sums(
+            to_end - self._line_to_first(step) + self.visiting.full,
+            self._last_visits * (end - first + 1),
+        )
 
     def key_range(self) -> tuple[int, int]:
         """(key blocks that any query block visits: one contiguous range; 1 where it ends with the last key block). Both
@@ -217,7 +236,11 @@ class BlockSums:
             lowest = 0 if self.right is None else self._reaches(0, self.full_blocks)
             first = maximum(lowest * d.block_q // d.pack + self.left, 0) // d.block_k
         if self.right is not None:
-            stop = self.query_blocks if self.left is None else self._starts_at(d.seq_k, self.query_blocks)
+            stop = (
+                self.query_blocks
+                if self.left is None
+                else self._starts_at(d.seq_k, self.query_blocks)
+            )
             last_query = (minimum(stop * d.block_q, d.rows) - 1) // d.pack
             end = ceil_div(clip((last_query + self.right + 1) // self.ratio, 0, d.seq_k), d.block_k)
         return some * (end - first), some * (1 - minimum(1, self.key_blocks - end))
@@ -234,7 +257,9 @@ class BlockSums:
             return touched
         split = int(self._key_blocks_per_split) * int(d.block_k)
         meeting = math.lcm(split, keys)
-        inside = self._spans(split, (d.seq_k - 1) // split) - self._spans(meeting, (d.seq_k - 1) // meeting)
+        inside = self._spans(split, (d.seq_k - 1) // split) - self._spans(
+            meeting, (d.seq_k - 1) // meeting
+        )
         return touched + inside.total
 
     def _ends(self, keys: int) -> int:
@@ -281,7 +306,9 @@ class BlockSums:
         assert self.left is not None
         d = self.domain
         limit = ceil_div(d.seq_k, step) + 1
-        return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, limit)
+        return clipped_floor_sum(
+            self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, limit
+        )
 
 
 class PickedSums(BlockSums):
@@ -295,7 +322,9 @@ class PickedSums(BlockSums):
         assert isinstance(mask, PickedMask)
         if edge is not Edge.NEEDED:
             return super().key_rows(edge)
-        return BlockSums(replace(d, seq_k=minimum(d.seq_k, mask.seen), mask=mask.plain)).key_rows(edge)
+        return BlockSums(replace(d, seq_k=minimum(d.seq_k, mask.seen), mask=mask.plain)).key_rows(
+            edge
+        )
 
 
 # Of a list of blocks
@@ -361,7 +390,10 @@ class ListSums(BlockSums):
 
     @cached_property
     def visited_splits(self) -> Sums:
-        return self._added("splits_visited", self._visited.splits(self._plain.key_blocks_per_split, self._plain.splits))
+        return self._added(
+            "splits_visited",
+            self._visited.splits(self._plain.key_blocks_per_split, self._plain.splits),
+        )
 
     def key_range(self) -> tuple[int, int]:
         some = self._plain.visitors.count > 0

@@ -128,10 +128,18 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "element_bytes": ("e", "bytes of an input element"),
     "output_bytes": ("e_o", "bytes of an output element"),
     **SUMS,
-    **{f"backward_{n}": (s.replace("Z", "Y"), f"{t}, in the backward's tiles") for n, (s, t) in SUMS.items()},
+    **{
+        f"backward_{n}": (s.replace("Z", "Y"), f"{t}, in the backward's tiles")
+        for n, (s, t) in SUMS.items()
+    },
 }
 """Name -> (symbol, meaning)."""
-TIED = {"kv_heads": "heads", "seq_k": "seq_q", "head_dim_v": "head_dim", "output_bytes": "element_bytes"}
+TIED = {
+    "kv_heads": "heads",
+    "seq_k": "seq_q",
+    "head_dim_v": "head_dim",
+    "output_bytes": "element_bytes",
+}
 """Sizes that may share the symbol of another one, where they are equal."""
 
 
@@ -141,13 +149,25 @@ def symbol(name: str) -> sp.Symbol:
     if name not in SYMBOLS:
         raise InputError(f"'{name}' is no size of a formula; accepted: {', '.join(SYMBOLS)}")
     none = name.removeprefix("backward_") in SUMS
-    assumed = {"window": {"nonnegative": True}, "offset": {}}.get(name, {"nonnegative" if none else "positive": True})
+    assumed = {"window": {"nonnegative": True}, "offset": {}}.get(
+        name, {"nonnegative" if none else "positive": True}
+    )
     return sp.Symbol(SYMBOLS[name][0], integer=True, **assumed)
 
 
 def _companions(problem: AttentionProblem, kernel: Kernel) -> tuple[dict[str, Any], dict[str, int]]:
     """(companion of each size, value of each symbol used). Equal sizes share a symbol."""
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
+    names = (
+        "batch",
+        "heads",
+        "kv_heads",
+        "seq_q",
+        "seq_k",
+        "head_dim",
+        "head_dim_v",
+        "window",
+        "offset",
+    )
     known = {size: value for size in names if (value := getattr(problem, size)) is not None}
     if (problem.window_right or 0) > 0:
         known["window_right"] = problem.window_right
@@ -195,7 +215,9 @@ class Formula:
         pinned = {c.lhs: int(c.rhs) for c in self.conditions if _fixes(c)}
         return {name: pinned[symbol(name)] for name in self.values if symbol(name) in pinned}
 
-    def total(self, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None) -> Any:
+    def total(
+        self, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None
+    ) -> Any:
         return sp.sympify(self.traffic.total("l2", direction, launch=launch, tensor=tensor))
 
     def substitute(self, values: Mapping[str, Any]) -> Formula:
@@ -204,7 +226,9 @@ class Formula:
         conditions = (condition.subs(by_symbol) for condition in self.conditions)
         return replace(
             self,
-            traffic=Traffic(tuple(replace(r, bytes=sp.sympify(r.bytes).subs(by_symbol)) for r in self.traffic)),
+            traffic=Traffic(
+                tuple(replace(r, bytes=sp.sympify(r.bytes).subs(by_symbol)) for r in self.traffic)
+            ),
             conditions=tuple(c for c in conditions if c != sp.true),
         )
 
@@ -227,12 +251,17 @@ def derive(problem: AttentionProblem, kernel: Kernel) -> Formula:
     head_dim and head_dim_v, ...) share one symbol."""
     for name in ("seq_lens", "shared_prefix"):
         if getattr(problem, name) is not None:
-            raise InputError(f"`{name}`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
+            raise InputError(
+                f"`{name}`: a formula in symbols is of sequences of one length; accepted: seq_q and batch"
+            )
     kind = SymbolKind()
     companions, values = _companions(problem, kernel)
     lifted_traffic = closed_form(lifted_chain(problem, kernel, companions, kind))
     fixed = {c.lhs: c.rhs for c in kind.conditions if _fixes(c)}
-    rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in lifted_traffic)
+    rows = tuple(
+        replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed)))
+        for row in lifted_traffic
+    )
     return Formula(Traffic(rows), values, tuple(kind.conditions))
 
 

@@ -65,16 +65,27 @@ class Bound:
         if not 0 < density <= 1:
             raise InputError(f"kept {density} is out of range; accepted: above 0 up to 1")
         if fast_elements < head_dim:
-            raise InputError(f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more")
+            raise InputError(
+                f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more"
+            )
         memory = min(fast_elements, seq * head_dim)
         return self.value(seq, head_dim, memory, density)
 
     def times_above(
-        self, moved_bytes: float, element_bytes: int, seq: int, head_dim: int, fast_elements: int,
-        *, heads: int = 1, density: float = 1.0,
-    ) -> float:  # fmt: skip
+        self,
+        moved_bytes: float,
+        element_bytes: int,
+        seq: int,
+        head_dim: int,
+        fast_elements: int,
+        *,
+        heads: int = 1,
+        density: float = 1.0,
+    ) -> float:
         """`moved_bytes` of `heads` heads (over all sequences) in multiples of the term."""
-        return moved_bytes / (element_bytes * heads * self.elements(seq, head_dim, fast_elements, density))
+        return moved_bytes / (
+            element_bytes * heads * self.elements(seq, head_dim, fast_elements, density)
+        )
 
     def expression(self) -> Any:
         import sympy as sp
@@ -109,7 +120,9 @@ def bound(name: str) -> Bound:
 
 def _staying_rows(kernel: Kernel) -> int:
     """Rows of the side of the tile that stays: keys where they are outside, as in `flash1`, else queries."""
-    return kernel.tile.block_k if algorithm_of(kernel.algorithm).keys_outside else kernel.tile.block_q
+    return (
+        kernel.tile.block_k if algorithm_of(kernel.algorithm).keys_outside else kernel.tile.block_q
+    )
 
 
 def with_density(expression: Any, values: dict[str, int]) -> Any:
@@ -123,7 +136,10 @@ def with_density(expression: Any, values: dict[str, int]) -> Any:
     rows = [symbol("seq" if "seq" in values else name) for name in ("seq_q", "seq_k")]
     put: dict[Any, Any] = {}
     for prefix in ("", "backward_"):
-        sides = [symbol(f"{prefix}{n}" if f"{prefix}{n}" in values else n) for n in ("block_q", "block_k")]
+        sides = [
+            symbol(f"{prefix}{n}" if f"{prefix}{n}" in values else n)
+            for n in ("block_q", "block_k")
+        ]
         put |= {symbol(f"{prefix}{name}"): sp.Integer(0) for name in NAMES}
         put[symbol(f"{prefix}visits")] = density * rows[0] * rows[1] / (sides[0] * sides[1])
     return sp.sympify(expression).subs(put)
@@ -150,7 +166,13 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
         "fast_elements": fast,
         "theta_elements": term.elements(problem.seq_q, problem.head_dim, fast, s),
         "times_above": term.times_above(
-            moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast, heads=heads, density=s
+            moved_bytes,
+            problem.input_type.bytes,
+            problem.seq_q,
+            problem.head_dim,
+            fast,
+            heads=heads,
+            density=s,
         ),
     }
 
@@ -181,18 +203,34 @@ def why(
         return None
     standard = algorithm_of(kernel.algorithm).standard
     term = bound("standard" if standard else "flash").elements(seq, d, fast)
-    rows, block, heads = fast / (BLOCKS_IN_FAST_MEMORY * d), _staying_rows(kernel), problem.batch * problem.heads
+    rows, block, heads = (
+        fast / (BLOCKS_IN_FAST_MEMORY * d),
+        _staying_rows(kernel),
+        problem.batch * problem.heads,
+    )
     passes = seq / rows
     outside = algorithm_of(kernel.algorithm).keys_outside
     walked = 3 if outside else 2
     numbers: dict[str, Any] = {
-        "profile": profile.name, "fast_memory_bytes": fast_bytes, "fast_elements": fast, "element_bytes": element,
-        "seq": seq, "head_dim": d, "heads": heads, "keys_outside": outside, "walked": walked,
-        "rows": None if standard else rows, "passes": None if standard else passes,
-        "tiled_elements": walked * seq * d * passes, "term_elements": term, "term_bytes": term * heads * element,
-        "kernel_rows": block, "kernel_passes": -(-seq // block), "kernel_bytes": kernel_bytes,
+        "profile": profile.name,
+        "fast_memory_bytes": fast_bytes,
+        "fast_elements": fast,
+        "element_bytes": element,
+        "seq": seq,
+        "head_dim": d,
+        "heads": heads,
+        "keys_outside": outside,
+        "walked": walked,
+        "rows": None if standard else rows,
+        "passes": None if standard else passes,
+        "tiled_elements": walked * seq * d * passes,
+        "term_elements": term,
+        "term_bytes": term * heads * element,
+        "kernel_rows": block,
+        "kernel_passes": -(-seq // block),
+        "kernel_bytes": kernel_bytes,
         "times_above": kernel_bytes / (term * heads * element),
-    }  # fmt: skip
+    }
     return {**numbers, "text": _why_text(numbers)}
 
 
@@ -311,7 +349,10 @@ def backward_elements(pairs: int, rows: int, head_dim: int, fast_elements: int) 
 
 
 def level_bounds(
-    problem: AttentionProblem, profile: HardwareProfile, compulsory_bytes: int, bytes_of: Mapping[str, int | None]
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    compulsory_bytes: int,
+    bytes_of: Mapping[str, int | None],
 ) -> tuple[LevelBound, ...]:
     """The bounds of both levels. Where Q and V differ in width, d is the smaller one, so that the bound holds. Grouped
     heads change the compulsory bytes alone: the products of every query head are counted. `compulsory_bytes`: inputs
@@ -327,7 +368,9 @@ def level_bounds(
     for level, (memory, size) in fast_memories(profile).items():
         fast = size // element
         if fast < d:
-            raise InputError(f"`head_dim` {d} is more than the {fast} elements of {memory}; accepted: up to {fast}")
+            raise InputError(
+                f"`head_dim` {d} is more than the {fast} elements of {memory}; accepted: up to {fast}"
+            )
         quadratic, linear = 0.0, 0.0
         terms = []
         large = fast >= d * d
@@ -344,13 +387,20 @@ def level_bounds(
         times = (compulsory_bytes - scale * linear) / (scale * quadratic) if grows else 0.0
         bounds.append(
             LevelBound(
-                level=level, fast_memory=memory, fast_bytes=size, fast_elements=fast, head_dim=d,
-                term_text=" + ".join(texts), source=", ".join(sources), term_bytes=scale * (quadratic + linear),
-                compulsory_bytes=compulsory_bytes, moved_bytes=bytes_of.get(level),
+                level=level,
+                fast_memory=memory,
+                fast_bytes=size,
+                fast_elements=fast,
+                head_dim=d,
+                term_text=" + ".join(texts),
+                source=", ".join(sources),
+                term_bytes=scale * (quadratic + linear),
+                compulsory_bytes=compulsory_bytes,
+                moved_bytes=bytes_of.get(level),
                 crossover_tokens=max(1, math.ceil(problem.seq_k * times)) if grows else None,
                 crossover_head_dim=math.isqrt(fast),
             )
-        )  # fmt: skip
+        )
     return tuple(bounds)
 
 
@@ -358,7 +408,13 @@ def explanation(bounds: tuple[LevelBound, ...], gpu: str) -> list[str]:
     """Why the L2 as fast memory changes the answer, with the numbers of a GPU: one sentence a line."""
     sm, l2 = bounds
     d = sm.head_dim
-    where = "at both levels" if sm.large and l2.large else "at the L2 alone" if l2.large else "at neither level"
+    where = (
+        "at both levels"
+        if sm.large and l2.large
+        else "at the L2 alone"
+        if l2.large
+        else "at neither level"
+    )
     lines = [
         f"P is the pairs that the mask keeps, N^2 without one; d = {d}. M >= d^2 = {d * d:,} {where}: on {gpu} an SM's "
         f"{sm.fast_elements:,} elements reach d^2 up to head_dim {sm.crossover_head_dim:,}, the L2's "

@@ -47,7 +47,11 @@ class CachingAllocator:
         size = max(ROUND_BYTES, _up(size, ROUND_BYTES))
         small = size <= SMALL_BYTES
         fitting = [b for b in self.free_blocks if b.small is small and b.size >= size]
-        block = min(fitting, key=lambda b: (b.size, b.address)) if fitting else self._segment(size, small)
+        block = (
+            min(fitting, key=lambda b: (b.size, b.address))
+            if fitting
+            else self._segment(size, small)
+        )
         self.free_blocks.remove(block)
         remainder = block.size - size
         if remainder >= ROUND_BYTES if small else remainder > SMALL_BYTES:
@@ -154,7 +158,9 @@ class Blocks:
         placed.append(_Placed(last, *(taken or (grid, size))))
         return None if taken is None else taken[0]
 
-    def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
+    def owned(
+        self, launch: int, grids: dict[str, Grid], tensors: list[str]
+    ) -> tuple[tuple[range, int], ...]:
         """Blocks that start to belong to a temporary tensor at this launch."""
         return tuple(
             (range(grids[n].first, grids[n].first + grids[n].count), tensors.index(n))
@@ -170,15 +176,23 @@ def _only_streamed(chain: Chain, tensor: Tensor) -> bool:
     return tensor.copies == 1 and all(streams(x) and x.domain.grid_heads == heads for x in users)
 
 
-def _fitted(chain: Chain, name: str, grid: Grid, size: Int32, placed: _Placed) -> tuple[Grid, Int32] | None:
+def _fitted(
+    chain: Chain, name: str, grid: Grid, size: Int32, placed: _Placed
+) -> tuple[Grid, Int32] | None:
     """A tensor's grid and sizes on the objects that lie there: as cut, or, where it is only streamed, in objects of
     their one size, from the first on."""
     mine, theirs = ((g.heads, g.rows, g.cols, g.step) for g in (grid, placed.grid))
     if mine == theirs and size.tobytes() == placed.size.tobytes():
         return replace(grid, first=placed.grid.first), size
     tensor, object_bytes = chain.tensors[name], int(placed.size[0])
-    fits = object_bytes > 0 and tensor.bytes % object_bytes == 0 and tensor.bytes // object_bytes <= placed.size.size
+    fits = (
+        object_bytes > 0
+        and tensor.bytes % object_bytes == 0
+        and tensor.bytes // object_bytes <= placed.size.size
+    )
     if not fits or not (placed.size == object_bytes).all() or not _only_streamed(chain, tensor):
         return None
     count = tensor.bytes // object_bytes
-    return Grid(name, placed.grid.first, 1, count, 1, 1, object_bytes // tensor.element_bytes), placed.size[:count]
+    return Grid(
+        name, placed.grid.first, 1, count, 1, 1, object_bytes // tensor.element_bytes
+    ), placed.size[:count]

@@ -24,9 +24,17 @@ ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 """Zig compiles for the very CPU it runs on, with checks and debug information, unless it is told not to."""
 WASM = FOLDER / "engine.wasm"
 """The engine for browsers. It imports `env.iosim_tick` alone, which is told how many work tiles have started."""
-WASM_FLAGS = ("-mexec-model=reactor", "-mcpu=generic+simd128", "-O3", "-std=c11", "-ffp-contract=off",
-              *(f"-Wl,--export={name}" for name in ("malloc", "iosim_sample", "iosim_place", "iosim_replay",
-                                                    "iosim_sources")))  # fmt: skip
+WASM_FLAGS = (
+    "-mexec-model=reactor",
+    "-mcpu=generic+simd128",
+    "-O3",
+    "-std=c11",
+    "-ffp-contract=off",
+    *(
+        f"-Wl,--export={name}"
+        for name in ("malloc", "iosim_sample", "iosim_place", "iosim_replay", "iosim_sources")
+    ),
+)
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
 
 
@@ -54,7 +62,9 @@ def system_compiler() -> list[str] | None:
     import sysconfig
 
     configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
-    for name in dict.fromkeys((*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")):
+    for name in dict.fromkeys(
+        (*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")
+    ):
         path = shutil.which(name)
         if path is not None and _works([os.path.abspath(path)]):
             return [os.path.abspath(path)]
@@ -89,7 +99,9 @@ def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -
         raise BuildError(f"{target.parent} cannot be written to")
     command = compiler(machine)
     if command is None:
-        raise BuildError(f"there is no C compiler{f' for {machine}: install {COMPILER_PACKAGE}' if machine else ''}")
+        raise BuildError(
+            f"there is no C compiler{f' for {machine}: install {COMPILER_PACKAGE}' if machine else ''}"
+        )
     import shutil
     import tempfile
 
@@ -97,7 +109,9 @@ def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -
         part = target.with_name(f".{target.name}.{os.getpid()}")
         named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
         try:
-            error = _run([*command, *flags, named, "-o", ENGINE.name, str(folder / "engine.c")], scratch)
+            error = _run(
+                [*command, *flags, named, "-o", ENGINE.name, str(folder / "engine.c")], scratch
+            )
             if error is not None:
                 raise BuildError(f"it did not compile: {error}")
             shutil.copyfile(Path(scratch, ENGINE.name), part)
@@ -116,7 +130,13 @@ def _works(command: list[str]) -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch, "trial.c")
         source.write_text(TRIAL)
-        return _run([*command, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source)], scratch) is None
+        return (
+            _run(
+                [*command, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source)],
+                scratch,
+            )
+            is None
+        )
 
 
 def _run(command: list[str], scratch: str) -> str | None:
@@ -126,14 +146,24 @@ def _run(command: list[str], scratch: str) -> str | None:
 
     caches = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              cwd=scratch, env={**caches, **os.environ})  # fmt: skip
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            cwd=scratch,
+            env={**caches, **os.environ},
+        )
     except OSError as error:
         return str(error)
     if done.returncode == 0:
         return None
     lines = done.stderr.strip().splitlines()
-    return next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
+    return next(
+        (line for line in lines if "error" in line),
+        lines[0] if lines else f"exit code {done.returncode}",
+    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ from iosim.readers.replay.sampling import Coarse, SamplingPlan, Windows
 from iosim.readers.replay.templates import Template
 
 MAX_DEPTH, MAX_PARTITIONS, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
-    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_PARTITIONS", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
+    LAYOUT.constants[name]
+    for name in ("MAX_DEPTH", "MAX_PARTITIONS", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
 )
 NO_MEMORY, REFUSED = LAYOUT.constants["NO_MEMORY"], LAYOUT.constants["REFUSED"]
 _L2Config, _L2State, _LaunchPlan, _Sampling = (
@@ -79,7 +80,9 @@ def _address(name: str, array: np.ndarray[Any, Any], kind: type[np.generic], siz
     """Where the engine finds an array of `size` elements. Raises InputError: an array of another type or size, or one
     that is not contiguous."""
     if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
-        raise InputError(f"{name}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]")
+        raise InputError(
+            f"{name}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]"
+        )
     return _pointer(array)
 
 
@@ -139,11 +142,18 @@ class L2:
     `beside` are bytes of memory that a replay needs for other things."""
 
     def __init__(
-        self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
-        least_sets: float = LEAST_SETS, beside: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        model: L2Model,
+        size: np.ndarray[Any, Any],
+        owner: np.ndarray[Any, Any],
+        samples_per_object: float = 1.0,
+        least_sets: float = LEAST_SETS,
+        beside: int = 0,
+    ) -> None:
         if not 1 <= model.ways <= MAX_WAYS:
-            raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
+            raise InputError(
+                f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways"
+            )
         max_partitions = MAX_PARTITIONS if model.apart else 2
         if not 1 <= model.partitions <= max_partitions:
             accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
@@ -157,22 +167,35 @@ class L2:
         _within("tensor", owner, MAX_TENSORS)
         self.model = model
         sampled = sample_lines(
-            model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object, least_sets, beside
+            model,
+            np.ascontiguousarray(size, dtype=np.int32),
+            samples_per_object,
+            least_sets,
+            beside,
         )
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
-        self._objects["first"], self._objects["samples"] = sampled.first[:-1], np.diff(sampled.first)
+        self._objects["first"], self._objects["samples"] = (
+            sampled.first[:-1],
+            np.diff(sampled.first),
+        )
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = l2_config(model, sampled.sets, sampled.stride)
         s = self.state = _L2State(objects=n, stands=1, whole=1)
-        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(sampled.place)
+        s.object, s.object_of, s.place = (
+            _pointer(self._objects),
+            _pointer(sampled.object),
+            _pointer(sampled.place),
+        )
         s.tags = _pointer(self._tags)
         self._lost = np.zeros(sampled.sets, dtype=np.int64)
         s.lost = _pointer(self._lost)
         if self.config.side_sets:
-            self._side_tags = np.full(self.config.side_sets * -(-self.config.side_ways // 4) * 4, -1, dtype=np.int32)
+            self._side_tags = np.full(
+                self.config.side_sets * -(-self.config.side_ways // 4) * 4, -1, dtype=np.int32
+            )
             self._side_set = sampled.dealt_out(self.config.side_sets // sampled.sets)
             s.side_tags, s.side_set = _pointer(self._side_tags), _pointer(self._side_set)
 
@@ -181,32 +204,55 @@ class L2:
         there are not."""
         self._refuse_others(objects)
         result = library().iosim_place(
-            ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects), int(dirty)
+            ct.addressof(self.state),
+            ct.addressof(self.config),
+            objects.start,
+            len(objects),
+            int(dirty),
         )
         _accept(result, "objects to place")
 
     def _refuse_others(self, objects: range) -> None:
-        if objects.step != 1 or (len(objects) and not 0 <= objects.start < objects.stop <= self._objects.size):
-            raise InputError(f"objects {objects}; accepted: a range within 0 to {self._objects.size}")
+        if objects.step != 1 or (
+            len(objects) and not 0 <= objects.start < objects.stop <= self._objects.size
+        ):
+            raise InputError(
+                f"objects {objects}; accepted: a range within 0 to {self._objects.size}"
+            )
 
-    def access(self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]) -> None:
+    def access(
+        self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]
+    ) -> None:
         """Accesses one after the other, without times of their own: contents and bytes alone. `mode`: [n]: 0 a load, 1
         a store, 2 an atomic add. `number`: [n]: of the object. `side`: [n]: the partition of the SM. Raises InputError:
         arrays of different lengths, or a mode, an object or a partition that there is not."""
         if not mode.shape == number.shape == side.shape == (mode.size,):
-            raise InputError(f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides")
+            raise InputError(
+                f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides"
+            )
         known = (3, self._objects.size, self.model.partitions)
-        for name, array, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
+        for name, array, end in zip(
+            ("mode", "object", "side"), (mode, number, side), known, strict=True
+        ):
             _within(name, array, end)
         modes, numbers, sides = (
-            np.ascontiguousarray(a, dtype=t) for a, t in ((mode, np.uint8), (number, np.int32), (side, np.uint8))
+            np.ascontiguousarray(a, dtype=t)
+            for a, t in ((mode, np.uint8), (number, np.int32), (side, np.uint8))
         )
-        result = library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size,
-                                        _pointer(modes), _pointer(numbers), _pointer(sides))  # fmt: skip
+        result = library().iosim_access(
+            ct.addressof(self.state),
+            ct.addressof(self.config),
+            modes.size,
+            _pointer(modes),
+            _pointer(numbers),
+            _pointer(sides),
+        )
         _accept(result, "accesses")
 
     def begin_anew(self) -> None:
-        self.state.dram_free = self.state.l2_free = self.state.side_free = self.state.now = self.state.again = 0
+        self.state.dram_free = self.state.l2_free = self.state.side_free = self.state.now = (
+            self.state.again
+        ) = 0
         self._objects["ready"] = 0
         self._lost[:] = 0
 
@@ -243,9 +289,15 @@ class L2:
         return int(self.dirty_by_tensor().sum())
 
     def replay(
-        self, launch: LoweredLaunch, ctas: Ctas, *, begin_ps: int = 0, trace: Any = None,
-        sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
-    ) -> tuple[int, Windows | None]:  # fmt: skip
+        self,
+        launch: LoweredLaunch,
+        ctas: Ctas,
+        *,
+        begin_ps: int = 0,
+        trace: Any = None,
+        sampling: SamplingPlan | None = None,
+        coarse: Coarse | None = None,
+    ) -> tuple[int, Windows | None]:
         """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
         a long one shows a bar on a terminal. `sampling`: play windows alone; None for all steps. `coarse`: the launch's
         steps are coarse ones. Raises InputError: a launch that does not fit the L2's objects, or no CTAs to play it.
@@ -260,11 +312,18 @@ class L2:
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
             assert in_use  # what the engine reads lives as long as the thread that plays
-            return int(lib.iosim_replay(
-                ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps,
-                None if trace is None else ct.addressof(trace), None if part is None else ct.addressof(part.state),
-                ct.addressof(done), ct.addressof(stop),
-            ))  # fmt: skip
+            return int(
+                lib.iosim_replay(
+                    ct.addressof(self.state),
+                    ct.addressof(self.config),
+                    ct.addressof(plan),
+                    begin_ps,
+                    None if trace is None else ct.addressof(trace),
+                    None if part is None else ct.addressof(part.state),
+                    ct.addressof(done),
+                    ct.addressof(stop),
+                )
+            )
 
         end = _accept(_interruptible(play, launch), f"launch {launch.name}")
         if part is None:
@@ -277,7 +336,9 @@ class L2:
                 counts[t] = then[t] + int(total[t])
         share = windows.stands_for.sum() / max(1, windows.played.sum())
         measured = part.state.filled, part.state.drained
-        for counts, then, played in zip((self.state.filled, self.state.drained), behind, measured, strict=True):
+        for counts, then, played in zip(
+            (self.state.filled, self.state.drained), behind, measured, strict=True
+        ):
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + round(share * played[t])
         return end, windows
@@ -300,15 +361,25 @@ class L2:
         when each CTA began its steps 0, every, 2 every, ... `end_ps`: [work tiles]: when it ended. `side`: [work
         tiles]: the partition of its SM. Raises InputError: arrays that are not of the launch's work tiles."""
         if at_ps.ndim != 2 or at_ps.shape[0] != launch.tiles:
-            raise InputError(f"recorded times of {at_ps.shape[0]} CTAs; the launch has {launch.tiles} work tiles")
+            raise InputError(
+                f"recorded times of {at_ps.shape[0]} CTAs; the launch has {launch.tiles} work tiles"
+            )
         plan = _work_tiles(launch, launch.loop)
-        at, end = np.ascontiguousarray(at_ps, dtype=np.int64), np.ascontiguousarray(end_ps, dtype=np.int64)
+        at, end = (
+            np.ascontiguousarray(at_ps, dtype=np.int64),
+            np.ascontiguousarray(end_ps, dtype=np.int64),
+        )
         sides = np.ascontiguousarray(side, dtype=np.uint8)
         result = library().iosim_replay_recorded(
-            ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), _pointer(at),
-            _address("ends", end, np.int64, launch.tiles), at.shape[1], every,
+            ct.addressof(self.state),
+            ct.addressof(self.config),
+            ct.addressof(plan),
+            _pointer(at),
+            _address("ends", end, np.int64, launch.tiles),
+            at.shape[1],
+            every,
             _address("sides", sides, np.uint8, launch.tiles),
-        )  # fmt: skip
+        )
         _accept(result, f"launch {launch.name}")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
@@ -316,7 +387,9 @@ class L2:
         for template in launch.loop:
             first = template.base[template.base >= 0]
             if first.size:
-                turn = template.turn if template.turn and not template.turn_coef else 1  # all objects, by their number
+                turn = (
+                    template.turn if template.turn and not template.turn_coef else 1
+                )  # all objects, by their number
                 looped[np.unique(self._objects["tensor"][first[0] : first[0] + turn])] = 1
         return looped
 
@@ -325,19 +398,31 @@ class _Part:
     def __init__(self, plan: SamplingPlan, looped: np.ndarray[Any, Any]) -> None:
         room = 2 * plan.windows + 64
         self.looped = looped
-        self._played, self._carried = np.zeros(room + 1, dtype=np.int64), np.zeros(room + 1, dtype=np.int64)
-        self._read, self._write = (np.zeros((room + 1, MAX_TENSORS), dtype=np.int64) for _ in range(2))
-        self.state = _Sampling(settle=plan.settle, window=plan.window, jump=plan.jump, max_windows=room)
+        self._played, self._carried = (
+            np.zeros(room + 1, dtype=np.int64),
+            np.zeros(room + 1, dtype=np.int64),
+        )
+        self._read, self._write = (
+            np.zeros((room + 1, MAX_TENSORS), dtype=np.int64) for _ in range(2)
+        )
+        self.state = _Sampling(
+            settle=plan.settle, window=plan.window, jump=plan.jump, max_windows=room
+        )
         self.state.looped[:] = looped.tolist()
         self.state.played, self.state.carried = _pointer(self._played), _pointer(self._carried)
         self.state.read, self.state.write = _pointer(self._read), _pointer(self._write)
 
     def windows(self) -> Windows:
         n = int(self.state.windows)
-        played, carried = self._played[:n], self._carried[:n]  # carried: twice the loads outside that each stands for
+        played, carried = (
+            self._played[:n],
+            self._carried[:n],
+        )  # carried: twice the loads outside that each stands for
         only = self.looped.astype(np.int64)
         waited = self.state.took_ps / self.state.alone_ps - 1 if self.state.alone_ps else 0.0
-        return Windows(played, played + carried // 2, self._read[:n] * only, self._write[:n] * only, waited)
+        return Windows(
+            played, played + carried // 2, self._read[:n] * only, self._write[:n] * only, waited
+        )
 
 
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
@@ -348,7 +433,9 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
     done, stop = ct.c_int32(0), ct.c_int32(0)
     ends: list[int] = []
     failures: list[BaseException] = []
-    over = threading.Event()  # joining the thread again after Ctrl-C does not wait for it in every Python
+    over = (
+        threading.Event()
+    )  # joining the thread again after Ctrl-C does not wait for it in every Python
 
     def run() -> None:
         try:
@@ -394,14 +481,22 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
     waits = {"l2": model.l2_latency_s, "far": model.far_latency_s, "dram": model.dram_latency_s}
     behind = {}
     if model.side is not None:
-        behind = {"side_sets": sets * max(1, round(model.side.sets / model.sets)), "side_ways": model.side.ways}
+        behind = {
+            "side_sets": sets * max(1, round(model.side.sets / model.sets)),
+            "side_ways": model.side.ways,
+        }
         rates["side"], waits["side"] = model.side.bytes_per_s, model.side.latency_s
     return _L2Config(
-        partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
-        sample_bytes=round(stride * model.line_bytes), apart=int(model.apart), **behind,
+        partitions=model.partitions,
+        sets=sets,
+        ways=model.ways,
+        dirty_share=round(model.dirty_ways * 256),
+        sample_bytes=round(stride * model.line_bytes),
+        apart=int(model.apart),
+        **behind,
         **{f"{name}_ps_per_kib": round(1024 * PS / rate) for name, rate in rates.items()},
         **{f"{name}_latency_ps": in_ps(seconds) for name, seconds in waits.items()},
-    )  # fmt: skip
+    )
 
 
 def launch_plan(
@@ -410,26 +505,40 @@ def launch_plan(
     """A launch with the CTAs that play it, for the engine, and what must live as long as that is used. Raises
     InputError: no CTAs to play it."""
     if min(ctas.slots, ctas.sms) < 1:
-        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is needed")
-    stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
+        raise InputError(
+            f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is needed"
+        )
+    stride = (
+        ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1
+    )  # from a group's last tile
     loop = launch.loop
-    if coarse is not None:  # what moves on with the loop, then what every small step stores to again
+    if (
+        coarse is not None
+    ):  # what moves on with the loop, then what every small step stores to again
         loop = tuple(sorted(loop, key=lambda t: t.stays))
     plan = _work_tiles(launch, loop)
     for name in ("slots", "sms", "ahead", "sms_alike", "step_spread_ppm", "sm_spread_ppm", "waits"):
         setattr(plan, name, int(getattr(ctas, name)))
     plan.static_stride, plan.group = stride, launch.group
-    plan.step_ps, plan.start_ps, plan.open_ps = (in_ps(s) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
-    slow = np.rint(np.rint(np.array(ctas.slow) * SLOW_SHARES) * (1e6 / SLOW_SHARES)).astype(np.int64)
+    plan.step_ps, plan.start_ps, plan.open_ps = (
+        in_ps(s) for s in (ctas.step_s, ctas.start_s, ctas.open_s)
+    )
+    slow = np.rint(np.rint(np.array(ctas.slow) * SLOW_SHARES) * (1e6 / SLOW_SHARES)).astype(
+        np.int64
+    )
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
     plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
     shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
     side = sm_partitions(ctas.sms, model.partitions, model.side_ends, model.apart)
-    plan.queues = model.partitions if model.apart and ctas.relaunched else 1  # the hardware deals CTAs out
+    plan.queues = (
+        model.partitions if model.apart and ctas.relaunched else 1
+    )  # the hardware deals CTAs out
     plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
     if coarse is not None:
         plan.coarse, plan.walks = coarse.how.steps, sum(not t.stays for t in loop)
-        plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
+        plan.step_spread_ppm = round(
+            ctas.step_spread_ppm / coarse.how.steps**0.5
+        )  # of so many steps together
         plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
         plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
     return plan, (launch, loop, coarse, shares, slow, side)
@@ -442,7 +551,9 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
     plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1, queues=1)
     for name, templates in (("pro", launch.prologue), ("loop", loop), ("epi", launch.epilogue)):
         if len(templates) > MAX_TEMPLATES:
-            raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")
+            raise InputError(
+                f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}"
+            )
         setattr(plan, f"n_{name}", len(templates))
         for slot, t in zip(getattr(plan, name), templates, strict=False):
             for field in ("mode", "coef", "span", "rows", "row_stride", "turn", "turn_coef"):
@@ -450,7 +561,10 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
             slot.base = _address(f"objects of {t.tensor}", t.base, np.int32, n)
             if t.skips is not None and t.block is not None:
                 slot.skips = _address(f"skips of {t.tensor}", t.skips, np.int32, t.skips.size)
-                slot.skipped, slot.block = t.skips.size, _address(f"blocks of {t.tensor}", t.block, np.int32, n)
+                slot.skipped, slot.block = (
+                    t.skips.size,
+                    _address(f"blocks of {t.tensor}", t.block, np.int32, n),
+                )
     plan.first = _address("first steps", launch.first, np.int32, n)
     plan.count = _address("numbers of steps", launch.count, np.int32, n)
     plan.down = _address("directions", launch.down, np.uint8, n)

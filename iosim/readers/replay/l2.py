@@ -86,20 +86,34 @@ def model(profile: HardwareProfile) -> L2Model:
     """The model for a GPU: all numbers are the profile's, where each says whether it was measured on this GPU, taken
     from another or assumed. Loads from the far partition take as long as near ones where the profile does not know
     better. Raises InputError: the profile does not know its clock, the size of its L2 or its memory bandwidth."""
-    partitions, ways, line = profile.need_int("l2_partitions"), profile.need_int("l2_ways"), profile.line_bytes
+    partitions, ways, line = (
+        profile.need_int("l2_partitions"),
+        profile.need_int("l2_ways"),
+        profile.line_bytes,
+    )
     fraction = profile.need("l2_effective_capacity_fraction")
     whole_sets = int(profile.need("l2_bytes")) // partitions // (ways * line)
     clock = profile.sustained_clock_hz or profile.need("boost_clock_hz")
     near_cycles = profile.need("l2_latency_near_cycles")
     near, dram = near_cycles / clock, profile.need("dram_latency_cycles") / clock
-    far = (near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles) / clock
+    far = (
+        near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles
+    ) / clock
     per_byte = profile.hbm_seconds_per_byte()
     bandwidth = 1 / per_byte[0] if per_byte else profile.need("dram_bandwidth_bytes_per_s")
     side = None
     if profile.memory_side_bytes:
-        side_ways, latency = profile.need_int("memory_side_ways"), profile.need("memory_side_latency_cycles") / clock
+        side_ways, latency = (
+            profile.need_int("memory_side_ways"),
+            profile.need("memory_side_latency_cycles") / clock,
+        )
         rate = profile.need("memory_side_bandwidth_bytes_per_s")
-        side = SideCache(profile.memory_side_bytes // (side_ways * line), side_ways, rate, max(0.0, latency - near))
+        side = SideCache(
+            profile.memory_side_bytes // (side_ways * line),
+            side_ways,
+            rate,
+            max(0.0, latency - near),
+        )
     return L2Model(
         partitions=partitions,
         sets=max(1, round(whole_sets * fraction)),
@@ -123,10 +137,14 @@ def model(profile: HardwareProfile) -> L2Model:
 
 def _l2_bandwidth(profile: HardwareProfile) -> float:
     known = profile.l2_read_bandwidth_measured_bytes_per_s or profile.l2_read_bandwidth_bytes_per_s
-    return known or profile.need("l2_over_dram_bandwidth") * profile.need("dram_bandwidth_bytes_per_s")
+    return known or profile.need("l2_over_dram_bandwidth") * profile.need(
+        "dram_bandwidth_bytes_per_s"
+    )
 
 
-def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...], apart: bool = False) -> npt.NDArray[np.uint8]:
+def sm_partitions(
+    sms: int, partitions: int, ends: tuple[int, ...], apart: bool = False
+) -> npt.NDArray[np.uint8]:
     """Partition of each SM, in the order in which CTAs are dealt out. A GPU deals CTAs cluster of SMs by cluster, and a
     whole cluster lies on one side: SMs up to ends[0] lie on side 0, those up to ends[1] on side 1, and so on in turn.
     `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in turn."""
@@ -201,12 +219,18 @@ def sample_lines(
     first = np.zeros(size.size + 1, dtype=np.int32)
     owner, place = np.empty(max_lines, dtype=np.int32), np.empty(max_lines, dtype=np.uint32)
     arrays = (array.ctypes.data for array in (first, owner, place))
-    taken = library().iosim_sample(ct.addressof(request), size.ctypes.data, size.size, max_lines, *arrays)
+    taken = library().iosim_sample(
+        ct.addressof(request), size.ctypes.data, size.size, max_lines, *arrays
+    )
     if taken == LAYOUT.constants["NO_MEMORY"]:
         raise MemoryError("the replay ran out of memory")
     if taken < 0:
-        raise InputError(f"lines of {model.line_bytes} bytes; accepted: 1, 2, 4, ... up to {PAGE_BYTES // 256}")
-    return Samples(stride / placements, placements * sets, placements, first, owner[:taken], place[:taken])
+        raise InputError(
+            f"lines of {model.line_bytes} bytes; accepted: 1, 2, 4, ... up to {PAGE_BYTES // 256}"
+        )
+    return Samples(
+        stride / placements, placements * sets, placements, first, owner[:taken], place[:taken]
+    )
 
 
 def followed_sets(

@@ -71,7 +71,9 @@ class Layout:
             if field is None or (kind is None and not field[1]):
                 raise ValueError(f"not understood: {declaration}")
             kind_of_field = self._pointer if field[1] else kind
-            fields.append((field[2], kind_of_field * self._length(field[3]) if field[3] else kind_of_field))
+            fields.append(
+                (field[2], kind_of_field * self._length(field[3]) if field[3] else kind_of_field)
+            )
         return fields
 
     def _length(self, text: str) -> int:

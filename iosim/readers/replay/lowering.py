@@ -15,7 +15,19 @@ import numpy.typing as npt
 
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
-from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows
+from iosim.kernel.launch import (
+    SPILL,
+    Access,
+    Chain,
+    Domain,
+    Launch,
+    Mode,
+    Outer,
+    Overhead,
+    Per,
+    Role,
+    Rows,
+)
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order, Schedule
 from iosim.kernel.touched import TOUCHED_MODES, Touched
@@ -61,7 +73,9 @@ class LoweredLaunch:
     def accesses(self) -> int:
         """Object accesses of the whole launch, those among them that are skipped."""
         per_step = sum(t.span * t.rows for t in self.loop)
-        once = sum(int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue))
+        once = sum(
+            int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue)
+        )
         return int(self.count.sum(dtype=np.int64)) * per_step + once
 
 
@@ -110,7 +124,9 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     frame_first: dict[str, tuple[int, ...]] = {}
     for launch in chain.launches:
         parts = frame_parts(launch)
-        frame_first[launch.name] = tuple(first + n * spill_slots if part else NONE for n, part in enumerate(parts))
+        frame_first[launch.name] = tuple(
+            first + n * spill_slots if part else NONE for n, part in enumerate(parts)
+        )
         for part in parts:
             of_sm = _frames_of_sm(launch, part)
             sms = -(-spill_slots // max(1, of_sm.size - 1)) if of_sm.size > 1 else spill_slots
@@ -128,12 +144,16 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         if chain.launches[n].joins:
             lowered = _none_of(lowered)
         elif n + 1 < len(chain.launches) and chain.launches[n + 1].joins:
-            lowered = _one_grid(lowered, alone(n + 1), *(chain.launches[m].domain for m in (n, n + 1)))
+            lowered = _one_grid(
+                lowered, alone(n + 1), *(chain.launches[m].domain for m in (n, n + 1))
+            )
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
     own_share = tuple(grids[n].own_share if n in grids else 1.0 for n in tensors)
-    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own_share)
+    return Lowered(
+        tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own_share
+    )
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
@@ -175,7 +195,9 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer is Outer.HEAD:
         blocks = d.splits * _rounds(launch)
-    sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
+    sequences = (
+        d.sequences
+    )  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
     schedule = s if launch.outer is Outer.QUERY else replace(s, cluster=1)
     if launch.outer is Outer.HEAD:
@@ -194,7 +216,11 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
 
 
 def _lower_launch(
-    chain: Chain, launch: Launch, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
+    chain: Chain,
+    launch: Launch,
+    grids: dict[str, Grid],
+    frame_first: tuple[int, ...],
+    spill_slots: int,
 ) -> LoweredLaunch:
     if launch.touched is not None:
         return _lower_touched(launch, launch.touched, grids, frame_first, spill_slots)
@@ -235,7 +261,9 @@ def _lower_launch(
 def _walked(chain: Chain, launch: Launch, tiles: WorkTiles) -> tuple[Launch, WorkTiles]:
     """The launch as its work tiles walk it: entry by entry where rows are gathered, or several times over keys."""
     if gathers(chain, launch):
-        keys_per_entry = next(t.keys_per_row for a in launch.accesses if (t := chain.tensors[a.tensor]).is_list)
+        keys_per_entry = next(
+            t.keys_per_row for a in launch.accesses if (t := chain.tensors[a.tensor]).is_list
+        )
         by_entry = replace(launch, domain=replace(launch.domain, block_k=keys_per_entry))
         return by_entry, _gathering(launch, tiles, keys_per_entry)
     if launch.walks_again:
@@ -261,7 +289,8 @@ def _templates(
             )
             if not exists.all():
                 access_template = replace(
-                    access_template, base=np.where(exists, access_template.base, NONE).astype(np.int32)
+                    access_template,
+                    base=np.where(exists, access_template.base, NONE).astype(np.int32),
                 )
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, tiles.steps)
@@ -290,7 +319,11 @@ def _of_shared_keys(
     sequence's. A block of which a part is shared counts as a sequence's own."""
     tensor, d = chain.tensors[access.tensor], launch.domain
     blocks_of_sequence = d.key_blocks_total // d.sequences  # indices of packed sequences run on
-    sequence = tiles.steps.first // max(1, blocks_of_sequence) if d.sequences > 1 else np.zeros_like(tiles.head)
+    sequence = (
+        tiles.steps.first // max(1, blocks_of_sequence)
+        if d.sequences > 1
+        else np.zeros_like(tiles.head)
+    )
     head_of_first = owner_of(tensor, d, tiles.head) % tensor.heads
     base = grid.start_of(head_of_first) - own.coef * sequence * blocks_of_sequence
     index = np.arange(d.key_blocks_total, dtype=np.int64) % max(1, blocks_of_sequence)
@@ -307,7 +340,10 @@ def _of_shared_keys(
 
 
 def _add_spills(
-    launch: Launch, templates: dict[str, list[Template]], frame_first: tuple[int, ...], frames: list[Int32]
+    launch: Launch,
+    templates: dict[str, list[Template]],
+    frame_first: tuple[int, ...],
+    frames: list[Int32],
 ) -> None:
     """Stores of spilled registers: each step into its part of the frames, each work tile once into the rest; loads of
     what the steps stored."""
@@ -317,7 +353,11 @@ def _add_spills(
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
         templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
-        if reloaded.per_pair > frame_parts(launch)[0] and len(frames) > 1 and frame_first[1] != NONE:
+        if (
+            reloaded.per_pair > frame_parts(launch)[0]
+            and len(frames) > 1
+            and frame_first[1] != NONE
+        ):
             # what was stored once a work tile is loaded in every step, too
             templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[1]))
 
@@ -330,14 +370,21 @@ def _walks_down(schedule: Schedule, block: Int32) -> npt.NDArray[np.uint8]:
 
 
 def _lower_touched(
-    launch: Launch, touched: Touched, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
+    launch: Launch,
+    touched: Touched,
+    grids: dict[str, Grid],
+    frame_first: tuple[int, ...],
+    spill_slots: int,
 ) -> LoweredLaunch:
     """A launch whose code was read: a step is an access of one object. A template a mode goes over all objects, and
     leaves out the indices of other modes."""
     total, tiles = touched.total, touched.first.size
     frame = max(frame_first, default=NONE)
     place = np.concatenate(
-        [np.arange(grids[name].first, grids[name].first + sizes.size) for name, sizes in touched.objects.items()]
+        [
+            np.arange(grids[name].first, grids[name].first + sizes.size)
+            for name, sizes in touched.objects.items()
+        ]
     )
     stored = _spills(launch, Mode.STORE)
     together = stored.together if stored is not None and stored.apart else 0
@@ -361,15 +408,30 @@ def _lower_touched(
         skips[mode * (high - low) : (mode + 1) * (high - low)] = NONE
         base = np.full(tiles, low, dtype=np.int32)
         name = next(iter(touched.objects))
-        templates.append(Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros))
+        templates.append(
+            Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros)
+        )
     return LoweredLaunch(
-        launch.name, first, count, (), tuple(templates), (), zeros.astype(np.uint8), zeros,
-        np.arange(tiles, dtype=np.int32), indices=indices,
-    )  # fmt: skip
+        launch.name,
+        first,
+        count,
+        (),
+        tuple(templates),
+        (),
+        zeros.astype(np.uint8),
+        zeros,
+        np.arange(tiles, dtype=np.int32),
+        indices=indices,
+    )
 
 
 def _with_frames(
-    launch: Launch, indices: Int32, first: Int32, count: Int32, frame: npt.NDArray[np.int64], objects: int
+    launch: Launch,
+    indices: Int32,
+    first: Int32,
+    count: Int32,
+    frame: npt.NDArray[np.int64],
+    objects: int,
 ) -> tuple[Int32, Int32, Int32]:
     """A work tile's steps with those in which it loads and stores its threads' frame, spread evenly over the others: as
     often as what it stores fills the frame. `frame` is each work tile's."""
@@ -380,13 +442,21 @@ def _with_frames(
     turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
     tile = np.repeat(np.arange(count.size), times)
     place = first[tile] + (turn + 1) * count[tile] // np.maximum(1, times[tile])
-    share = min(1.0, loaded.per_tile / stored.per_tile) if loaded is not None and stored.per_tile else 0.0
-    loads = np.floor((turn + 1) * share) > np.floor(turn * share)  # of so many times that it is stored
+    share = (
+        min(1.0, loaded.per_tile / stored.per_tile)
+        if loaded is not None and stored.per_tile
+        else 0.0
+    )
+    loads = np.floor((turn + 1) * share) > np.floor(
+        turn * share
+    )  # of so many times that it is stored
     modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
     values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
     made = np.stack([loads, np.ones_like(loads)], axis=1)
     grown = np.insert(indices, np.repeat(place, 2)[made.reshape(-1)], values[made]).astype(np.int32)
-    more = (count + np.bincount(tile, weights=made.sum(axis=1), minlength=count.size)).astype(np.int32)
+    more = (count + np.bincount(tile, weights=made.sum(axis=1), minlength=count.size)).astype(
+        np.int32
+    )
     return grown, (np.cumsum(more) - more).astype(np.int32), more
 
 
@@ -407,15 +477,32 @@ def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) ->
         return np.concatenate([getattr(a, name), getattr(b, name)])[order]
 
     def placed(of: str) -> tuple[Template, ...]:
-        first = [replace(t, base=np.concatenate([t.base, missing[1]])[order]) for t in getattr(a, of)]
-        return (*first, *(replace(t, base=np.concatenate([missing[0], t.base])[order]) for t in getattr(b, of)))
+        first = [
+            replace(t, base=np.concatenate([t.base, missing[1]])[order]) for t in getattr(a, of)
+        ]
+        return (
+            *first,
+            *(replace(t, base=np.concatenate([missing[0], t.base])[order]) for t in getattr(b, of)),
+        )
 
-    listed = [np.arange((x.first + x.count).max(initial=0)) if x.indices is None else x.indices for x in (a, b)]
+    listed = [
+        np.arange((x.first + x.count).max(initial=0)) if x.indices is None else x.indices
+        for x in (a, b)
+    ]
     first = np.concatenate([a.first, b.first + listed[0].size])[order].astype(np.int32)
     return LoweredLaunch(
-        a.name, first, both("count"), placed("prologue"), placed("loop"), placed("epilogue"), both("down"),
-        both("head"), both("block"), indices=np.concatenate(listed).astype(np.int32), joined=True,
-    )  # fmt: skip
+        a.name,
+        first,
+        both("count"),
+        placed("prologue"),
+        placed("loop"),
+        placed("epilogue"),
+        both("down"),
+        both("head"),
+        both("block"),
+        indices=np.concatenate(listed).astype(np.int32),
+        joined=True,
+    )
 
 
 def _rounds(launch: Launch) -> int:
@@ -467,7 +554,9 @@ def _again(steps: Steps, walks: int) -> Steps:
     """Steps of work tiles that go over their keys several times."""
     count = steps.count * walks
     start = np.cumsum(count) - count
-    inside = (np.arange(int(count.sum())) - np.repeat(start, count)) % np.repeat(np.maximum(steps.count, 1), count)
+    inside = (np.arange(int(count.sum())) - np.repeat(start, count)) % np.repeat(
+        np.maximum(steps.count, 1), count
+    )
     at = np.repeat(steps.first, count) + inside
     return Steps(start, count, at if steps.indices is None else steps.indices[at])
 
@@ -479,7 +568,9 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     if launch.outer is not Outer.HEAD or not access.visited_only or access.per is not Per.QUERY:
         return [(0, d.query_blocks)]
     edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
-    runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
+    runs = list(
+        zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True)
+    )
     return runs or [(0, 0)]
 
 
@@ -488,15 +579,23 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
     comes first or last: a number for each loop index, and one for each work tile; where they are equal it is left out.
     Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
     rows, and query blocks for a key block's. Raises ValueError: another launch, or more visits left out than one."""
-    if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY):
+    if (
+        access.skip != 1
+        or access.per is not Per.PAIR
+        or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY)
+    ):
         hint = "a replay skips one visit of a launch that walks keys outside, or the keys of a query block"
-        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; {hint}")
+        raise ValueError(
+            f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; {hint}"
+        )
     first, d = access.mode is Mode.LOAD, launch.domain
     if launch.outer is Outer.QUERY or access.rows is Rows.KEY:
         if launch.outer is Outer.QUERY:
             first = first != (launch.schedule.direction is Direction.DESCENDING)
         at = steps.first if first else steps.first + steps.count - 1
-        index = at if steps.indices is None else steps.indices[np.clip(at, 0, steps.indices.size - 1)]
+        index = (
+            at if steps.indices is None else steps.indices[np.clip(at, 0, steps.indices.size - 1)]
+        )
         blocks = d.key_blocks_total if launch.outer is Outer.QUERY else d.visited.count.size
         return np.arange(blocks, dtype=np.int32), index.astype(np.int32)
     visited = d.visited
@@ -523,7 +622,8 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
             new, item = item[1:] != item[:-1], item[1:]
             if shared:
                 item = (
-                    owner_of(chain.tensors[access.tensor], launch.domain, item // objects_per_head) * objects_per_head
+                    owner_of(chain.tensors[access.tensor], launch.domain, item // objects_per_head)
+                    * objects_per_head
                     + item % objects_per_head
                 )
             base[first : first + item.size] = np.where(new, grid.first + item, NONE)
@@ -532,4 +632,6 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     ones = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
     down, block = np.zeros(tiles, dtype=np.uint8), np.arange(tiles, dtype=np.int32)
-    return LoweredLaunch(launch.name, zero, ones, (), tuple(loop), tuple(epilogue), down, zero, block)
+    return LoweredLaunch(
+        launch.name, zero, ones, (), tuple(loop), tuple(epilogue), down, zero, block
+    )

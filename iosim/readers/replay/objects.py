@@ -62,9 +62,14 @@ class Grid:
         if self.sequences == 1:
             return tile * span
         tiles_per_sequence = tiles // self.sequences
-        return tile // tiles_per_sequence * (self.rows // self.sequences) + tile % tiles_per_sequence * span
+        return (
+            tile // tiles_per_sequence * (self.rows // self.sequences)
+            + tile % tiles_per_sequence * span
+        )
 
-    def row_shift(self, fixed: Int64 | None, fixed_tiles: int, tiles: int, span: int) -> Int64 | int:
+    def row_shift(
+        self, fixed: Int64 | None, fixed_tiles: int, tiles: int, span: int
+    ) -> Int64 | int:
         """What `row_of` adds to tile x span in the sequence of a tile `fixed` of the other axis."""
         if self.sequences == 1 or fixed is None:
             return 0
@@ -73,7 +78,9 @@ class Grid:
 
 
 def streams(launch: Launch) -> bool:
-    combines = launch.outer is Outer.QUERY and any(access.per is Per.SPLIT for access in launch.accesses)
+    combines = launch.outer is Outer.QUERY and any(
+        access.per is Per.SPLIT for access in launch.accesses
+    )
     return launch.outer is Outer.FLAT or combines
 
 
@@ -88,7 +95,11 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
             is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
             if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
                 d, held = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
-                keys = chain.tensors[held.picked_by].keys_per_row if launch.gathers(held) else d.block_k
+                keys = (
+                    chain.tensors[held.picked_by].keys_per_row
+                    if launch.gathers(held)
+                    else d.block_k
+                )
                 own_rows = d.block_q // d.pack if packed_apart(chain, held, launch) else d.block_q
                 rows.add(keys if access.rows is Rows.KEY else own_rows)
                 if access.rows is Rows.PAIR:
@@ -120,7 +131,9 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     seen = alone
     for launch in chain.launches:
         d = launch.domain
-        if streams(launch) or not any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
+        if streams(launch) or not any(
+            a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses
+        ):
             continue
         if d.pack > 1 and not d.in_turn and d.of(tensor) is d:
             seen = d.grid_heads, d.rows
@@ -143,7 +156,11 @@ def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
             continue
         for access in launch.accesses:
             if access.tensor == tensor.name and access.rows in (Rows.QUERY, Rows.KEY):
-                axis = launch.domain.query_axis if access.rows is Rows.QUERY else launch.domain.key_axis
+                axis = (
+                    launch.domain.query_axis
+                    if access.rows is Rows.QUERY
+                    else launch.domain.key_axis
+                )
                 return axis.lengths
     return (rows,)
 
@@ -156,7 +173,9 @@ def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
     if not row_blocks:
-        row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
+        row_blocks = {
+            max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))
+        }
     lengths = _lengths(chain, tensor, rows)
     n_rows, chunk_rows = _chunks(max(lengths), row_blocks)
     n_rows *= len(lengths)
@@ -175,20 +194,29 @@ def touched_sizes(chain: Chain, tensor: str) -> Int64 | None:
 def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     known = touched_sizes(chain, tensor.name)
     if known is not None:
-        return Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols), known.astype(np.int32)
+        return Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols), known.astype(
+            np.int32
+        )
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
     lengths = _lengths(chain, tensor, rows)
     height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
     width = _sizes(tensor.cols, n_cols, chunk_cols)
     head_sizes = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
-    apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
+    apart = (
+        tensor.strided
+        and heads == tensor.batch * tensor.heads
+        and not tensor.is_vector
+        and n_cols == 1
+    )
     step = tensor.heads if apart else 1
     row = tensor.cols * tensor.element_bytes
     room = _room(tensor, row) if apart or (len(lengths) > 1 and n_cols == 1) else row
     sizes = (head_sizes if room == row else head_sizes // row * room).astype(np.int32)
     of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
-    return Grid(tensor.name, first, *of, row / room), np.tile(np.repeat(sizes, step), heads * tensor.copies // step)
+    return Grid(tensor.name, first, *of, row / room), np.tile(
+        np.repeat(sizes, step), heads * tensor.copies // step
+    )
 
 
 def _room(tensor: Tensor, row: int) -> int:
@@ -242,7 +270,9 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
         return TILE_BYTES * launch.work_tiles + TOUCH_BYTES * int(launch.touched.entries.size)
     if streams(launch):
         accessed = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
-        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in accessed.items()}
+        passes = {
+            n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in accessed.items()
+        }
         return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in accessed), default=0)
     d = launch.domain
     rounds = -(-d.key_blocks_total // d.splits) if launch.outer is Outer.HEAD else 1

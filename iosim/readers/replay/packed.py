@@ -21,7 +21,13 @@ from iosim.readers.replay.engine import in_ps, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
 from iosim.readers.replay.library import HEADER, Layout
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
-from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES, Inputs, asked_of, ctas_of, refuse_small_l2
+from iosim.readers.replay.replay import (
+    FOREIGN_OBJECT_BYTES,
+    Inputs,
+    asked_of,
+    ctas_of,
+    refuse_small_l2,
+)
 from iosim.readers.replay.templates import Template
 
 WASM32 = Layout(HEADER.read_text(encoding="utf-8"), pointer=ct.c_uint32)
@@ -72,7 +78,10 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
 
 
 def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:
-    numbered = {name: arrays.add(getattr(low, name)) for name in ("first", "count", "down", "head", "block", "indices")}
+    numbered = {
+        name: arrays.add(getattr(low, name))
+        for name in ("first", "count", "down", "head", "block", "indices")
+    }
     owned = [(objects.start, len(objects), tensor) for objects, tensor in low.owned]
     templates = {place: [_template(t, arrays) for t in getattr(low, place)] for place in PLACES}
     return {"name": low.name, "group": low.group, "owned": owned, **numbered, **templates}
@@ -81,7 +90,11 @@ def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:
 def _template(t: Template, arrays: Arrays) -> dict[str, Any]:
     names = (field.name for field in fields(t))
     values = {name: getattr(t, name) for name in names}
-    return {name: arrays.add(v) if isinstance(v, np.ndarray) else v for name, v in values.items() if v is not None}
+    return {
+        name: arrays.add(v) if isinstance(v, np.ndarray) else v
+        for name, v in values.items()
+        if v is not None
+    }
 
 
 def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
@@ -89,13 +102,17 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
     Raises InputError: the L2 does not hold one tile; there are several L2s, which the page's engine does not play."""
     l2 = inputs.l2
     if l2.apart or l2.side:
-        raise InputError(f"{inputs.gpu} has L2s of their own, and a page plays but one; accepted: iosim predict")
+        raise InputError(
+            f"{inputs.gpu} has L2s of their own, and a page plays but one; accepted: iosim predict"
+        )
     refuse_small_l2(l2, lowered, inputs.gpu)
     foreign = l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     sets, stride, placements = followed_sets(l2, size)
     launches = []
-    for launch, of_launch, low in zip(inputs.launches, inputs.of_launch, lowered.launches, strict=True):
+    for launch, of_launch, low in zip(
+        inputs.launches, inputs.of_launch, lowered.launches, strict=True
+    ):
         ctas = ctas_of(inputs, inputs.chain, launch, of_launch, low, lowered.size)
         plan, (*_, shares, slow, side) = launch_plan(low, ctas, l2)
         launches.append(
@@ -122,14 +139,20 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
 def _numbers(structure: Any) -> dict[str, int]:
     """The whole numbers of a structure that are not 0. A pointer is read as a number, too, but says nothing outside the
     process that it is of: the page has arrays of its own."""
-    values = {name: getattr(structure, name) for name, kind, *_ in structure._fields_ if kind is not ct.c_void_p}
+    values = {
+        name: getattr(structure, name)
+        for name, kind, *_ in structure._fields_
+        if kind is not ct.c_void_p
+    }
     return {name: int(value) for name, value in values.items() if isinstance(value, int) and value}
 
 
 def packed(inputs: Inputs) -> tuple[dict[str, Any], tuple[bytes, ...], dict[str, Any]]:
     """The launches of a call's chain, their streams, and what its GPU makes of them. Raises InputError: they do not fit
     in memory."""
-    lowered = lower(inputs.chain, spill_slots=max(launch_inputs.slots for launch_inputs in inputs.of_launch))
+    lowered = lower(
+        inputs.chain, spill_slots=max(launch_inputs.slots for launch_inputs in inputs.of_launch)
+    )
     return *packed_chain(lowered), packed_gpu(inputs, lowered)
 
 
@@ -138,7 +161,9 @@ def layouts() -> Mapping[str, Mapping[str, Any]]:
     return {
         name: {
             "bytes": ct.sizeof(structure),
-            "fields": {field: _place(structure, field, kind) for field, kind, *_ in structure._fields_},
+            "fields": {
+                field: _place(structure, field, kind) for field, kind, *_ in structure._fields_
+            },
         }
         for name, structure in WASM32.structures.items()
     }

@@ -66,7 +66,9 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
         return None  # sequences that share keys do not stand for one another
     batch = max(launch.domain.batch for launch in chain.launches)
     heads = max(launch.domain.heads for launch in chain.launches)
-    group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))
+    group = max(
+        1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1)
+    )
     affordable = PLAYED_ACCESSES * batch * heads // max(1, accesses)
     played = max(1, min(affordable, heads) // group) * group
     if played >= batch * heads or accesses * played > MOST_ACCESSES * batch * heads:
@@ -80,10 +82,14 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
         by_head = d.grid_heads > 1 or heads == 1
         if not by_head and any(fewer[a.tensor] != chain.tensors[a.tensor] for a in launch.accesses):
             return None
-        if by_head and not (_one_by_one(launch) and d.batch == batch and d.heads * played % heads == 0):
+        if by_head and not (
+            _one_by_one(launch) and d.batch == batch and d.heads * played % heads == 0
+        ):
             return None
         launches.append(
-            replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads)) if by_head else launch
+            replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads))
+            if by_head
+            else launch
         )
         factors.append(batch * heads / played if by_head else 1.0)
     tensors = {name: tensor for name, tensor in fewer.items() if tensor is not None}

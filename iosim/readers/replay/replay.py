@@ -25,7 +25,15 @@ from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
-from iosim.readers.replay.sampling import ERROR, HELD_STEPS, Coarse, CoarseSteps, Windows, coarse_plan, sampling_plan
+from iosim.readers.replay.sampling import (
+    ERROR,
+    HELD_STEPS,
+    Coarse,
+    CoarseSteps,
+    Windows,
+    coarse_plan,
+    sampling_plan,
+)
 from iosim.readers.replay.sharing import rates_of
 
 FOREIGN_OBJECT_BYTES = 65536
@@ -83,7 +91,9 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        return self.share is None and not any(launch.windows or launch.coarse for launch in self.launches)
+        return self.share is None and not any(
+            launch.windows or launch.coarse for launch in self.launches
+        )
 
     def notes(self) -> tuple[str, ...]:
         sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
@@ -176,15 +186,22 @@ class Inputs:
 
 
 def launch_inputs(
-    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launch: Launch,
-    slots: int, pace: Pace, added: Mapping[str, int],
-) -> LaunchInputs:  # fmt: skip
+    problem: AttentionProblem,
+    kernel: Kernel,
+    profile: HardwareProfile,
+    launch: Launch,
+    slots: int,
+    pace: Pace,
+    added: Mapping[str, int],
+) -> LaunchInputs:
     """Of `slots` CTAs at once, at a pace; `added`: bytes of atomic adds by tensor, each of which reads what it adds to.
     Raises InputError: the profile lacks a number."""
     if streams(launch):  # an object stands for several CTAs
         rates: tuple[float, ...] = (1.0,)
     else:
-        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.role is LaunchRole.MAIN)
+        rates = rates_of(
+            kernel, problem, -(-slots // profile.sm_count), compiled=launch.role is LaunchRole.MAIN
+        )
     return LaunchInputs(slots, pace, rates, added, _streaming_threads(launch, profile))
 
 
@@ -201,14 +218,26 @@ def replay_inputs(
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
-    return Inputs(chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name)
+    return Inputs(
+        chain.tensors,
+        chain.launches,
+        of_launch,
+        l2,
+        profile.sm_count,
+        spread,
+        counted,
+        play,
+        profile.name,
+    )
 
 
 def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
     if launch.outer is not Outer.FLAT:
         return 0
     registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
-    return min(profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers)
+    return min(
+        profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers
+    )
 
 
 def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
@@ -240,7 +269,9 @@ class _Player:
         self.coarse = None
         if play.part:
             budget = {} if play.accesses is None else {"budget": play.accesses}
-            self.coarse = coarse_plan(self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget)
+            self.coarse = coarse_plan(
+                self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget
+            )
         self.whole_accesses = [low.accesses for low in lowered.launches] if self.coarse else None
         self.lowered = self.coarse.lowered if self.coarse else lowered
         refuse_small_l2(inputs.l2, self.lowered, inputs.gpu)
@@ -252,12 +283,26 @@ class _Player:
     def _filled_l2(self) -> L2:
         """The L2 with all objects. A cold one begins with dirty lines of others, as many as the profile says."""
         inputs, lowered, coarse = self.inputs, self.lowered, self.coarse
-        foreign = inputs.l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if inputs.play.l2_start == "cold" else 0
+        foreign = (
+            inputs.l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
+            if inputs.play.l2_start == "cold"
+            else 0
+        )
         objects = lowered.size.size
-        size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
-        owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
+        size = np.concatenate(
+            [lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)]
+        )
+        owner = np.concatenate(
+            [lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)]
+        )
         if coarse:
-            l2 = L2(inputs.l2, size, owner, samples_per_object=COARSE_SAMPLES, least_sets=coarse.least_sets)
+            l2 = L2(
+                inputs.l2,
+                size,
+                owner,
+                samples_per_object=COARSE_SAMPLES,
+                least_sets=coarse.least_sets,
+            )
         else:
             l2 = L2(inputs.l2, size, owner, beside=tile_bytes(self.played))
         del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
@@ -286,7 +331,11 @@ class _Player:
         ctas = ctas_of(self.inputs, self.played, launch, of_launch, low, self.lowered.size)
         ready_ps = self.begin_ps + in_ps(of_launch.pace.launch_s)
         in_windows = self.inputs.play.part and coarse is None and not low.joined
-        record = self.trace(launch, low, self.lowered, l2, self.begin_ps) if self.trace and traced else None
+        record = (
+            self.trace(launch, low, self.lowered, l2, self.begin_ps)
+            if self.trace and traced
+            else None
+        )
         end_ps, windows = l2.replay(
             low,
             ctas,
@@ -299,7 +348,9 @@ class _Player:
             end_ps = ready_ps + round((end_ps - ready_ps) * stands_for)
             _stand_for(l2, before, behind, dirty, stands_for, len(self.lowered.tensors))
         code_bytes = self.inputs.l2.launch_fetch_bytes
-        self.rows += _rows(self.chain.launches[number:], self.lowered, before, l2.counts(), code_bytes)
+        self.rows += _rows(
+            self.chain.launches[number:], self.lowered, before, l2.counts(), code_bytes
+        )
         self.rows += _moved(launch.name, "side", self.lowered, behind, l2.behind())
         self._note(number, low, ctas.slots, end_ps, windows, coarse)
         self.begin_ps = end_ps
@@ -311,7 +362,13 @@ class _Player:
         return 1.0 if self.share is None else self.share.factors[number]
 
     def _note(
-        self, number: int, low: LoweredLaunch, slots: int, end_ps: int, windows: Windows | None, coarse: Coarse | None
+        self,
+        number: int,
+        low: LoweredLaunch,
+        slots: int,
+        end_ps: int,
+        windows: Windows | None,
+        coarse: Coarse | None,
     ) -> None:
         waited = 0.0
         if coarse is not None:
@@ -319,7 +376,9 @@ class _Player:
         if self.whole_accesses is not None:
             accesses = self.whole_accesses[number]
         else:
-            accesses = round(low.accesses * (1.0 if self.share is None else self.share.factors[number]))
+            accesses = round(
+                low.accesses * (1.0 if self.share is None else self.share.factors[number])
+            )
         self.done.append(
             ReplayedLaunch(
                 name=self.played.launches[number].name,
@@ -338,7 +397,9 @@ class _Player:
         written = l2.counts()[1]
         added = [of_launch.added for of_launch in self.inputs.of_launch]
         return Replay(
-            traffic=Traffic(_possible(self.chain, self.rows, self.inputs.counted, added, self.dirty_before)),
+            traffic=Traffic(
+                _possible(self.chain, self.rows, self.inputs.counted, added, self.dirty_before)
+            ),
             launches=tuple(self.done),
             foreign_write_bytes=written[len(self.lowered.tensors)],
             dirty_bytes=l2.dirty_bytes(),
@@ -371,7 +432,10 @@ def ctas_of(
     slots, pace, drift = of_launch.slots, of_launch.pace, inputs.play.drift
     sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
+        slots, pace = (
+            max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)),
+            Pace(),
+        )
     alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
     if gathers(played, launch):  # a step is an entry
         alone /= launch.domain.block_k
@@ -422,7 +486,11 @@ def _stand_for(
     """Let what was read and written of the first `tensors` tensors since `before`, and since `behind` at the memory's
     side, stand for `share` times as much. `dirty`: bytes of each that were dirty then; those that are dirty now are not
     written."""
-    counts, after, dirty_now = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
+    counts, after, dirty_now = (
+        (l2.state.hbm_read, l2.state.hbm_write),
+        l2.counts(),
+        l2.dirty_by_tensor(),
+    )
     for t in range(tensors):
         stays = int(dirty_now[t]) - int(dirty[t])
         read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
@@ -438,7 +506,9 @@ def _joined(launches: Sequence[Launch]) -> bool:
     return len(launches) > 1 and launches[1].joins
 
 
-def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+def _rows(
+    launches: Sequence[Launch], lowered: Lowered, before: Counts, after: Counts, code: int
+) -> list[TrafficRow]:
     """Bytes at HBM of the first of these launches; of tensors that only one which joins its grid moves, under that
     name; none of one that joins another's."""
     launch = launches[0].name
@@ -446,8 +516,13 @@ def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: C
         return []
     rows = _moved(launch, "hbm", lowered, before, after)
     if _joined(launches):
-        first_tensors, other = ({a.tensor for a in launch_pair.accesses} for launch_pair in launches[:2])
-        rows = [replace(r, launch=launches[1].name) if r.tensor in other - first_tensors else r for r in rows]
+        first_tensors, other = (
+            {a.tensor for a in launch_pair.accesses} for launch_pair in launches[:2]
+        )
+        rows = [
+            replace(r, launch=launches[1].name) if r.tensor in other - first_tensors else r
+            for r in rows
+        ]
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
         rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
@@ -456,11 +531,17 @@ def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: C
     return rows
 
 
-def _moved(launch: str, level: Level, lowered: Lowered, before: Counts, after: Counts) -> list[TrafficRow]:
+def _moved(
+    launch: str, level: Level, lowered: Lowered, before: Counts, after: Counts
+) -> list[TrafficRow]:
     """Bytes by tensor and direction between two counts."""
     return [
         TrafficRow(
-            launch, level, name, direction, round((after[k][number] - before[k][number]) * lowered.own_share[number])
+            launch,
+            level,
+            name,
+            direction,
+            round((after[k][number] - before[k][number]) * lowered.own_share[number]),
         )
         for k, direction in enumerate(WAYS)
         for number, name in enumerate(lowered.tensors)
@@ -478,7 +559,11 @@ def asked_of(launch: Launch, counted: Traffic, added: Mapping[str, int]) -> dict
 
 
 def _possible(
-    chain: Chain, rows: list[TrafficRow], counted: Traffic, added: Sequence[Mapping[str, int]], dirty_before: int
+    chain: Chain,
+    rows: list[TrafficRow],
+    counted: Traffic,
+    added: Sequence[Mapping[str, int]],
+    dirty_before: int,
 ) -> tuple[TrafficRow, ...]:
     """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
     where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
@@ -491,7 +576,9 @@ def _possible(
                 limits[name] = limits.get(name, 0) + more
         mine = [r for r in rows if r.launch == launch.name and r.level == "hbm"]
         possible += [
-            replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0))) if r.direction == "read" else r
+            replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0)))
+            if r.direction == "read"
+            else r
             for r in rows
             if r.launch == launch.name and r.level == "side"
         ]

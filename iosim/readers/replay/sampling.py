@@ -77,7 +77,11 @@ class Coarse:
 
 
 def coarse_plan(
-    chain: Chain, lowered: Lowered, model: L2Model, budget: int = PLAYED_ACCESSES, spill_slots: int = 1
+    chain: Chain,
+    lowered: Lowered,
+    model: L2Model,
+    budget: int = PLAYED_ACCESSES,
+    spill_slots: int = 1,
 ) -> Coarse | None:
     """How a chain with one long launch is played in coarse steps, or None where it cannot be or need not be: also where
     the steps that the budget allows are longer than what the L2 holds. `lowered`: the chain in small steps. `budget`:
@@ -97,8 +101,14 @@ def coarse_plan(
     if edges is None or big.accesses > 2 * low.accesses // steps:
         return None
     tiles = big.tiles * heads // of
-    launches = tuple(_first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(coarser.launches))
-    a_step = sum(int(lowered.size[t.base[t.base >= 0][:1]].sum()) * t.span * t.rows for t in low.loop if t.coef)
+    launches = tuple(
+        _first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(coarser.launches)
+    )
+    a_step = sum(
+        int(lowered.size[t.base[t.base >= 0][:1]].sum()) * t.span * t.rows
+        for t in low.loop
+        if t.coef
+    )
     held_steps = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
     if held_steps < LEAST_HELD:
         return None
@@ -130,7 +140,9 @@ def _heads(launch: Launch, low: LoweredLaunch) -> int:
     heads = launch.domain.grid_heads
     steps_by_head = low.count.reshape(heads, -1)
     alike = bool((steps_by_head == steps_by_head[0]).all() and (np.diff(low.head) >= 0).all())
-    return heads if alike and steps_by_head.max() >= UNEVEN * max(1, int(steps_by_head.min())) else 1
+    return (
+        heads if alike and steps_by_head.max() >= UNEVEN * max(1, int(steps_by_head.min())) else 1
+    )
 
 
 def _rounded(steps: int) -> int:
@@ -140,8 +152,15 @@ def _rounded(steps: int) -> int:
 def _coarser(chain: Chain, launch: Launch, steps: int) -> Chain:
     d = launch.domain
     loops_over_keys = launch.outer is Outer.QUERY
-    grown = replace(d, block_k=d.block_k * steps) if loops_over_keys else replace(d, block_q=d.block_q * steps)
-    return replace(chain, launches=tuple(replace(x, domain=grown) if x is launch else x for x in chain.launches))
+    grown = (
+        replace(d, block_k=d.block_k * steps)
+        if loops_over_keys
+        else replace(d, block_q=d.block_q * steps)
+    )
+    return replace(
+        chain,
+        launches=tuple(replace(x, domain=grown) if x is launch else x for x in chain.launches),
+    )
 
 
 def _edges(low: LoweredLaunch, big: LoweredLaunch, steps: int) -> tuple[Int32, Int32] | None:
@@ -155,7 +174,9 @@ def _edges(low: LoweredLaunch, big: LoweredLaunch, steps: int) -> tuple[Int32, I
     low_end = np.minimum(steps - low.first % steps, low.count)
     high_end = np.where(count == 1, low_end, last % steps + 1)
     down = low.down == 1
-    return np.where(down, high_end, low_end).astype(np.int32), np.where(down, low_end, high_end).astype(np.int32)
+    return np.where(down, high_end, low_end).astype(np.int32), np.where(
+        down, low_end, high_end
+    ).astype(np.int32)
 
 
 def _first_tiles(low: LoweredLaunch, n: int) -> LoweredLaunch:
@@ -163,12 +184,21 @@ def _first_tiles(low: LoweredLaunch, n: int) -> LoweredLaunch:
         return tuple(replace(t, base=np.ascontiguousarray(t.base[:n])) for t in templates)
 
     return replace(
-        low, first=low.first[:n], count=low.count[:n], prologue=cut(low.prologue), loop=cut(low.loop),
-        epilogue=cut(low.epilogue), down=low.down[:n], head=low.head[:n], block=low.block[:n],
-    )  # fmt: skip
+        low,
+        first=low.first[:n],
+        count=low.count[:n],
+        prologue=cut(low.prologue),
+        loop=cut(low.loop),
+        epilogue=cut(low.epilogue),
+        down=low.down[:n],
+        head=low.head[:n],
+        block=low.block[:n],
+    )
 
 
-def _sets(model: L2Model, lowered: Lowered, low: LoweredLaunch, step_bytes: int, steps: int, share: float) -> float:
+def _sets(
+    model: L2Model, lowered: Lowered, low: LoweredLaunch, step_bytes: int, steps: int, share: float
+) -> float:
     """Sets of a partition to follow: a line a coarse object, more where that would leave few; a power of two, so that
     groups of sets get equally many."""
     way = model.sets * model.line_bytes
@@ -235,7 +265,8 @@ class Windows:
         """HBM bytes (read, written) by tensor over the whole launch."""
         share = self.stands_for / self.played
         read, write = (
-            np.rint((counts * share[:, None]).sum(axis=0)).astype(np.int64) for counts in (self.read, self.write)
+            np.rint((counts * share[:, None]).sum(axis=0)).astype(np.int64)
+            for counts in (self.read, self.write)
         )
         return read, write
 
@@ -247,4 +278,7 @@ class Windows:
             return 0.0
         apart = rate[1:-1] - (rate[:-2] + rate[2:]) / 2
         skipped = (self.stands_for - self.played)[1:-1]
-        return float(np.sqrt((apart**2 * skipped.astype(np.float64) ** 2).sum() / SECOND_DIFFERENCE)) / total
+        return (
+            float(np.sqrt((apart**2 * skipped.astype(np.float64) ** 2).sum() / SECOND_DIFFERENCE))
+            / total
+        )

@@ -24,7 +24,11 @@ OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}
 
 
 def scan(
-    gpu: HardwareProfile | L2Model, footprint_bytes: int, pattern: str, passes: int = 4, ctas: int = 132
+    gpu: HardwareProfile | L2Model,
+    footprint_bytes: int,
+    pattern: str,
+    passes: int = 4,
+    ctas: int = 132,
 ) -> tuple[int, int]:
     """(bytes read from HBM, bytes that crossed between partitions) of one scan from an empty L2. `gpu`: a profile, or
     the L2 model to try. `ctas`: one runs on each SM. Raises InputError: a pattern that is not in PATTERNS, or a
@@ -36,20 +40,32 @@ def scan(
     shared = pattern == "shared_scan"
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
         accepted = f"at least one CTA, one pass and {object_bytes} bytes a CTA"
-        raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}")
+        raise InputError(
+            f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}"
+        )
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
-    begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
+    begin = (
+        np.zeros(ctas + 1, dtype=np.int64)
+        if shared
+        else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
+    )
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
-    order = [np.tile(np.arange(begin[c], begin[c] + size[c]), passes) for c in range(1 if shared else ctas)]
+    order = [
+        np.tile(np.arange(begin[c], begin[c] + size[c]), passes)
+        for c in range(1 if shared else ctas)
+    ]
     launch = replace(
-        _reading(pattern, passes * begin[:-1], passes * size), indices=np.concatenate(order).astype(np.int32)
+        _reading(pattern, passes * begin[:-1], passes * size),
+        indices=np.concatenate(order).astype(np.int32),
     )
     l2 = empty_l2(l2_of_gpu, objects, object_bytes)
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
 
-def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: int, ctas: int, passes: int = 6) -> int:
+def block_scan(
+    l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: int, ctas: int, passes: int = 6
+) -> int:
     """Bytes read from HBM, from an empty L2, where `ctas` CTAs run at once, each reads one block of a footprint, and
     the next to start takes the next block, round and round, `passes` times in all. Raises InputError: a footprint of
     less than one block."""
@@ -62,20 +78,34 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
     count = blocks * passes
     launch = _reading("block_scan", np.arange(count) % blocks * steps, np.full(count, steps))
     l2 = empty_l2(l2_of_gpu, blocks * steps, object_bytes)
-    l2.replay(launch, Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)))
+    l2.replay(
+        launch,
+        Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)),
+    )
     return int(l2.state.hbm_read[0])
 
 
-def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> LoweredLaunch:
+def _reading(
+    name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]
+) -> LoweredLaunch:
     zero = np.zeros(first.size, dtype=np.int32)
     return LoweredLaunch(
-        name, first.astype(np.int32), count.astype(np.int32), (), (Template("data", 0, zero, coef=1),), (),
-        zero.astype(np.uint8), zero, zero,
-    )  # fmt: skip
+        name,
+        first.astype(np.int32),
+        count.astype(np.int32),
+        (),
+        (Template("data", 0, zero, coef=1),),
+        (),
+        zero.astype(np.uint8),
+        zero,
+        zero,
+    )
 
 
 def empty_l2(l2_of_gpu: L2Model, objects: int, object_bytes: int) -> L2:
-    return L2(l2_of_gpu, np.full(objects, object_bytes, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+    return L2(
+        l2_of_gpu, np.full(objects, object_bytes, dtype=np.int32), np.zeros(objects, dtype=np.uint8)
+    )
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:

@@ -25,7 +25,9 @@ OWN = "own"
 Key = tuple[object, ...]
 
 
-def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: bool = True) -> tuple[float, ...]:
+def rates_of(
+    kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: bool = True
+) -> tuple[float, ...]:
     """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean. Those of the compiled
     kernel where they were measured; else with an even slope, whose height is the median of the measured kernels with as
     many CTAs. The kernel's `age_share` states that height in their place. `compiled`: whether the launch is the forward
@@ -58,25 +60,45 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
         return []
     if name != OWN:
         measured = {key[1:] for key in measured_rates(name) if key[-1] == ctas}
-        width = min((int(w) for w, *_ in measured if int(w) >= problem.head_dim), default=problem.head_dim)  # type: ignore[call-overload]
+        width = min(
+            (int(w) for w, *_ in measured if int(w) >= problem.head_dim),  # type: ignore[call-overload]
+            default=problem.head_dim,
+        )
         narrow = problem.head_dim < (kernel.compiled_head_dim or 0)
         ragged = (
-            problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
+            problem.seq_lens is not None
+            or problem.seq_q % kernel.tile.block_q
+            or problem.seq_k % kernel.tile.block_k
         )
         # FlashAttention-2 is compiled apart for narrow heads and for ragged lengths, and each build schedules its warps
         # in its own way; a launch over splits was recorded of whole tiles alone.
         shape = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
-        return [(name, width, masked, build, ctas) for build in (shape, "") for masked in (causal, False)]
+        return [
+            (name, width, masked, build, ctas)
+            for build in (shape, "")
+            for masked in (causal, False)
+        ]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
-    build = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
+    build = (
+        problem.head_dim,
+        tile.block_q,
+        tile.block_k,
+        tile.warps,
+        tile.stages,
+        causal,
+        persistent,
+    )
     return [(OWN, *build, dtype, ctas) for dtype in (problem.dtype, "bf16")]
 
 
 @cache
 def measured_rates(name: str) -> dict[Key, tuple[float, ...]]:
     """Rates of the kernels of that name by key, the mean of the runs."""
-    return {key: tuple(map(_mean, zip(*several, strict=True))) for key, several in runs_by_key(name).items()}
+    return {
+        key: tuple(map(_mean, zip(*several, strict=True)))
+        for key, several in runs_by_key(name).items()
+    }
 
 
 @cache
@@ -97,7 +119,9 @@ def runs_by_key(name: str) -> dict[Key, list[tuple[float, ...]]]:
     runs: dict[Key, list[tuple[float, ...]]] = {}
     for table in TABLES:
         with (data_dir("kernels") / table).open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(line for n, line in enumerate(file) if not n or line.startswith(f"{name},")):
+            for row in csv.DictReader(
+                line for n, line in enumerate(file) if not n or line.startswith(f"{name},")
+            ):
                 ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
                 if min(ends) > 0:
                     runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))

@@ -119,7 +119,11 @@ class _View:
         """Heads packed into a tile have rows in objects of their own."""
         d = self.domain
         packs = d.pack > 1 and not d.in_turn
-        return self.has_every_query_head and packs and self.grid.heads > d.grid_heads * self.tensor.copies
+        return (
+            self.has_every_query_head
+            and packs
+            and self.grid.heads > d.grid_heads * self.tensor.copies
+        )
 
     @cached_property
     def start(self) -> Int64:
@@ -161,7 +165,12 @@ class _View:
 
 
 def template(
-    tensor: Tensor, access: Access, launch: Launch, grid: Grid, tiles: WorkTiles, run: tuple[int, int]
+    tensor: Tensor,
+    access: Access,
+    launch: Launch,
+    grid: Grid,
+    tiles: WorkTiles,
+    run: tuple[int, int],
 ) -> tuple[Template, str]:
     """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
     are moved together, where a whole head's are."""
@@ -223,14 +232,21 @@ def _query_rows(view: _View, run: tuple[int, int]) -> _Place:
     if view.access.per is Per.SPLIT and view.tensor.copies > 1:
         # Partial results: a copy of the tensor per split, one behind the other.
         assert i is not None
-        base = base + i // d.query_blocks * (grid.heads // view.tensor.copies) * grid.rows * grid.cols
+        base = (
+            base + i // d.query_blocks * (grid.heads // view.tensor.copies) * grid.rows * grid.cols
+        )
     if view.query_block is not None:
-        return _Place(base + grid.row_of(view.query_block, d.query_blocks, span) * grid.step, span=span)
+        return _Place(
+            base + grid.row_of(view.query_block, d.query_blocks, span) * grid.step, span=span
+        )
     if view.is_looped:
         base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span) * grid.step
         turn = turn_coef = 0
         if d.in_turn and view.has_every_query_head:
-            turn, turn_coef = d.query_blocks // d.pack, 1 if grid.step > 1 else grid.rows * grid.cols
+            turn, turn_coef = (
+                d.query_blocks // d.pack,
+                1 if grid.step > 1 else grid.rows * grid.cols,
+            )
         return _Place(base, coef=span * grid.step, span=span, turn=turn, turn_coef=turn_coef)
     # A whole head's rows: by each CTA as it starts, or once, after the last key block.
     assert j is not None
@@ -246,7 +262,9 @@ def _key_rows(view: _View) -> _Place:
     if j is not None:
         # A workspace in whole tiles is used again by a CTA's next key blocks.
         block = j % (grid.rows // span) if view.tensor.wraps else j
-        return _Place(view.start + grid.row_of(block, d.key_blocks_total, span) * grid.step, span=span)
+        return _Place(
+            view.start + grid.row_of(block, d.key_blocks_total, span) * grid.step, span=span
+        )
     shift = grid.row_shift(i, d.query_blocks, d.key_blocks_total, span)
     return _Place(view.start + shift * grid.step, coef=span * grid.step, span=span)
 

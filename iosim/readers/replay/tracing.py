@@ -103,7 +103,9 @@ class LaunchTrace:
 
     @property
     def median_in_use_bytes(self) -> int | None:
-        return int(np.nanmedian(self.in_use_bytes)) if np.isfinite(self.in_use_bytes).any() else None
+        return (
+            int(np.nanmedian(self.in_use_bytes)) if np.isfinite(self.in_use_bytes).any() else None
+        )
 
     def share_above(self, capacity_bytes: int) -> float:
         """Share of the launch's time bins in which more than `capacity_bytes` are in use at once."""
@@ -174,15 +176,24 @@ class _Tracer:
         self._order: npt.NDArray[np.int32] | None = None
         self._seen: npt.NDArray[np.uint8] | None = None
 
-    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin_ps: int) -> Any:
+    def __call__(
+        self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin_ps: int
+    ) -> Any:
         self.tensors = lowered.tensors
         partitions, samples = l2.model.partitions, int(l2.samples.object.size)
         if self._order is None:
             self._order = np.full(partitions * l2.samples.sets * MAX_DEPTH, -1, dtype=np.int32)
             self._seen = np.zeros(partitions * samples, dtype=np.uint8)
         assert self._seen is not None
-        noted = _Kept(launch, low, lowered, int(l2.config.sample_bytes), TraceRecord(ctas=low.tiles, samples=samples),
-                     np.zeros(low.tiles, dtype=np.int32), *np.zeros((2, low.tiles), dtype=np.int64))  # fmt: skip
+        noted = _Kept(
+            launch,
+            low,
+            lowered,
+            int(l2.config.sample_bytes),
+            TraceRecord(ctas=low.tiles, samples=samples),
+            np.zeros(low.tiles, dtype=np.int32),
+            *np.zeros((2, low.tiles), dtype=np.int64),
+        )
         record = noted.record
         record.order, record.seen = self._order.ctypes.data, self._seen.ctypes.data
         if self.only in (None, launch.name):
@@ -213,13 +224,20 @@ class _Kept:
         took = played.end_s - played.begin_s
         stretch = span.seconds / took if took > 0 else 1.0
         for times in (self.start, self.end):
-            times[:] = np.rint(span.begin_s * PS + (times - played.begin_s * PS) * stretch).astype(np.int64)
+            times[:] = np.rint(span.begin_s * PS + (times - played.begin_s * PS) * stretch).astype(
+                np.int64
+            )
 
 
 def record(
-    play: Callable[[Trace], Replay], profile: HardwareProfile, *, launch: str | None, bins: int, bin_ps: int,
+    play: Callable[[Trace], Replay],
+    profile: HardwareProfile,
+    *,
+    launch: str | None,
+    bins: int,
+    bin_ps: int,
     spans: Mapping[str, Span],
-) -> Recording:  # fmt: skip
+) -> Recording:
     """Play a chain once, and write down what happens.
 
     Times are those of the timing model: each launch's of the replay are stretched to what the model gives the launch.
@@ -238,12 +256,16 @@ def record(
     for noted in tracer.kept:
         noted.tell(times[noted.launch.name], spans[noted.launch.name])
     launches = tuple(
-        _launch(noted, spans[noted.launch.name], times[noted.launch.name].slots, bins, bin_ps, width)
+        _launch(
+            noted, spans[noted.launch.name], times[noted.launch.name].slots, bins, bin_ps, width
+        )
         for noted in tracer.kept
     )
     used = len(tracer.tensors)
     hit = _settled(tracer.hit[:, :used])
-    return Recording(played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, width * l2.ways)
+    return Recording(
+        played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, width * l2.ways
+    )
 
 
 def _settled(hit: Int64) -> Int64:
@@ -253,29 +275,64 @@ def _settled(hit: Int64) -> Int64:
     return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
 
 
-def _launch(noted: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int) -> LaunchTrace:
+def _launch(
+    noted: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int
+) -> LaunchTrace:
     low = noted.low
     begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
     names, owner, per_index = shared_loop(noted.launch, low, noted.lowered)
     slot = _slots(noted.sm, noted.start, noted.end)
     ctas = CtaTable(
-        low.head, low.block, noted.sm, slot, noted.start, noted.end, owner, low.first, low.count, low.down, low.indices
+        low.head,
+        low.block,
+        noted.sm,
+        slot,
+        noted.start,
+        noted.end,
+        owner,
+        low.first,
+        low.count,
+        low.down,
+        low.indices,
     )
     depth = np.array(noted.record.depth, dtype=np.int64) * noted.sample_bytes
     reuse = ReuseHistogram(
-        width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(noted.record.first) * noted.sample_bytes
+        width,
+        depth[:MAX_DEPTH],
+        int(depth[MAX_DEPTH]),
+        int(noted.record.first) * noted.sample_bytes,
     )
-    in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
+    in_use, heads = (
+        _in_use(ctas, per_index, bins, bin_ps, begin, end)
+        if names
+        else (np.array([]), np.array([]))
+    )
     return LaunchTrace(
-        low.name, begin, end, slots, ctas, reuse, names, SHARED_AXIS.get(noted.launch.outer), per_index, in_use, heads
+        low.name,
+        begin,
+        end,
+        slots,
+        ctas,
+        reuse,
+        names,
+        SHARED_AXIS.get(noted.launch.outer),
+        per_index,
+        in_use,
+        heads,
     )
 
 
-def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[tuple[str, ...], Int64, int]:
+def shared_loop(
+    launch: Launch, low: LoweredLaunch, lowered: Lowered
+) -> tuple[tuple[str, ...], Int64, int]:
     """(tensors that the launch's loop walks through, which part of them each work tile has, bytes of one index)."""
     none = np.zeros(low.tiles, dtype=np.int64)
     axis = None if streams(launch) else SHARED_AXIS.get(launch.outer)
-    names = {a.tensor for a in launch.accesses if a.rows == axis and a.per is Per.PAIR and a.mode is Mode.LOAD}
+    names = {
+        a.tensor
+        for a in launch.accesses
+        if a.rows == axis and a.per is Per.PAIR and a.mode is Mode.LOAD
+    }
     shared = [t for t in low.loop if t.tensor in names and t.coef]
     if not shared:
         return (), none, 0
@@ -284,7 +341,9 @@ def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[t
     return tuple(t.tensor for t in shared), shared[0].base.astype(np.int64), per_index
 
 
-def _in_use(ctas: CtaTable, per_index: int, bins: int, bin_ps: int, begin: int, end: int) -> tuple[Float, Float]:
+def _in_use(
+    ctas: CtaTable, per_index: int, bins: int, bin_ps: int, begin: int, end: int
+) -> tuple[Float, Float]:
     """Range between foremost and hindmost CTA of every owner at the middle of each bin: (bytes, owners)."""
     total, heads = np.full(bins, np.nan), np.full(bins, np.nan)
     for b in range(max(0, begin // bin_ps), min(bins, -(-end // bin_ps))):

@@ -81,7 +81,9 @@ def breakdowns(
     for number, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         rates = Rates(profile, measured=True)
         rates.clock_hz = time.launches[number].clock_hz
-        running = Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, number == 0)
+        running = Running(
+            problem, kernel, chain, launch, resident, traffic, rates, conditions, number == 0
+        )
         found.append(_breakdown(running))
     return tuple(found)
 

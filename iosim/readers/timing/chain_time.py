@@ -95,10 +95,20 @@ class ChainTime:
             "time_s": self.total_s,
             "bound_by": self.bound_by,
             "energy_j": self.energy_j,
-            "launches": [{"name": t.name, "time_s": t.total_s, "bound_by": t.bound_by, "seconds": t.seconds,
-                          "parts": t.parts, "waves": t.waves, "clock_hz": t.clock_hz, "power_w": t.power_w}
-                         for t in self.launches],
-        }  # fmt: skip
+            "launches": [
+                {
+                    "name": t.name,
+                    "time_s": t.total_s,
+                    "bound_by": t.bound_by,
+                    "seconds": t.seconds,
+                    "parts": t.parts,
+                    "waves": t.waves,
+                    "clock_hz": t.clock_hz,
+                    "power_w": t.power_w,
+                }
+                for t in self.launches
+            ],
+        }
 
 
 def chain_time(
@@ -125,13 +135,22 @@ def chain_time(
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         times.append(
-            _at_its_clock(Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0), of)
+            _at_its_clock(
+                Running(
+                    problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0
+                ),
+                of,
+            )
         )
     return ChainTime(tuple(times), CEILINGS[measured], tuple(rates.missing), of)
 
 
 def ceiling_s(
-    problem: AttentionProblem, chain: Chain, traffic: Traffic, profile: HardwareProfile, fastest_hz: float
+    problem: AttentionProblem,
+    chain: Chain,
+    traffic: Traffic,
+    profile: HardwareProfile,
+    fastest_hz: float,
 ) -> float:
     """Seconds that no kernel which moves `traffic` goes below: of each launch the longer of its HBM bytes and its
     products, each at the highest rate that the GPU has for them, with no latency and nothing that waits.
@@ -152,7 +171,9 @@ def ceiling_s(
 def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
     rates, clocks = running.rates, running.conditions.clocks
-    at_work = running.launch.tiles_with_rows * running.launch.work.product_ctas / rates.profile.sm_count
+    at_work = (
+        running.launch.tiles_with_rows * running.launch.work.product_ctas / rates.profile.sm_count
+    )
     highest = rates.highest_clock_hz(running.uses_tensor_cores and at_work > FEW_SMS)
     rates.clock_hz = highest = highest if isinstance(clocks, str) else clocks
     if of is None or highest is None:

@@ -16,9 +16,17 @@ from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile, load_profile
 
 CONSTANTS = (
-    "awake_power_w", "energy_clock_exponent", "hbm_read_pj_per_byte", "hbm_write_pj_per_byte", "l2_read_pj_per_byte",
-    "l2_write_pj_per_byte", "shared_pj_per_byte", "tensor_pj_per_flop", "mma_sync_pj_per_flop", "warp_instruction_pj",
-)  # fmt: skip
+    "awake_power_w",
+    "energy_clock_exponent",
+    "hbm_read_pj_per_byte",
+    "hbm_write_pj_per_byte",
+    "l2_read_pj_per_byte",
+    "l2_write_pj_per_byte",
+    "shared_pj_per_byte",
+    "tensor_pj_per_flop",
+    "mma_sync_pj_per_flop",
+    "warp_instruction_pj",
+)
 """The profile's values that energy needs; all of them or none."""
 IDLE_ROW_SHARE = 0.17
 """Energy of a product of zeros beside one of random numbers: rows of a tile that hold no query. wgmma on an H200,
@@ -63,7 +71,9 @@ class Activity:
 
 def is_known(profile: HardwareProfile) -> bool:
     """Whether the profile holds all constants of energy, the power limit of the board, and the clock."""
-    return all(getattr(profile, name) is not None for name in (*CONSTANTS, "power_w", "boost_clock_hz"))
+    return all(
+        getattr(profile, name) is not None for name in (*CONSTANTS, "power_w", "boost_clock_hz")
+    )
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,18 @@ def energies(profile: HardwareProfile) -> Energies | None:
     A FLOP costs what is taken for it, or less, so that large products draw the board's power and no more at the rate
     that they reach (`tensor_flops_achieved_per_s`). Where the board's power is not known, it is what they draw.
     """
-    top, exponent = (profile.boost_clock_hz or 1.0) * (profile.tensor_clock_fraction or 1.0), "energy_clock_exponent"
+    top, exponent = (
+        (profile.boost_clock_hz or 1.0) * (profile.tensor_clock_fraction or 1.0),
+        "energy_clock_exponent",
+    )
     limits = profile.power_w or 0.0, profile.peak_power_w or profile.power_w or 0.0
     if is_known(profile):
         own = {name: float(profile.need(name)) for name in CONSTANTS}
         return Energies(own, profile.need(exponent), top, *limits)
-    pj = {name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name) for name in CONSTANTS}
+    pj = {
+        name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name)
+        for name in CONSTANTS
+    }
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)
     drawn = _of_large_products(profile, taken)
     power = profile.power_w or math.fsum(drawn.values()) / (1 - AWAKE_SHARE)
@@ -139,8 +155,13 @@ def energy_j(done: Activity, of: Energies, clock_hz: float, seconds: float) -> d
     """
     pj, scale = of.pj, 1e-12 * (clock_hz / of.top_hz) ** of.exponent
     return {
-        "hbm": 1e-12 * (done.hbm_read * pj["hbm_read_pj_per_byte"] + done.hbm_written * pj["hbm_write_pj_per_byte"]),
-        "l2": scale * (done.l2_read * pj["l2_read_pj_per_byte"] + done.l2_written * pj["l2_write_pj_per_byte"]),
+        "hbm": 1e-12
+        * (
+            done.hbm_read * pj["hbm_read_pj_per_byte"]
+            + done.hbm_written * pj["hbm_write_pj_per_byte"]
+        ),
+        "l2": scale
+        * (done.l2_read * pj["l2_read_pj_per_byte"] + done.l2_written * pj["l2_write_pj_per_byte"]),
         "smem": scale * done.shared * pj["shared_pj_per_byte"],
         "tensor": scale * done.product_flops * done.product_share * pj[done.product_energy],
         "instructions": scale * done.warp_instructions * pj["warp_instruction_pj"],

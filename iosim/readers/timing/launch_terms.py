@@ -42,20 +42,30 @@ def start_seconds(running: Running) -> float:
 
 
 @term(
-    "memset of a queue's counter", Scope.LAUNCH, "MEMSET_S", zero="launches alone; kernels without a queue",
+    "memset of a queue's counter",
+    Scope.LAUNCH,
+    "MEMSET_S",
+    zero="launches alone; kernels without a queue",
     constants=("MEMSET_S",),
-)  # fmt: skip
+)
 def memset_seconds(running: Running) -> float:
     """Seconds of the node of a graph that clears the counter from which CTAs claim their tiles."""
-    if running.launch.joins or running.conditions.launched != "graph" or not running.kernel.clears_queue:
+    if (
+        running.launch.joins
+        or running.conditions.launched != "graph"
+        or not running.kernel.clears_queue
+    ):
         return 0.0
     return MEMSET_S if running.launch.schedule.scheduler is Scheduler.DYNAMIC else 0.0
 
 
 @term(
-    "first loads of a loop", Scope.LAUNCH, "FIRST_LOADS x latency, once more",
-    zero="loops whose warps all load and do not divide the keys", constants=("FIRST_LOADS", "dram_latency_cycles"),
-)  # fmt: skip
+    "first loads of a loop",
+    Scope.LAUNCH,
+    "FIRST_LOADS x latency, once more",
+    zero="loops whose warps all load and do not divide the keys",
+    constants=("FIRST_LOADS", "dram_latency_cycles"),
+)
 def loop_start_seconds(running: Running) -> float:
     """Seconds in which a loop's first tile waits more than any: for code that joins warps that divide the keys, and for
     what warps that load set up (tensor maps, barriers). Which loops wait so was found on calls of one round (the first
@@ -63,7 +73,9 @@ def loop_start_seconds(running: Running) -> float:
     launch, loop = running.launch, running.launch.work.loop
     if launch.joins:
         return 0.0
-    divides_keys = loop.key_warps > 1 and not loop.copy_waits  # those that wait for copies meet in every step
+    divides_keys = (
+        loop.key_warps > 1 and not loop.copy_waits
+    )  # those that wait for copies meet in every step
     sets_up = running.unit.loads_apart and not (running.unit.takes_turns and not launch.is_backward)
     if not divides_keys and not sets_up:
         return 0.0
@@ -71,10 +83,12 @@ def loop_start_seconds(running: Running) -> float:
 
 
 @term(
-    "first loads of a pass", Scope.LAUNCH, "FIRST_LOADS x latency; one where queries are streamed",
+    "first loads of a pass",
+    Scope.LAUNCH,
+    "FIRST_LOADS x latency; one where queries are streamed",
     zero="fills; launches whose loads are counted one behind the other",
     constants=("FIRST_LOADS", "dram_latency_cycles", "l2_latency_near_cycles"),
-)  # fmt: skip
+)
 def pass_start_seconds(running: Running) -> float:
     """Seconds of the first loads of a launch without a loop."""
     launch = running.launch
@@ -86,11 +100,18 @@ def pass_start_seconds(running: Running) -> float:
 
 
 @term(
-    "HBM", Scope.LAUNCH, "bytes read x s/byte + bytes written x s/byte + the lesser of both x turning",
+    "HBM",
+    Scope.LAUNCH,
+    "bytes read x s/byte + bytes written x s/byte + the lesser of both x turning",
     zero="launches that find all in the L2",
-    constants=("dram_read_bandwidth_bytes_per_s", "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s",
-               "pass_bandwidth_fraction"), unit="hbm",
-)  # fmt: skip
+    constants=(
+        "dram_read_bandwidth_bytes_per_s",
+        "dram_write_bandwidth_bytes_per_s",
+        "dram_copy_bandwidth_bytes_per_s",
+        "pass_bandwidth_fraction",
+    ),
+    unit="hbm",
+)
 def hbm_seconds(running: Running, is_pass: bool) -> float:
     """Seconds of the launch's HBM bytes; 0 where the profile knows no rate. Elementwise passes reach a share of it."""
     seconds = running.rates.hbm_seconds(running.moved("hbm", "read"), running.moved("hbm", "write"))
@@ -100,9 +121,13 @@ def hbm_seconds(running: Running, is_pass: bool) -> float:
 
 
 @term(
-    "cache at the memory's side", Scope.LAUNCH, "bytes / memory_side_bandwidth_bytes_per_s",
-    zero="GPUs without one", constants=("memory_side_bandwidth_bytes_per_s",), unit="side",
-)  # fmt: skip
+    "cache at the memory's side",
+    Scope.LAUNCH,
+    "bytes / memory_side_bandwidth_bytes_per_s",
+    zero="GPUs without one",
+    constants=("memory_side_bandwidth_bytes_per_s",),
+    unit="side",
+)
 def side_seconds(running: Running) -> float:
     """Seconds that a cache at the memory's side takes for bytes between it and the L2s."""
     return running.rates.side_seconds(running.moved("side"))
@@ -128,9 +153,12 @@ def late_seconds(running: Running, hbm_s: float) -> float:
 
 
 @term(
-    "queries before a stream", Scope.LAUNCH, "HBM's seconds of what a loop loads beside its steps alone",
-    zero="launches whose tiles share keys; warps of their own load", constants=("dram_read_bandwidth_bytes_per_s",),
-)  # fmt: skip
+    "queries before a stream",
+    Scope.LAUNCH,
+    "HBM's seconds of what a loop loads beside its steps alone",
+    zero="launches whose tiles share keys; warps of their own load",
+    constants=("dram_read_bandwidth_bytes_per_s",),
+)
 def queries_first_seconds(running: Running) -> float:
     """Seconds in which all CTAs of a round wait for their queries before they compute."""
     if running.unit.loads_apart:
@@ -141,9 +169,12 @@ def queries_first_seconds(running: Running) -> float:
 
 
 @term(
-    "first steps of products with pipelines", Scope.LAUNCH, "HBM's seconds x first steps of CTAs / all steps",
-    zero="kernels that fetch Q once", constants=("dram_read_bandwidth_bytes_per_s",),
-)  # fmt: skip
+    "first steps of products with pipelines",
+    Scope.LAUNCH,
+    "HBM's seconds x first steps of CTAs / all steps",
+    zero="kernels that fetch Q once",
+    constants=("dram_read_bandwidth_bytes_per_s",),
+)
 def first_step_seconds(running: Running, hbm_s: float) -> float:
     """Seconds of the bytes of CTAs' first steps, beside which nothing is computed where every product has a pipeline of
     its own."""
@@ -173,10 +204,12 @@ def uneven_seconds(running: Running, computed: Computing, hbm_s: float, together
 
 
 @term(
-    "loads of a combine, one behind the other", Scope.LAUNCH, "rounds of CTAs x serial loads x latency",
+    "loads of a combine, one behind the other",
+    Scope.LAUNCH,
+    "rounds of CTAs x serial loads x latency",
     zero="launches whose loads do not wait for one another",
     constants=("dram_latency_cycles", "l2_latency_near_cycles"),
-)  # fmt: skip
+)
 def serial_load_seconds(running: Running) -> float:
     """Seconds of loads that wait for one another in every round of CTAs, as a combine's that walks its splits."""
     rounds = -(-running.launch.work_tiles // running.resident.slots)
@@ -185,9 +218,12 @@ def serial_load_seconds(running: Running) -> float:
 
 
 @term(
-    "loads of a pass's threads", Scope.LAUNCH, "rounds of CTAs x loads of a thread x latency",
-    zero="passes whose threads load once", constants=("dram_latency_cycles", "l2_latency_near_cycles"),
-)  # fmt: skip
+    "loads of a pass's threads",
+    Scope.LAUNCH,
+    "rounds of CTAs x loads of a thread x latency",
+    zero="passes whose threads load once",
+    constants=("dram_latency_cycles", "l2_latency_near_cycles"),
+)
 def thread_load_seconds(running: Running) -> float:
     """Seconds in which each thread of a pass waits for its loads in every round of CTAs. A CTA has as many values as
     its threads take, and a work tile at most."""

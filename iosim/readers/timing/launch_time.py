@@ -58,7 +58,9 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates = running.launch, running.rates
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
-    hbm = terms.hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
+    hbm = terms.hbm_seconds(
+        running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None
+    )
     side = terms.side_seconds(running)
     streamed = max(hbm, side)
     start = terms.start_seconds(running) + terms.memset_seconds(running)
@@ -89,7 +91,11 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         seconds=seconds | {"latency": total - longest},
         waves=computed.waves,
         total_s=total,
-        parts={"start": start, "work": min(longest, total - start), "waits": max(0.0, total - start - longest)},
+        parts={
+            "start": start,
+            "work": min(longest, total - start),
+            "waits": max(0.0, total - start - longest),
+        },
         clock_hz=rates.clock_hz,
         pace=Pace(start, computed.tile_s, computed.step_s, computed.waited_loads),
     )
@@ -104,7 +110,11 @@ def _loop(running: Running, computed: Computing, streamed: float) -> float:
     says, and the busiest one decides.
     """
     reuses = reuses_keys(running.launch)
-    first = terms.first_step_seconds(running, streamed) if reuses else terms.queries_first_seconds(running)
+    first = (
+        terms.first_step_seconds(running, streamed)
+        if reuses
+        else terms.queries_first_seconds(running)
+    )
     together = first + computing_beside_stream(computed.total_s, streamed - first, norm_of(reuses))
     if reuses:
         return together
@@ -117,7 +127,9 @@ def _pass(running: Running, computed: Computing, streamed: float, busiest: float
     another in every round of CTAs; a fill waits for none."""
     work = running.launch.work
     if work.dependent is not None:
-        return computing_beside_stream(computed.total_s, streamed, norm_of(reuses_keys(running.launch)))
+        return computing_beside_stream(
+            computed.total_s, streamed, norm_of(reuses_keys(running.launch))
+        )
     if work.serial_loads:
         return terms.serial_load_seconds(running) + streamed
     return beside(terms.thread_load_seconds(running), busiest)

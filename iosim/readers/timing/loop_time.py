@@ -53,13 +53,21 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     sms_per_tile, profile_sms = running.launch.tile_ctas, running.rates.profile.sm_count
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     return Computing(
-        seconds={name: span.steps * cycles / sms_per_tile / sm.clock_hz for name, cycles in units.items() if cycles},
+        seconds={
+            name: span.steps * cycles / sms_per_tile / sm.clock_hz
+            for name, cycles in units.items()
+            if cycles
+        },
         waves=running.resident.waves,
         total_s=(span.cycles + tile_terms.cta_start_cycles(tile)) / sm.clock_hz,
         shared_bytes=running.steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=(tile_cycles - waited) / sm.clock_hz,
-        step_s=tuple(schedule.step_cycles(cost, n) / sm.clock_hz for n in range(1, running.ctas_per_sm + 1)),
-        busiest_share=busiest_share(running.launch, span.steps, running.steps, profile_sms // sms_per_tile),
+        step_s=tuple(
+            schedule.step_cycles(cost, n) / sm.clock_hz for n in range(1, running.ctas_per_sm + 1)
+        ),
+        busiest_share=busiest_share(
+            running.launch, span.steps, running.steps, profile_sms // sms_per_tile
+        ),
         waited_loads=step.waited_loads,
     )
 
@@ -76,7 +84,9 @@ def _step(running: Running, sm: SmRates) -> Step:
         twice_bytes=running.fetched_twice() / steps,
         element_bytes=running.element_bytes,
         cc=running.rates.profile.cc,
-        counted_shared_bytes=running.shared_in_step() if launch.is_backward or _conflicts(launch) else None,
+        counted_shared_bytes=running.shared_in_step()
+        if launch.is_backward or _conflicts(launch)
+        else None,
     )
 
 
@@ -105,7 +115,9 @@ class _Grid:
             + tile_terms.turn_start_cycles(tile, cost.tensor)
             + tile_terms.tile_spill_cycles(tile)
             + tile_terms.tile_serial_cycles(tile)
-            + tile_terms.code_cycles(launch, tile.ctas_on_sm, self.running.resident.slots, conditions.warm, in_graph)
+            + tile_terms.code_cycles(
+                launch, tile.ctas_on_sm, self.running.resident.slots, conditions.warm, in_graph
+            )
             + tile_terms.merge_cycles(tile)
         )
         return cycles + waited, waited
@@ -152,7 +164,11 @@ def longest_split(domain: Domain) -> float:
     if domain.sequences > 1:
         return 1.0
     blocks = min(domain.key_blocks_per_split, domain.key_blocks_total)
-    return min(blocks * domain.block_k, domain.seq_k) / blocks / (domain.seq_k / domain.key_blocks_total)
+    return (
+        min(blocks * domain.block_k, domain.seq_k)
+        / blocks
+        / (domain.seq_k / domain.key_blocks_total)
+    )
 
 
 def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]:
@@ -166,4 +182,6 @@ def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]
     instructions = launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32
     if unit.issued_by_warps:
         instructions += launch.work.flops_per_pair / MMA_FLOPS
-    return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), padded * instructions
+    return padded * (
+        IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)
+    ), padded * instructions

@@ -21,9 +21,16 @@ from iosim.readers.timing.running import Running
 from iosim.readers.timing.warps import PARTS, SmPace, Turn, placed_warps, regions_turn
 
 UNIT_NAMES = {
-    "tensor": "tensor", "xu": "exp", "fma": "exp", "fmaheavy": "exp", "alu": "exp", "issue": "exp", "lsu": "smem",
-    "from-l2": "l2", "to-l2": "l2",
-}  # fmt: skip
+    "tensor": "tensor",
+    "xu": "exp",
+    "fma": "exp",
+    "fmaheavy": "exp",
+    "alu": "exp",
+    "issue": "exp",
+    "lsu": "smem",
+    "from-l2": "l2",
+    "to-l2": "l2",
+}
 """Under which of a time's names a unit's cycles stand: of those that share one, the longest."""
 
 
@@ -41,7 +48,9 @@ class MachineRates:
     def pace(self) -> SmPace:
         """What an SM does in a cycle."""
         p, clock = self.rates.profile, self.rates.clock_hz or math.inf
-        l2, dram = (float(p.need(name)) for name in ("l2_latency_near_cycles", "dram_latency_cycles"))
+        l2, dram = (
+            float(p.need(name)) for name in ("l2_latency_near_cycles", "dram_latency_cycles")
+        )
         each = self.rates.l2() / p.sm_count / clock
         return SmPace(
             l2_latency=l2 + self.from_dram * (dram - l2),
@@ -57,7 +66,9 @@ class MachineRates:
         if not slots:
             return math.inf
         beside = any(slot.runs_beside for slot in slots)
-        return self.rates.tensor(slots[0].dtype, UNITS[MatrixUnit.WGMMA if beside else MatrixUnit.MMA_SYNC])
+        return self.rates.tensor(
+            slots[0].dtype, UNITS[MatrixUnit.WGMMA if beside else MatrixUnit.MMA_SYNC]
+        )
 
     def step(self, ctas: int) -> Turn:
         """A step of each of so many CTAs on an SM."""

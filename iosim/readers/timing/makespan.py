@@ -88,7 +88,9 @@ def _ctas(domain: Domain, outer: Outer) -> tuple[FloatArray, npt.NDArray[np.bool
     return np.where(there, steps, 0).astype(np.float64), there
 
 
-def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:
+def makespan(
+    launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], float], tile_cycles: float
+) -> Makespan:
     """Length of a launch whose tiles cost `tile_cycles` + steps x `step(CTAs on the SM)` cycles.
 
     Args:
@@ -119,7 +121,9 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         ctas, there = _ctas(launch.domain, launch.outer)
         per_slot = min(CLAIMED_TILES_PER_SLOT, TAIL_TILES_PER_SLOT * len(ctas) / len(work))
         every = ctas[there | static]
-        works = _tail(every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static).tolist()
+        works = _tail(
+            every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static
+        ).tolist()
     paces = [step(n + 1) for n in range(ctas_per_sm)]
     # What comes before the tail keeps all slots busy; the tail is played, from 0 on.
     before = (total - sum(works)) / slots
@@ -164,7 +168,9 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
             lock = head * locks + (begins + turn) % locks
             free[lock] = max(arrived, free[lock]) + TICKS
             heapq.heappush(waiting, (free[lock] + between, (turn + 1) % visits[place], cta))
-    return replace(alone, cycles=max(max(free) * (taken / TICKS) * d.grid_heads / heads, alone.cycles))
+    return replace(
+        alone, cycles=max(max(free) * (taken / TICKS) * d.grid_heads / heads, alone.cycles)
+    )
 
 
 def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list[int]]:
@@ -183,7 +189,9 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
     events = [(ends[0] * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
     heapq.heapify(events)
     waiting, absent = iter(works[slots:]), 0 in works
-    for later in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
+    for later in range(
+        sms, sms + len(works)
+    ):  # of SMs where CTAs end together, each is served in turn
         now, turn, sm = events[0]
         ends = resident[sm]
         done = heapq.heappop(ends)
@@ -199,13 +207,17 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
     return now, steps
 
 
-def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int, sequences: int = 1) -> FloatArray:
+def _tail(
+    work: FloatArray, schedule: Schedule, heads: int, most: int, sequences: int = 1
+) -> FloatArray:
     """The last tiles of the grid in the order in which they start; `most` of them, or all. `sequences` of `work` are
     packed, as many tiles each; with query blocks fastest, all heads of one come before those of the next."""
     rows = work.reshape(sequences, -1)
     rows = rows[:, turns(schedule.start, rows.shape[1])]
     if schedule.order is Order.QUERY:
-        return np.repeat(rows[:, None], min(heads, -(-most // rows.shape[1])), axis=1).ravel()[-most:]
+        return np.repeat(rows[:, None], min(heads, -(-most // rows.shape[1])), axis=1).ravel()[
+            -most:
+        ]
     work = rows.ravel()
     if schedule.order is Order.BATCH:
         return np.tile(work, min(heads, -(-most // len(work))))[-most:]
@@ -239,7 +251,9 @@ def _lists(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> 
     blocks, heads = len(work), domain.grid_heads
     number = np.arange(blocks * heads)
     single = replace(schedule, cluster=1)
-    _, block = place(single, number, blocks=blocks, heads=heads, batch=domain.batch * domain.sequences)
+    _, block = place(
+        single, number, blocks=blocks, heads=heads, batch=domain.batch * domain.sequences
+    )
     return np.bincount(number % slots, weights=work[block]).astype(np.float64)
 
 

@@ -45,30 +45,37 @@ def _more(first: float, second: float, norm: float) -> float:
 
 
 @term(
-    "softmax beside products", Scope.STEP, "t^n = products^n + softmax^n with n = SPECIALISED_NORM, less the longer",
+    "softmax beside products",
+    Scope.STEP,
+    "t^n = products^n + softmax^n with n = SPECIALISED_NORM, less the longer",
     zero="units other than two warpgroups that take turns; backwards, where both add up",
     constants=("SPECIALISED_NORM",),
-)  # fmt: skip
+)
 def softmax_that_shows(tensor: float, softmax: float) -> float:
     """Cycles of the shorter of products and softmax that the longer does not hide inside a CTA."""
     return _more(tensor, softmax, SPECIALISED_NORM)
 
 
 @term(
-    "L2 beside computing", Scope.STEP, "t^n = computing^n + L2^n with n = L2_OVERLAP_NORM, less the longer",
-    zero="loops of three buffers and more, warps that load ahead", constants=("L2_OVERLAP_NORM",),
-)  # fmt: skip
+    "L2 beside computing",
+    Scope.STEP,
+    "t^n = computing^n + L2^n with n = L2_OVERLAP_NORM, less the longer",
+    zero="loops of three buffers and more, warps that load ahead",
+    constants=("L2_OVERLAP_NORM",),
+)
 def l2_that_shows(units: float, l2: float) -> float:
     """Cycles of the shorter of an SM's computing and its bytes at the L2 that the longer does not hide."""
     return _more(units, l2, L2_OVERLAP_NORM)
 
 
 @term(
-    "HBM beside computing", Scope.LAUNCH,
+    "HBM beside computing",
+    Scope.LAUNCH,
     "t^n = computing^n + HBM^n, less the longer; n = OVERLAP_NORM where tiles reuse what they stream, else "
     "SPLIT_OVERLAP_NORM",
-    zero="launches without products, that only stream", constants=("OVERLAP_NORM", "SPLIT_OVERLAP_NORM"),
-)  # fmt: skip
+    zero="launches without products, that only stream",
+    constants=("OVERLAP_NORM", "SPLIT_OVERLAP_NORM"),
+)
 def stream_that_shows(computing: float, streamed: float, norm: float) -> float:
     """Seconds of the shorter of computing and streaming that the longer does not hide in a launch."""
     return _more(computing, streamed, norm)

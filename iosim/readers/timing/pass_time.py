@@ -27,45 +27,66 @@ TCGEN05_CC = range(100, 120)
 
 
 @term(
-    "products of a launch without a loop", Scope.LAUNCH, "pairs x FLOPs per pair / rate x rounds filled up",
-    zero="passes", constants=("tensor_flops_per_s",), unit="tensor",
-)  # fmt: skip
+    "products of a launch without a loop",
+    Scope.LAUNCH,
+    "pairs x FLOPs per pair / rate x rounds filled up",
+    zero="passes",
+    constants=("tensor_flops_per_s",),
+    unit="tensor",
+)
 def product_seconds(running: Running) -> float:
     """Seconds of the products of a launch without a loop, in whole waves of its CTAs; without waves where steps wait
     for one another, since their rounds are counted there."""
     work = running.launch.work
     if not work.flops_per_pair:
         return 0.0
-    return executed_pairs(running.launch) * work.flops_per_pair / running.rates.tensor(running.dtype, running.unit)
+    return (
+        executed_pairs(running.launch)
+        * work.flops_per_pair
+        / running.rates.tensor(running.dtype, running.unit)
+    )
 
 
 @term(
-    "L2 of a launch without a loop", Scope.LAUNCH, "bytes at the L2 / its bandwidth", zero="fills",
-    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"), unit="l2",
-)  # fmt: skip
+    "L2 of a launch without a loop",
+    Scope.LAUNCH,
+    "bytes at the L2 / its bandwidth",
+    zero="fills",
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"),
+    unit="l2",
+)
 def l2_seconds(running: Running) -> float:
     """Seconds of the bytes between SMs and L2."""
     return running.l2_loads() / running.rates.l2()
 
 
 @term(
-    "shared memory of a launch without a loop", Scope.LAUNCH,
-    "bytes at shared memory of the busiest SM / bytes per cycle / clock", zero="launches that state none",
-    constants=("shared_memory_bytes_per_clock_per_sm",), unit="smem",
-)  # fmt: skip
+    "shared memory of a launch without a loop",
+    Scope.LAUNCH,
+    "bytes at shared memory of the busiest SM / bytes per cycle / clock",
+    zero="launches that state none",
+    constants=("shared_memory_bytes_per_clock_per_sm",),
+    unit="smem",
+)
 def shared_seconds(running: Running) -> float:
     """Seconds of operands between shared memory and registers on the busiest SM."""
     profile, work = running.rates.profile, running.launch.work
     ctas = running.launch.work_tiles * work.product_ctas
     busiest_pairs = executed_pairs(running.launch) * -(-ctas // profile.sm_count) / ctas
-    rate = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * (running.rates.clock_hz or math.inf)
+    rate = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * (
+        running.rates.clock_hz or math.inf
+    )
     return busiest_pairs * work.shared_bytes_per_pair / rate
 
 
 @term(
-    "exponentials of a launch without a loop", Scope.LAUNCH, "pairs x exponentials per pair / rate",
-    zero="launches without a softmax", constants=("exp_per_clock_per_sm",), unit="exp",
-)  # fmt: skip
+    "exponentials of a launch without a loop",
+    Scope.LAUNCH,
+    "pairs x exponentials per pair / rate",
+    zero="launches without a softmax",
+    constants=("exp_per_clock_per_sm",),
+    unit="exp",
+)
 def exponential_seconds(running: Running) -> float:
     """Seconds of the exponentials."""
     profile, clock = running.rates.profile, running.rates.clock_hz or math.inf
@@ -74,9 +95,12 @@ def exponential_seconds(running: Running) -> float:
 
 
 @term(
-    "instructions of a pass", Scope.LAUNCH, "values loaded x operations per value / fp32 lanes / clock",
-    zero="passes that their bytes bound", constants=("fp32_flops_per_s",),
-)  # fmt: skip
+    "instructions of a pass",
+    Scope.LAUNCH,
+    "values loaded x operations per value / fp32 lanes / clock",
+    zero="passes that their bytes bound",
+    constants=("fp32_flops_per_s",),
+)
 def pass_instruction_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: offsets of a strided copy."""
     values = running.moved("l2", "read") / running.element_bytes
@@ -85,9 +109,12 @@ def pass_instruction_seconds(running: Running) -> float:
 
 
 @term(
-    "loads of dependent steps", Scope.STEP, "loads x latency (HBM, or the L2 where the launch before left them there)",
-    zero="steps that do not wait for the one before", constants=("dram_latency_cycles", "l2_latency_near_cycles"),
-)  # fmt: skip
+    "loads of dependent steps",
+    Scope.STEP,
+    "loads x latency (HBM, or the L2 where the launch before left them there)",
+    zero="steps that do not wait for the one before",
+    constants=("dram_latency_cycles", "l2_latency_near_cycles"),
+)
 def dependent_load_cycles(running: Running, dependent: Dependent) -> float:
     """Cycles in which a step waits for its own loads, one behind the other."""
     latency_s = running.rates.load_latency_s(from_dram=not running.finds_in_l2)
@@ -95,9 +122,12 @@ def dependent_load_cycles(running: Running, dependent: Dependent) -> float:
 
 
 @term(
-    "dependent products", Scope.STEP, "products x PRODUCT_CYCLES (TCGEN05_PRODUCT_CYCLES on cc 10 and 11)",
-    zero="steps that do not wait for the one before", constants=("PRODUCT_CYCLES", "TCGEN05_PRODUCT_CYCLES"),
-)  # fmt: skip
+    "dependent products",
+    Scope.STEP,
+    "products x PRODUCT_CYCLES (TCGEN05_PRODUCT_CYCLES on cc 10 and 11)",
+    zero="steps that do not wait for the one before",
+    constants=("PRODUCT_CYCLES", "TCGEN05_PRODUCT_CYCLES"),
+)
 def dependent_product_cycles(running: Running, dependent: Dependent) -> float:
     """Cycles in which a product waits for the one before and hands its result on."""
     cycles = TCGEN05_PRODUCT_CYCLES if running.rates.profile.cc in TCGEN05_CC else PRODUCT_CYCLES
@@ -105,27 +135,37 @@ def dependent_product_cycles(running: Running, dependent: Dependent) -> float:
 
 
 @term(
-    "rows of a triangular system", Scope.STEP, "rows x SOLVED_ROW_CYCLES", zero="kernels that solve none",
+    "rows of a triangular system",
+    Scope.STEP,
+    "rows x SOLVED_ROW_CYCLES",
+    zero="kernels that solve none",
     constants=("SOLVED_ROW_CYCLES",),
-)  # fmt: skip
+)
 def solved_row_cycles(running: Running, dependent: Dependent) -> float:
     """Cycles of the rows that a step solves, of which it has as many as the launch has tokens at most."""
     return min(dependent.rows, running.launch.domain.rows) * SOLVED_ROW_CYCLES
 
 
 @term(
-    "instructions issued in turn", Scope.STEP, "instructions of a step / SCHEDULERS",
-    zero="launches whose instructions were not counted", constants=("SCHEDULERS",), unit="issue",
-)  # fmt: skip
+    "instructions issued in turn",
+    Scope.STEP,
+    "instructions of a step / SCHEDULERS",
+    zero="launches whose instructions were not counted",
+    constants=("SCHEDULERS",),
+    unit="issue",
+)
 def issue_cycles(dependent: Dependent) -> float:
     """Cycles in which an SM issues the warp instructions of one CTA's step."""
     return dependent.instructions / SCHEDULERS
 
 
 @term(
-    "loads of a step that is issued in turn", Scope.STEP, "loads x latency (HBM, or the L2)",
-    zero="launches whose instructions were not counted", constants=("dram_latency_cycles", "l2_latency_near_cycles"),
-)  # fmt: skip
+    "loads of a step that is issued in turn",
+    Scope.STEP,
+    "loads x latency (HBM, or the L2)",
+    zero="launches whose instructions were not counted",
+    constants=("dram_latency_cycles", "l2_latency_near_cycles"),
+)
 def turn_load_seconds(running: Running, dependent: Dependent) -> float:
     """Seconds in which a CTA's step waits for its loads. CTAs of a product's tile read the same rows at the same time,
     so that all of them wait for HBM."""
@@ -152,12 +192,17 @@ def pass_computing(running: Running) -> Computing:
         step_s = max(total, *seconds.values(), 0.0) / busiest
     if dependent is not None:
         total = _issued_in_turn(running, dependent, seconds)
-    return Computing(seconds, resident.waves, total, step_s=tuple(n * step_s for n in range(1, ctas_per_sm + 1)))
+    return Computing(
+        seconds, resident.waves, total, step_s=tuple(n * step_s for n in range(1, ctas_per_sm + 1))
+    )
 
 
 def _unit_seconds(running: Running) -> dict[str, float]:
     """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
-    ctas, slots = running.launch.work_tiles * running.launch.work.product_ctas, running.resident.slots
+    ctas, slots = (
+        running.launch.work_tiles * running.launch.work.product_ctas,
+        running.resident.slots,
+    )
     whole_rounds = -(-ctas // slots) * slots / ctas
     seconds = {
         "l2": l2_seconds(running),
@@ -179,7 +224,9 @@ def _dependent_steps(running: Running, dependent: Dependent) -> Computing:
         return Computing(seconds, resident.waves)
     products = product_seconds(running)
     seconds["tensor"] = products
-    cycles_per_step = clock * profile.sm_count / steps  # of an SM for a step, per second of the whole GPU
+    cycles_per_step = (
+        clock * profile.sm_count / steps
+    )  # of an SM for a step, per second of the whole GPU
     alone = (
         products * cycles_per_step
         + dependent_load_cycles(running, dependent)

@@ -17,7 +17,10 @@ takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_grap
 
 PEAK_UNITS = {"fp32": (MatrixUnit.FP32, MatrixUnit.SPLIT_TF32)}
 """What computes products at their highest rate, where it is not the matrix unit of the type."""
-LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
+LOADS = {
+    True: ("dram_latency_cycles", DRAM_LOAD_CYCLES),
+    False: ("l2_latency_near_cycles", L2_LOAD_CYCLES),
+}
 """Whether from HBM -> the profile's latency, and what comes on top."""
 
 
@@ -88,8 +91,12 @@ class Rates:
         self.profile = profile
         self.measured = measured
         self.missing: dict[str, None] = {}
-        self.top_hz = self.clock_hz = (not measured and profile.rated_clock_hz) or profile.boost_clock_hz
-        self.rated_hz = profile.rated_clock_hz or profile.sustained_clock_hz or profile.boost_clock_hz or 1.0
+        self.top_hz = self.clock_hz = (
+            not measured and profile.rated_clock_hz
+        ) or profile.boost_clock_hz
+        self.rated_hz = (
+            profile.rated_clock_hz or profile.sustained_clock_hz or profile.boost_clock_hz or 1.0
+        )
 
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
@@ -100,7 +107,11 @@ class Rates:
     def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
         each = self.profile.hbm_seconds_per_byte(self.measured)
-        a_read, a_write, turning = each or (1 / self._absent("dram_bandwidth_bytes_per_s"), 0.0, 0.0)
+        a_read, a_write, turning = each or (
+            1 / self._absent("dram_bandwidth_bytes_per_s"),
+            0.0,
+            0.0,
+        )
         return read * a_read + written * a_write + min(read, written) * turning
 
     def most_shares(self) -> float:
@@ -117,27 +128,37 @@ class Rates:
     def l2(self) -> float:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
         p = self.profile
-        rate = p.l2_read_bandwidth_measured_bytes_per_s if self.measured else p.l2_read_bandwidth_bytes_per_s
+        rate = (
+            p.l2_read_bandwidth_measured_bytes_per_s
+            if self.measured
+            else p.l2_read_bandwidth_bytes_per_s
+        )
         rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
         return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
     def tensor(self, dtype: str, unit: UnitModel) -> float:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
-        return of_types(unit.splits_to or dtype, lambda kind: self._tensor(kind, unit)) / unit.products
+        return (
+            of_types(unit.splits_to or dtype, lambda kind: self._tensor(kind, unit)) / unit.products
+        )
 
     def _tensor(self, dtype: str, unit: UnitModel) -> float:
         p = self.profile
         if not unit.tensor_cores:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
         if p.computes_in_fp32(dtype):
-            self._note(f"{p.name}'s tensor cores do not take {dtype}: products at the rate of its fp32 units")
+            self._note(
+                f"{p.name}'s tensor cores do not take {dtype}: products at the rate of its fp32 units"
+            )
             return p.tensor_flops("fp32")
         try:
             rate = p.tensor_flops(dtype)
         except InputError:
             return self._absent(f"tensor_flops_per_s.{dtype}")
         reached = rate * float(getattr(p, unit.rate_share, None) or 1.0)
-        return reached * (self.clock_hz or self.rated_hz) / self.rated_hz if self.measured else reached
+        return (
+            reached * (self.clock_hz or self.rated_hz) / self.rated_hz if self.measured else reached
+        )
 
     def peak_tensor(self, dtype: str, fastest_hz: float) -> float:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
@@ -147,14 +168,21 @@ class Rates:
         there = [first, *(unit for unit in others if unit.is_on(p.cc, p.is_amd))]
         rate = max(self.tensor(dtype, unit) for unit in there)
         return (
-            rate * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz) / self.rated_hz
+            rate
+            * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz)
+            / self.rated_hz
         )
 
     def peak_hbm(self) -> float:
         """The highest rate of HBM that is known, in bytes per second: the specified one, or a measured one above it."""
         p = self.profile
-        known = (p.dram_bandwidth_bytes_per_s, p.dram_bandwidth_measured_bytes_per_s, p.dram_read_bandwidth_bytes_per_s,
-                 p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s)  # fmt: skip
+        known = (
+            p.dram_bandwidth_bytes_per_s,
+            p.dram_bandwidth_measured_bytes_per_s,
+            p.dram_read_bandwidth_bytes_per_s,
+            p.dram_write_bandwidth_bytes_per_s,
+            p.dram_copy_bandwidth_bytes_per_s,
+        )
         return max(filter(None, known), default=math.inf)
 
     def of_sm(self, dtype: str, unit: UnitModel) -> SmRates | None:
@@ -170,7 +198,8 @@ class Rates:
             tensor_flops=self.tensor(dtype, unit) / per_sm,
             fp32_lanes=self.fp32_lanes() / p.sm_count,
             exps=p.exp_per_clock_per_sm or self._absent("exp_per_clock_per_sm"),
-            shared_bytes=p.shared_memory_bytes_per_clock_per_sm or self._absent("shared_memory_bytes_per_clock_per_sm"),
+            shared_bytes=p.shared_memory_bytes_per_clock_per_sm
+            or self._absent("shared_memory_bytes_per_clock_per_sm"),
             l2_bytes=self.l2() / per_sm,
         )
 
@@ -182,7 +211,9 @@ class Rates:
 
     def load_latency_s(self, from_dram: bool) -> float:
         """Seconds that a load takes which nothing hides, from HBM or from the L2."""
-        return self.load_cycles(from_dram) / (self.profile.boost_clock_hz or self.clock_hz or math.inf)
+        return self.load_cycles(from_dram) / (
+            self.profile.boost_clock_hz or self.clock_hz or math.inf
+        )
 
     def load_cycles(self, from_dram: bool) -> float:
         """SM cycles of such a load."""

@@ -37,12 +37,16 @@ def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Ker
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
     cores. A launch may have a unit of its own."""
-    stated = MatrixUnit(launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC)
+    stated = MatrixUnit(
+        launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC
+    )
     splits = UNITS[stated].splits_to and UNITS[stated].is_on(profile.cc, profile.is_amd)
     preferred = [stated, MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
     if not launch.work.tensor_cores or (dtype == "fp32" and not splits):
         preferred.insert(0, MatrixUnit.FP32)
-    model = next(unit for unit in map(UNITS.__getitem__, preferred) if unit.is_on(profile.cc, profile.is_amd))
+    model = next(
+        unit for unit in map(UNITS.__getitem__, preferred) if unit.is_on(profile.cc, profile.is_amd)
+    )
     if model.backward and launch.outer is Outer.KEY:
         return UNITS[model.backward]
     return model
@@ -85,7 +89,9 @@ class Running:
         """True where tensor cores compute its products."""
         machine = self.launch.work.machine
         if machine is not None:
-            return any(slot.flops for region in machine.step + machine.tile for slot in region.slots)
+            return any(
+                slot.flops for region in machine.step + machine.tile for slot in region.slots
+            )
         return self.launch.work.flops_per_pair > 0 and self.unit.tensor_cores
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
@@ -101,7 +107,10 @@ class Running:
     @property
     def ctas_per_sm(self) -> int:
         """CTAs that share an SM."""
-        return max(1, min(self.resident.ctas_per_sm, -(-self.resident.slots // self.rates.profile.sm_count)))
+        return max(
+            1,
+            min(self.resident.ctas_per_sm, -(-self.resident.slots // self.rates.profile.sm_count)),
+        )
 
     @property
     def finds_in_l2(self) -> bool:
@@ -110,7 +119,11 @@ class Running:
 
     def loaded(self, in_steps: bool) -> set[str]:
         """Tensors that a loop loads in its steps, or else beside them."""
-        return {a.tensor for a in self.launch.accesses if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD}
+        return {
+            a.tensor
+            for a in self.launch.accesses
+            if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD
+        }
 
     def shared_in_step(self) -> float | None:
         """Bytes of a loop's step at shared memory; None where it is not known how its operands pass through it."""
@@ -161,5 +174,7 @@ class Running:
         """Bytes of the launch's stores, of a loop those of its steps alone."""
         if not self.launch.work.exps_per_pair:
             return self.moved("l2", "write")
-        stores = (a.tensor for a in self.launch.accesses if a.per is Per.PAIR and a.mode is not Mode.LOAD)
+        stores = (
+            a.tensor for a in self.launch.accesses if a.per is Per.PAIR and a.mode is not Mode.LOAD
+        )
         return sum(self.moved("l2", "write", name) for name in {SPILL, *stores})

@@ -171,7 +171,9 @@ def key_turns(launch: Launch) -> float:
     """Turns of `DEPTH` that a product over the keys of a step takes, in the mean: as many as it has keys."""
     visited, block = launch.domain.visited, launch.domain.block_k
     missing = np.where(visited.count > 0, (visited.end * block - visited.end_row) // DEPTH, 0)
-    return float((visited.count * (block // DEPTH) - missing).sum()) / max(1, int(visited.count.sum()))
+    return float((visited.count * (block // DEPTH) - missing).sum()) / max(
+        1, int(visited.count.sum())
+    )
 
 
 def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
@@ -189,20 +191,33 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
 
 
 @term(
-    "products", Scope.STEP, "scores x FLOPs per score x share with keys / FLOPs of the tensor cores per cycle",
+    "products",
+    Scope.STEP,
+    "scores x FLOPs per score x share with keys / FLOPs of the tensor cores per cycle",
     zero="launches without products",
-    constants=("tensor_flops_per_s", "mma_sync_tensor_fraction", "tensor_clock_fraction"), unit="tensor",
-)  # fmt: skip
+    constants=("tensor_flops_per_s", "mma_sync_tensor_fraction", "tensor_clock_fraction"),
+    unit="tensor",
+)
 def product_cycles(step: Step) -> float:
     """Cycles of the matrix products on the tensor cores, or on the fp32 units where the kernel uses those."""
     work = step.launch.work
-    return step.scores * work.flops_per_pair / work.scores_per_pair / step.rates.tensor_flops * step.filled
+    return (
+        step.scores
+        * work.flops_per_pair
+        / work.scores_per_pair
+        / step.rates.tensor_flops
+        * step.filled
+    )
 
 
 @term(
-    "exponentials", Scope.STEP, "scores x exponentials per score x (1 - share in software) / exponentials per cycle",
-    zero="loops without a softmax", constants=("exp_per_clock_per_sm",), unit="exp",
-)  # fmt: skip
+    "exponentials",
+    Scope.STEP,
+    "scores x exponentials per score x (1 - share in software) / exponentials per cycle",
+    zero="loops without a softmax",
+    constants=("exp_per_clock_per_sm",),
+    unit="exp",
+)
 def exponential_cycles(step: Step) -> float:
     """Cycles of the exponentials in the special function units (16 per SM and cycle since Volta)."""
     work = step.launch.work
@@ -210,12 +225,14 @@ def exponential_cycles(step: Step) -> float:
 
 
 @term(
-    "fp32 work of the softmax", Scope.STEP,
+    "fp32 work of the softmax",
+    Scope.STEP,
     "scores x (FP32_OPERATIONS_PER_SCORE + width / block_k, in a backward + BACKWARD_OPERATIONS_PER_SCORE) "
     "/ fp32 lanes",
     zero="loops without a softmax",
-    constants=("FP32_OPERATIONS_PER_SCORE", "BACKWARD_OPERATIONS_PER_SCORE", "fp32_flops_per_s"), unit="exp",
-)  # fmt: skip
+    constants=("FP32_OPERATIONS_PER_SCORE", "BACKWARD_OPERATIONS_PER_SCORE", "fp32_flops_per_s"),
+    unit="exp",
+)
 def softmax_cycles(step: Step) -> float:
     """Cycles of scale, maximum, sum, conversion and the rescaling of O (width / block_k operations per score)."""
     if step.launch.work.exps_per_pair == 0:
@@ -227,11 +244,14 @@ def softmax_cycles(step: Step) -> float:
 
 
 @term(
-    "score functions", Scope.STEP,
+    "score functions",
+    Scope.STEP,
     "scores x (operations of the score function + POLYNOMIAL_OPERATIONS x share of exponentials in "
     "software) / fp32 lanes",
-    zero="plain scores and exponentials in hardware", constants=("POLYNOMIAL_OPERATIONS",), unit="exp",
-)  # fmt: skip
+    zero="plain scores and exponentials in hardware",
+    constants=("POLYNOMIAL_OPERATIONS",),
+    unit="exp",
+)
 def score_function_cycles(step: Step) -> float:
     """Cycles of what a kernel does with each score beside the softmax (FlexAttention's score_mod, soft caps, bias)."""
     loop = step.launch.work.loop
@@ -240,10 +260,13 @@ def score_function_cycles(step: Step) -> float:
 
 
 @term(
-    "mask", Scope.STEP, "scores x (operations in every step + operations at an end x share of steps there) "
+    "mask",
+    Scope.STEP,
+    "scores x (operations in every step + operations at an end x share of steps there) "
     "/ fp32 lanes",
-    zero="calls without a mask whose lengths are whole blocks", unit="exp",
-)  # fmt: skip
+    zero="calls without a mask whose lengths are whole blocks",
+    unit="exp",
+)
 def mask_cycles(step: Step) -> float:
     """Cycles of comparing positions and replacing scores outside the mask, as the kernel's rule book counts them."""
     mask = step.launch.work.mask
@@ -254,10 +277,13 @@ def mask_cycles(step: Step) -> float:
 
 
 @term(
-    "widening of an fp8 cache", Scope.STEP,
+    "widening of an fp8 cache",
+    Scope.STEP,
     "scores x values per score x WIDENING_OPERATIONS (SLOW_WIDENING_OPERATIONS on cc 10.x) / fp32 lanes",
-    zero="caches of the inputs' type", constants=("WIDENING_OPERATIONS", "SLOW_WIDENING_OPERATIONS"), unit="exp",
-)  # fmt: skip
+    zero="caches of the inputs' type",
+    constants=("WIDENING_OPERATIONS", "SLOW_WIDENING_OPERATIONS"),
+    unit="exp",
+)
 def widening_cycles(step: Step) -> float:
     """Cycles of converting K and V out of a narrower cache."""
     per_value = SLOW_WIDENING_OPERATIONS if step.cc in SLOW_WIDENING_CC else WIDENING_OPERATIONS
@@ -265,9 +291,13 @@ def widening_cycles(step: Step) -> float:
 
 
 @term(
-    "copies of narrow heads", Scope.STEP, "copies per step x BESIDE_A_COPY x warps / instructions per cycle",
-    zero="builds as wide as the heads", constants=("BESIDE_A_COPY", "SCHEDULERS"), unit="exp",
-)  # fmt: skip
+    "copies of narrow heads",
+    Scope.STEP,
+    "copies per step x BESIDE_A_COPY x warps / instructions per cycle",
+    zero="builds as wide as the heads",
+    constants=("BESIDE_A_COPY", "SCHEDULERS"),
+    unit="exp",
+)
 def narrow_copy_cycles(step: Step) -> float:
     """Cycles of the instructions around copies that are requested one by one, in a build wider than the heads."""
     fragments = step.launch.work.fragments
@@ -277,20 +307,30 @@ def narrow_copy_cycles(step: Step) -> float:
 
 
 @term(
-    "splitting of operands", Scope.STEP, "operands fetched x operations per operand / fp32 lanes",
-    zero="units other than mma.sync on operands in three products of tf32", unit="exp",
-)  # fmt: skip
+    "splitting of operands",
+    Scope.STEP,
+    "operands fetched x operations per operand / fp32 lanes",
+    zero="units other than mma.sync on operands in three products of tf32",
+    unit="exp",
+)
 def operand_cycles(step: Step) -> float:
     """Cycles in which warps split each fp32 operand that they fetched in two parts of tf32."""
-    return step.shared_bytes / step.element_bytes * step.unit.operand_operations / step.rates.fp32_lanes
+    return (
+        step.shared_bytes
+        / step.element_bytes
+        * step.unit.operand_operations
+        / step.rates.fp32_lanes
+    )
 
 
 @term(
-    "shared memory", Scope.STEP,
+    "shared memory",
+    Scope.STEP,
     "(bytes at shared memory, before cc 8.0 + bytes loaded from the L2) x share with keys / bytes per cycle",
     zero="kernels that keep their operands in registers",
-    constants=("shared_memory_bytes_per_clock_per_sm",), unit="smem",
-)  # fmt: skip
+    constants=("shared_memory_bytes_per_clock_per_sm",),
+    unit="smem",
+)
 def shared_cycles(step: Step) -> float:
     """Cycles of operands between shared memory and registers or tensor cores, bank conflicts with them. Without
     cp.async what is loaded passes the same data path into registers, and from there once more."""
@@ -301,10 +341,12 @@ def shared_cycles(step: Step) -> float:
 
 
 @term(
-    "fragments that show", Scope.STEP, "UNHIDDEN_FRAGMENTS x cycles of fragments at shared memory",
+    "fragments that show",
+    Scope.STEP,
+    "UNHIDDEN_FRAGMENTS x cycles of fragments at shared memory",
     zero="units that fetch their operands themselves; warps that meet in every step",
     constants=("UNHIDDEN_FRAGMENTS",),
-)  # fmt: skip
+)
 def shown_fragment_cycles(step: Step) -> float:
     """Cycles of a warp's fragment loads that its own mma.sync does not hide."""
     if not step.unit.issued_by_warps:
@@ -313,11 +355,13 @@ def shown_fragment_cycles(step: Step) -> float:
 
 
 @term(
-    "meetings of warps", Scope.STEP,
+    "meetings of warps",
+    Scope.STEP,
     "UNHIDDEN_MEETING x the shorter of products and fragments; UNHIDDEN_TURN where products have pipelines "
     "of their own",
-    zero="warps that hold whole rows; GPUs other than cc 9.x", constants=("UNHIDDEN_MEETING", "UNHIDDEN_TURN"),
-)  # fmt: skip
+    zero="warps that hold whole rows; GPUs other than cc 9.x",
+    constants=("UNHIDDEN_MEETING", "UNHIDDEN_TURN"),
+)
 def meeting_cycles(step: Step) -> float:
     """Cycles at the begin and the end of each product in which all warps of a CTA do the same."""
     if not step.warps_meet or step.cc not in MEETING_CC or not step.unit.issued_by_warps:
@@ -327,19 +371,25 @@ def meeting_cycles(step: Step) -> float:
 
 
 @term(
-    "L2", Scope.STEP, "bytes of a step at the L2 / bytes per cycle of an SM's share",
+    "L2",
+    Scope.STEP,
+    "bytes of a step at the L2 / bytes per cycle of an SM's share",
     zero="steps whose operands are in the SM",
-    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"), unit="l2",
-)  # fmt: skip
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"),
+    unit="l2",
+)
 def l2_cycles(step: Step) -> float:
     """Cycles of a step's bytes between SM and L2 at an even share of the bandwidth of hits."""
     return step.l2_bytes / step.rates.l2_bytes
 
 
 @term(
-    "sectors fetched twice", Scope.STEP, "SHARED_SECTORS_SHOW x bytes fetched twice / bytes per cycle at the L2",
-    zero="kernels that fetch Q once; rows that begin with a sector", constants=("SHARED_SECTORS_SHOW",),
-)  # fmt: skip
+    "sectors fetched twice",
+    Scope.STEP,
+    "SHARED_SECTORS_SHOW x bytes fetched twice / bytes per cycle at the L2",
+    zero="kernels that fetch Q once; rows that begin with a sector",
+    constants=("SHARED_SECTORS_SHOW",),
+)
 def twice_fetched_cycles(step: Step) -> float:
     """Cycles of sectors that two rows share and that are fetched for each, where k-steps wait for their copies."""
     if not step.launch.rereads_q:
@@ -348,9 +398,12 @@ def twice_fetched_cycles(step: Step) -> float:
 
 
 @term(
-    "loads that nothing hides", Scope.STEP, "step_load_cycles x loads waited for, one behind the other",
-    zero="loops whose loads run ahead", constants=("EXPOSED_LOADS", "step_load_cycles"),
-)  # fmt: skip
+    "loads that nothing hides",
+    Scope.STEP,
+    "step_load_cycles x loads waited for, one behind the other",
+    zero="loops whose loads run ahead",
+    constants=("EXPOSED_LOADS", "step_load_cycles"),
+)
 def exposed_load_cycles(step: Step) -> float:
     """Cycles in which the CTA waits for K and V of the step itself: no cp.async, one stage, or buffers still in use."""
     pipelines = step.launch.work.pipelines
@@ -360,10 +413,12 @@ def exposed_load_cycles(step: Step) -> float:
 
 
 @term(
-    "pipelines of products", Scope.STEP,
+    "pipelines of products",
+    Scope.STEP,
     "product_step_cycles x (products x STAGED_LOADS_PER_PRODUCT + turns of `DEPTH` columns)",
-    zero="kernels whose products share one pipeline", constants=("STAGED_LOADS_PER_PRODUCT", "product_step_cycles"),
-)  # fmt: skip
+    zero="kernels whose products share one pipeline",
+    constants=("STAGED_LOADS_PER_PRODUCT", "product_step_cycles"),
+)
 def pipeline_cycles(step: Step) -> float:
     """Cycles in which products with pipelines of their own wait for their operands, k-step by k-step."""
     pipelines = step.launch.work.pipelines
@@ -376,9 +431,12 @@ def pipeline_cycles(step: Step) -> float:
 
 
 @term(
-    "barriers", Scope.STEP, "step_sync_cycles x (1, and EXCHANGE_TURNS where warps that divide the keys hand on P)",
-    zero="warps of their own load; loads are waited for", constants=("EXCHANGE_TURNS", "step_sync_cycles"),
-)  # fmt: skip
+    "barriers",
+    Scope.STEP,
+    "step_sync_cycles x (1, and EXCHANGE_TURNS where warps that divide the keys hand on P)",
+    zero="warps of their own load; loads are waited for",
+    constants=("EXCHANGE_TURNS", "step_sync_cycles"),
+)
 def barrier_cycles(step: Step) -> float:
     """Cycles of barriers and pipeline turns of a step whose loads run ahead."""
     work = step.launch.work
@@ -393,9 +451,12 @@ def barrier_cycles(step: Step) -> float:
 
 
 @term(
-    "one buffer of keys", Scope.STEP, "step_single_buffer_cycles", zero="two buffers and more",
+    "one buffer of keys",
+    Scope.STEP,
+    "step_single_buffer_cycles",
+    zero="two buffers and more",
     constants=("step_single_buffer_cycles",),
-)  # fmt: skip
+)
 def single_buffer_cycles(step: Step) -> float:
     """Cycles that a loop with one buffer waits more than one that loads a whole step ahead."""
     work = step.launch.work
@@ -405,18 +466,23 @@ def single_buffer_cycles(step: Step) -> float:
 
 
 @term(
-    "lists of blocks", Scope.STEP, "cycles that the rule book counts for a step's entry of the list",
+    "lists of blocks",
+    Scope.STEP,
+    "cycles that the rule book counts for a step's entry of the list",
     zero="loops over an interval of keys",
-)  # fmt: skip
+)
 def list_cycles(step: Step) -> float:
     """Cycles in which a step waits for the number of its block."""
     return step.launch.work.loop.list_cycles
 
 
 @term(
-    "instructions of copies", Scope.STEP, "copies of 16 bytes a lane x instructions per copy / instructions per cycle",
-    zero="copies without a predicate", constants=("COPIED_BYTES", "SCHEDULERS"),
-)  # fmt: skip
+    "instructions of copies",
+    Scope.STEP,
+    "copies of 16 bytes a lane x instructions per copy / instructions per cycle",
+    zero="copies without a predicate",
+    constants=("COPIED_BYTES", "SCHEDULERS"),
+)
 def copy_instruction_cycles(step: Step) -> float:
     """Cycles of the predicates of copies whose rows may end (FlexAttention's ragged lengths)."""
     copies = step.launch.domain.block_k * step.width * 2 * step.element_bytes / COPIED_BYTES
@@ -424,9 +490,12 @@ def copy_instruction_cycles(step: Step) -> float:
 
 
 @term(
-    "atomic adds", Scope.STEP, "rows of the query block x packets per row x add_packet_cycles",
-    zero="kernels that add nothing, or whose warps do not wait for it", constants=("add_packet_cycles",),
-)  # fmt: skip
+    "atomic adds",
+    Scope.STEP,
+    "rows of the query block x packets per row x add_packet_cycles",
+    zero="kernels that add nothing, or whose warps do not wait for it",
+    constants=("add_packet_cycles",),
+)
 def add_cycles(step: Step) -> float:
     """Cycles in which a CTA's warps add their part of dQ between two barriers."""
     work = step.launch.work
@@ -435,10 +504,12 @@ def add_cycles(step: Step) -> float:
 
 
 @term(
-    "spilled registers", Scope.STEP,
+    "spilled registers",
+    Scope.STEP,
     "loads and stores of a step x spill_access_cycles (x SPILLED_BESIDE_SPLITS beside operands that are split)",
-    zero="builds that spill nothing in their loop", constants=("SPILLED_BESIDE_SPLITS", "spill_access_cycles"),
-)  # fmt: skip
+    zero="builds that spill nothing in their loop",
+    constants=("SPILLED_BESIDE_SPLITS", "spill_access_cycles"),
+)
 def spill_cycles(step: Step) -> float:
     """Cycles of loads and stores of a thread's frame inside the loop."""
     cycles = step.launch.work.spill.step * step.rates.waits.spill_access

@@ -62,7 +62,9 @@ class StepCost:
 
     def least(self, ctas: int) -> float:
         """Cycles of the busiest unit for a step of each of `ctas` CTAs."""
-        return min(ctas, 2) * self.busiest + max(0, ctas - 2) * max(self.tensor, self.further, self.smem)
+        return min(ctas, 2) * self.busiest + max(0, ctas - 2) * max(
+            self.tensor, self.further, self.smem
+        )
 
 
 def step_cost(step: Step) -> StepCost:
@@ -144,8 +146,12 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
 
 def _queue(cost: StepCost, ctas: int) -> float:
     alone = cost.tensor + cost.softmax + cost.shown_fragments
-    others = max(0.0, min(ctas, 2) * cost.streams - 1) * max(cost.tensor, cost.softmax, cost.fragments)
-    return (alone + others) / cost.streams + max(0, ctas - 2) * max(cost.tensor, cost.further, cost.fragments)
+    others = max(0.0, min(ctas, 2) * cost.streams - 1) * max(
+        cost.tensor, cost.softmax, cost.fragments
+    )
+    return (alone + others) / cost.streams + max(0, ctas - 2) * max(
+        cost.tensor, cost.further, cost.fragments
+    )
 
 
 def _inside(cost: StepCost, ctas: int) -> float:

@@ -85,8 +85,12 @@ def _defines(module: str, name: str) -> bool:
 @cache
 def _assigned(module: str) -> frozenset[str]:
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return frozenset(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    targets = [
+        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    ]
+    return frozenset(
+        name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+    )
 
 
 TERMS: dict[str, Term] = {}
@@ -96,7 +100,13 @@ _VALUES: ContextVar[dict[str, float] | None] = ContextVar("values of terms, by n
 
 
 def term(
-    name: str, scope: Scope, formula: str, *, zero: str, constants: Iterable[str] = (), unit: str = ""
+    name: str,
+    scope: Scope,
+    formula: str,
+    *,
+    zero: str,
+    constants: Iterable[str] = (),
+    unit: str = "",
 ) -> Callable[[Callable[P, float]], Callable[P, float]]:
     """Enters the function below as a term. Raises ValueError: there is one of that name."""
 

@@ -74,7 +74,10 @@ class Tile:
     def ctas_on_sm(self) -> int:
         """CTAs with rows that an SM has at once."""
         running = self.running
-        return min(running.ctas_per_sm, -(-running.launch.tiles_with_rows // running.rates.profile.sm_count))
+        return min(
+            running.ctas_per_sm,
+            -(-running.launch.tiles_with_rows // running.rates.profile.sm_count),
+        )
 
     @property
     def rounds(self) -> float:
@@ -106,7 +109,9 @@ class Tile:
     def columns_outside(self) -> float:
         """Bytes of columns past the head that a tile's and its first step's loads fetch."""
         overheads = self.running.launch.overheads
-        return math.fsum(o.per_tile + o.per_pair / 2 for o in overheads if o.name == COLUMNS_OUTSIDE)
+        return math.fsum(
+            o.per_tile + o.per_pair / 2 for o in overheads if o.name == COLUMNS_OUTSIDE
+        )
 
     @property
     def fetched_ahead(self) -> float:
@@ -146,17 +151,21 @@ def tile_start_cycles(tile: Tile) -> float:
 
 
 @term(
-    "a tile's operands", Scope.TILE,
+    "a tile's operands",
+    Scope.TILE,
     "(bytes that it keeps + bytes of its first product) / L2_BYTES_PER_CYCLE, by CTAs that begin together from the L2",
-    zero="forwards whose CTAs stay; units whose tile_cycles has them", constants=("L2_BYTES_PER_CYCLE",),
-)  # fmt: skip
+    zero="forwards whose CTAs stay; units whose tile_cycles has them",
+    constants=("L2_BYTES_PER_CYCLE",),
+)
 def tile_operand_cycles(tile: Tile) -> float:
     """Cycles in which nothing is computed while a tile's own operands and those of its first product come. From the L2,
     the CTAs of an SM's first round share its rate."""
     if not tile.plays_first_loads:
         return 0.0
     running = tile.running
-    at_once = min(running.ctas_per_sm, -(-running.launch.work_tiles // running.rates.profile.sm_count))
+    at_once = min(
+        running.ctas_per_sm, -(-running.launch.work_tiles // running.rates.profile.sm_count)
+    )
     shared = 1.0
     if running.conditions.warm:
         shared += (at_once - 1) / tile.rounds
@@ -165,9 +174,12 @@ def tile_operand_cycles(tile: Tile) -> float:
 
 
 @term(
-    "stores of a backward's tile", Scope.TILE, "bytes that a tile stores / L2_STORED_PER_CYCLE",
-    zero="forwards", constants=("L2_STORED_PER_CYCLE",),
-)  # fmt: skip
+    "stores of a backward's tile",
+    Scope.TILE,
+    "bytes that a tile stores / L2_STORED_PER_CYCLE",
+    zero="forwards",
+    constants=("L2_STORED_PER_CYCLE",),
+)
 def tile_store_cycles(tile: Tile) -> float:
     """Cycles in which a backward's tile waits for its own stores: what it keeps stays in its buffers to the end."""
     running, launch = tile.running, tile.running.launch
@@ -179,9 +191,12 @@ def tile_store_cycles(tile: Tile) -> float:
 
 
 @term(
-    "second warpgroup's start", Scope.TILE, "half of a step's products",
-    zero="units whose warpgroups do not take turns at the softmax", constants=(),
-)  # fmt: skip
+    "second warpgroup's start",
+    Scope.TILE,
+    "half of a step's products",
+    zero="units whose warpgroups do not take turns at the softmax",
+    constants=(),
+)
 def turn_start_cycles(tile: Tile, product_cycles: float) -> float:
     """Cycles in which one warpgroup waits for the other's first scores: both begin a tile together."""
     if not tile.running.unit.takes_turns:
@@ -190,18 +205,24 @@ def turn_start_cycles(tile: Tile, product_cycles: float) -> float:
 
 
 @term(
-    "spills outside the loop", Scope.TILE, "loads and stores of a tile x spill_access_cycles",
-    zero="builds that spill nothing there", constants=("spill_access_cycles",),
-)  # fmt: skip
+    "spills outside the loop",
+    Scope.TILE,
+    "loads and stores of a tile x spill_access_cycles",
+    zero="builds that spill nothing there",
+    constants=("spill_access_cycles",),
+)
 def tile_spill_cycles(tile: Tile) -> float:
     """Cycles of loads and stores of a thread's frame outside the loop."""
     return tile.running.launch.work.spill.tile * tile.rates.waits.spill_access
 
 
 @term(
-    "loads of a tile, one behind the other", Scope.TILE, "serial loads x (latency of the L2 + L2_LOAD_CYCLES)",
-    zero="tiles whose place is their number", constants=("l2_latency_near_cycles",),
-)  # fmt: skip
+    "loads of a tile, one behind the other",
+    Scope.TILE,
+    "serial loads x (latency of the L2 + L2_LOAD_CYCLES)",
+    zero="tiles whose place is their number",
+    constants=("l2_latency_near_cycles",),
+)
 def tile_serial_cycles(tile: Tile) -> float:
     """Cycles of a tile's loads that wait for one another: its number, its sequence's place, its pages."""
     running, work = tile.running, tile.running.launch.work
@@ -215,9 +236,16 @@ def tile_serial_cycles(tile: Tile) -> float:
     "code of the first round / L2_BYTES_PER_CYCLE, past CODE_AHEAD_BYTES / CODE_BEHIND_PER_CYCLE; of later tiles "
     "outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / CODE_BYTES_PER_CYCLE",
     zero="kernels whose instructions were not counted",
-    constants=("CODE_AHEAD_BYTES", "CODE_BEHIND_PER_CYCLE", "CODE_BYTES_PER_CYCLE", "CODE_AGAIN_PER_CYCLE"),
+    constants=(
+        "CODE_AHEAD_BYTES",
+        "CODE_BEHIND_PER_CYCLE",
+        "CODE_BYTES_PER_CYCLE",
+        "CODE_AGAIN_PER_CYCLE",
+    ),
 )
-def code_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False, behind_itself: bool = False) -> float:
+def code_cycles(
+    launch: Launch, ctas: int, slots: int, warm: bool = False, behind_itself: bool = False
+) -> float:
     """Cycles in which a tile waits for code, in the mean. Tiles of the first round begin together and wait for all that
     they run, from the L2 if `warm`; each of an SM's `ctas` issues what is outside of its steps after the others,
     meanwhile unless the call comes `behind_itself` in a graph. Later ones find the loop's; where tiles differ in their
@@ -241,7 +269,9 @@ def code_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False, behin
         alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
         again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
         again += ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
-    issued = (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
+    issued = (
+        (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
+    )
     others = (ctas - 1) * issued
     if behind_itself:
         once += others
@@ -252,19 +282,24 @@ def code_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False, behin
 
 
 @term(
-    "merging warps", Scope.TILE, "CTAs on the SM x bytes that warps merge / bytes per cycle at shared memory",
-    zero="kernels whose warps do not divide the keys", constants=("shared_memory_bytes_per_clock_per_sm",),
-)  # fmt: skip
+    "merging warps",
+    Scope.TILE,
+    "CTAs on the SM x bytes that warps merge / bytes per cycle at shared memory",
+    zero="kernels whose warps do not divide the keys",
+    constants=("shared_memory_bytes_per_clock_per_sm",),
+)
 def merge_cycles(tile: Tile) -> float:
     """Cycles in which warps that divide the keys merge their parts through shared memory, once per tile."""
     return tile.ctas_on_sm * tile.running.launch.work.tile_shared_bytes / tile.rates.shared_bytes
 
 
 @term(
-    "first operands of a CTA that stays", Scope.CTA,
+    "first operands of a CTA that stays",
+    Scope.CTA,
     "bytes of the first operands / an SM's rate at the L2, and FIRST_LOADS loads and CTA_START_CYCLES",
-    zero="CTAs of one tile", constants=("FIRST_LOADS", "CTA_START_CYCLES", "L2_BYTES_PER_CYCLE"),
-)  # fmt: skip
+    zero="CTAs of one tile",
+    constants=("FIRST_LOADS", "CTA_START_CYCLES", "L2_BYTES_PER_CYCLE"),
+)
 def cta_start_cycles(tile: Tile) -> float:
     """Cycles that a CTA with many tiles takes once, before its first: later operands it fetches ahead."""
     running = tile.running
@@ -274,17 +309,26 @@ def cta_start_cycles(tile: Tile) -> float:
     share = running.rates.l2() / (at_work * (running.rates.clock_hz or math.inf))
     cycles = tile.fetched_ahead / min(L2_BYTES_PER_CYCLE, share)
     if tile.keeps_place:
-        cycles += FIRST_LOADS * running.rates.load_cycles(from_dram=not running.conditions.warm) + CTA_START_CYCLES
+        cycles += (
+            FIRST_LOADS * running.rates.load_cycles(from_dram=not running.conditions.warm)
+            + CTA_START_CYCLES
+        )
     return cycles
 
 
 @term(
-    "locks of sums", Scope.STEP,
+    "locks of sums",
+    Scope.STEP,
     "LOCKED_LOADS x step_load_cycles + the product that is added + 4 bytes x block_q x block_k there and back",
     zero="kernels whose CTAs add to sums without a lock, or to none",
-    constants=("LOCKED_LOADS", "STAGED_LOADS_PER_PRODUCT", "UNHIDDEN_TURN", "L2_BYTES_PER_CYCLE",
-               "L2_STORED_PER_CYCLE"),
-)  # fmt: skip
+    constants=(
+        "LOCKED_LOADS",
+        "STAGED_LOADS_PER_PRODUCT",
+        "UNHIDDEN_TURN",
+        "L2_BYTES_PER_CYCLE",
+        "L2_STORED_PER_CYCLE",
+    ),
+)
 def lock_cycles(launch: Launch, rates: SmRates) -> float:
     """Cycles for which a CTA holds the lock of a block of dQ's sums, that others of its head wait for: the product
     that is added, with its loads, and the sums on their way from the L2 and back. `makespan.in_turn` plays the
@@ -299,14 +343,18 @@ def lock_cycles(launch: Launch, rates: SmRates) -> float:
 
 
 @term(
-    "serial work of a step", Scope.STEP,
+    "serial work of a step",
+    Scope.STEP,
     "gather_cycles x rows gathered + serial cycles + serial loads x (latency of the L2 + L2_LOAD_CYCLES)",
-    zero="loops that neither gather rows nor walk a list", constants=("l2_latency_near_cycles",),
-)  # fmt: skip
+    zero="loops that neither gather rows nor walk a list",
+    constants=("l2_latency_near_cycles",),
+)
 def serial_step_cycles(tile: Tile) -> float:
     """Cycles of a step that come on top of all else: rows gathered one by one, loads between two loops."""
     launch, work = tile.running.launch, tile.running.launch.work
-    cycles = work.loop.serial_cycles + work.loop.serial_loads * tile.running.rates.load_cycles(from_dram=False)
+    cycles = work.loop.serial_cycles + work.loop.serial_loads * tile.running.rates.load_cycles(
+        from_dram=False
+    )
     if work.gather_cycles:
         visited = launch.domain.visited
         rows = float(visited.end_row.sum()) / max(1, int(visited.count.sum()))

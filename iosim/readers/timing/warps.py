@@ -17,8 +17,15 @@ from iosim.kernel.machine import SECTOR_BYTES, Region, Slot
 
 PARTS = 4
 """Of an SM, each with a scheduler."""
-LATENCIES = {"shared": 29.0, "l1": 41.0, "special": 18.0, "shuffle": 24.0, "constant": 30.0, "special-register": 20.0,
-             "product": 33.0}  # fmt: skip
+LATENCIES = {
+    "shared": 29.0,
+    "l1": 41.0,
+    "special": 18.0,
+    "shuffle": 24.0,
+    "constant": 30.0,
+    "special-register": 20.0,
+    "product": 33.0,
+}
 """Cycles from issue to result, queues apart: Luo et al. 2024 (arXiv 2402.13499) for shared memory and L1 of an H100,
 Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cycles)."""
 TO_L2 = "to-l2"
@@ -33,11 +40,24 @@ TICKS_PER_CYCLE = 64
 WARM_TURNS = 2
 """Turns of a loop before one is timed."""
 GROUP_LATENCY = {
-    "shared-load": "shared", "shared-store": "shared", "shared-atomic": "shared", "shuffle": "shuffle",
-    "special": "special", "conversion": "special", "constant-load": "constant", "product": "product",
-}  # fmt: skip
+    "shared-load": "shared",
+    "shared-store": "shared",
+    "shared-atomic": "shared",
+    "shuffle": "shuffle",
+    "special": "special",
+    "conversion": "special",
+    "constant-load": "constant",
+    "product": "product",
+}
 FROM_MEMORY = ("global-load", "local-load", "global-copy", "global-atomic", "bulk-copy")
-THROUGH_L1 = ("global-load", "local-load", "global-store", "local-store", "global-atomic", "global-copy")
+THROUGH_L1 = (
+    "global-load",
+    "local-load",
+    "global-store",
+    "local-store",
+    "global-atomic",
+    "global-copy",
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +161,9 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
     return "from-l2", moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
 
 
-def play(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace, turns: int = 1) -> Turn:
+def play(
+    slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace, turns: int = 1
+) -> Turn:
     """A turn of a loop's trace, the last of `turns`, in which the ones before it are still at work.
 
     Args:
@@ -181,7 +203,12 @@ def play(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace,
 def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
     """Cycles that an instruction takes of its unit, until its result is there, and of its way to or from the L2."""
     way, way_cycles = l2_cycles(slot, rates)
-    return in_ticks(unit_cycles(slot, rates)), in_ticks(rates.latency(slot)), way, in_ticks(way_cycles)
+    return (
+        in_ticks(unit_cycles(slot, rates)),
+        in_ticks(rates.latency(slot)),
+        way,
+        in_ticks(way_cycles),
+    )
 
 
 def in_ticks(cycles: float) -> float:
@@ -192,9 +219,14 @@ def in_ticks(cycles: float) -> float:
 def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
     """What a turn takes: the mean of all but the first, or all of what is run once, with what it has begun."""
     parts = len({state.part for state in states})
-    own = {unit: busy / (1 if unit in SHARED_UNITS else parts) / turns for unit, busy in sm.busy.items()}
+    own = {
+        unit: busy / (1 if unit in SHARED_UNITS else parts) / turns
+        for unit, busy in sm.busy.items()
+    }
     ends = [max(state.marks[turn] for state in states) for turn in range(turns)]
-    if turns > 1:  # stores go on behind their warps, but no turn is shorter than its busiest unit's work
+    if (
+        turns > 1
+    ):  # stores go on behind their warps, but no turn is shorter than its busiest unit's work
         return Turn(max((ends[-1] - ends[0]) / (turns - 1), *own.values()), own)
     return Turn(max([ends[0], *(max(state.barriers) for state in states)]), own)
 
@@ -217,7 +249,9 @@ def _unit_free(slot: Slot, cycles: float, sm: _Sm, part: int) -> float:
     return sm.free(slot.unit, part) - queued if cycles else 0.0
 
 
-def _issue(slot: Slot, cost: tuple[float, float, str, float], state: _Warp, sm: _Sm, now: float) -> None:
+def _issue(
+    slot: Slot, cost: tuple[float, float, str, float], state: _Warp, sm: _Sm, now: float
+) -> None:
     cycles, latency, way, way_cycles = cost
     state.ready = now + slot.stall
     sm.take("issue", state.part, now + 1, 1.0)
@@ -267,7 +301,9 @@ def loop_turn(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: Sm
     return play(slots, warps, rates, turns=WARM_TURNS + 1)
 
 
-def regions_turn(regions: Sequence[Region], warps: Sequence[tuple[int, int]], rates: SmPace) -> Turn:
+def regions_turn(
+    regions: Sequence[Region], warps: Sequence[tuple[int, int]], rates: SmPace
+) -> Turn:
     """All regions one after the other, each as often as it runs."""
     cycles, busy = 0.0, dict[str, float]()
     for region in regions:

@@ -9,4 +9,14 @@ from iosim.studies.compare.choice import run as run_choice
 from iosim.studies.compare.face import as_page, as_text
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group, compare
 
-__all__ = ["GROUPS", "Choice", "Comparison", "Entry", "as_page", "as_text", "by_group", "compare", "run_choice"]
+__all__ = [
+    "GROUPS",
+    "Choice",
+    "Comparison",
+    "Entry",
+    "as_page",
+    "as_text",
+    "by_group",
+    "compare",
+    "run_choice",
+]

@@ -46,11 +46,15 @@ class Amount:
     range: tuple[float, float] | None = None
 
     def times(self, factor: float) -> Amount:
-        return Amount(self.value * factor, self.range and (self.range[0] * factor, self.range[1] * factor))
+        return Amount(
+            self.value * factor, self.range and (self.range[0] * factor, self.range[1] * factor)
+        )
 
     def under(self, above: float) -> Amount:
         """`above` divided by it."""
-        return Amount(above / self.value, self.range and (above / self.range[1], above / self.range[0]))
+        return Amount(
+            above / self.value, self.range and (above / self.range[1], above / self.range[0])
+        )
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -59,7 +63,9 @@ class Amount:
 
 def total(amounts: Sequence[Amount]) -> Amount:
     low, high = (sum(a.ends[end] for a in amounts) for end in (0, 1))
-    return Amount(sum(a.value for a in amounts), (low, high) if any(a.range for a in amounts) else None)
+    return Amount(
+        sum(a.value for a in amounts), (low, high) if any(a.range for a in amounts) else None
+    )
 
 
 @dataclass(frozen=True)
@@ -123,12 +129,16 @@ class Option:
         return max(each, key=lambda one: one[0][0] * one[1].time_s)[1]
 
     def _summed(self, one: Callable[[Prediction], Amount]) -> Amount:
-        return total([one(p).times(n) for (n, _), p in zip(self.work.parts, self.predictions, strict=True)])
+        return total(
+            [one(p).times(n) for (n, _), p in zip(self.work.parts, self.predictions, strict=True)]
+        )
 
     @property
     def time_s(self) -> Amount:
         """Seconds of the call."""
-        return self._summed(lambda p: Amount(p.time_s, None if p.time_range is None else p.time_range.seconds))
+        return self._summed(
+            lambda p: Amount(p.time_s, None if p.time_range is None else p.time_range.seconds)
+        )
 
     @property
     def energy_j(self) -> Amount | None:
@@ -140,7 +150,11 @@ class Option:
     @property
     def dollars(self) -> Amount | None:
         """Price of the call, on all GPUs; None without a price."""
-        return None if self.price is None else self.time_s.times(self.price * self.gpus / SECONDS_AN_HOUR)
+        return (
+            None
+            if self.price is None
+            else self.time_s.times(self.price * self.gpus / SECONDS_AN_HOUR)
+        )
 
     @property
     def tokens_per_s(self) -> Amount:
@@ -156,7 +170,9 @@ class Option:
         """On each GPU: of a call at its peak; of a model its cache and, where they are known, its weights."""
         if self.work.model is None:
             return self.predictions[0].memory_bytes["peak"]
-        cache = self.work.model.cache_bytes(self.work.batch, self.work.keys, self.work.parts[0][1].dtype)
+        cache = self.work.model.cache_bytes(
+            self.work.batch, self.work.keys, self.work.parts[0][1].dtype
+        )
         return cache + (self.work.model.weight_bytes or 0)
 
     @property
@@ -178,7 +194,11 @@ class Option:
         }
         for name, amount in amounts.items():
             low, high = (None, None) if amount is None or amount.range is None else amount.range
-            row |= {name: None if amount is None else amount.value, f"{name}_low": low, f"{name}_high": high}
+            row |= {
+                name: None if amount is None else amount.value,
+                f"{name}_low": low,
+                f"{name}_high": high,
+            }
         row |= plain(self, "bound_by=slowest.bound_by method=slowest.method memory_bytes fits")
         return row | {"frontier": " ".join(self.frontier)}
 
@@ -189,7 +209,10 @@ def _energy(p: Prediction) -> Amount:
     found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
     if p.time_range is None and p.energy_range_j is None:
         return Amount(found)
-    joules, seconds = p.energy_range_j or (found, found), p.time_range.seconds if p.time_range else (p.time_s, p.time_s)
+    joules, seconds = (
+        p.energy_range_j or (found, found),
+        p.time_range.seconds if p.time_range else (p.time_s, p.time_s),
+    )
     low, high = (of + awake_w * (end - p.time_s) for of, end in zip(joules, seconds, strict=True))
     return Amount(found, (low, high))
 
@@ -239,13 +262,18 @@ class Choice(Shown):
             )
         unknown = dict.fromkeys(o.gpu.label for o in self.options if o.energy_j is None)
         if unknown:
-            told.append(f"energy is not known on {', '.join(unknown)}: the board's power is not known")
+            told.append(
+                f"energy is not known on {', '.join(unknown)}: the board's power is not known"
+            )
         too_large = dict.fromkeys(o.gpu.label for o in self.options if not o.fits)
         if too_large:
             told.append(f"what does not fit in the memory of {', '.join(too_large)} comes last")
         told += [note for note in (legend(p for o in self.options for p in o.predictions),) if note]
         if self.model is not None:
-            told += ["attention alone: projections, MLP and head are not counted", *self.model.all_notes]
+            told += [
+                "attention alone: projections, MLP and head are not counted",
+                *self.model.all_notes,
+            ]
         return tuple(told)
 
     def at(self, length: tuple[int, int]) -> list[Option]:
@@ -253,7 +281,11 @@ class Choice(Shown):
         return [option for option in self.options if option.work.length == length]
 
     def able(self, length: tuple[int, int]) -> list[Option]:
-        return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
+        return [
+            option
+            for option in self.at(length)
+            if option.fits and option.a_token(self.quantity) is not None
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
@@ -269,8 +301,14 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     """The GPUs of a request, ranked for each of its lengths."""
     Conditions(method=request.method, l2_start=request.l2_start)
     if request.method == "bounds":
-        raise InputError("`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay")
-    gpus, model, quantity = gpus_of(tuple(request.gpu)), asked_model(request), RANKED_BY[request.per]
+        raise InputError(
+            "`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay"
+        )
+    gpus, model, quantity = (
+        gpus_of(tuple(request.gpu)),
+        asked_model(request),
+        RANKED_BY[request.per],
+    )
     for name in request.kernel or ():
         entry_name(name) if not is_choice(name) else None
     prices, missing = _prices(request, gpus), dict[tuple[str, Work, str], InputError]()
@@ -278,7 +316,10 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     for work, gpu in product(_works(request, model), gpus):
         problems = [problem for _, problem in work.parts]
         own = [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
-        each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in request.kernel or own)
+        each = (
+            tuple(name_on(gpu, name.strip().lower(), p) for p in problems)
+            for name in request.kernel or own
+        )
         candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
     estimates = _options(candidates, replace(request, method="capacity"), prices, missing, silent)
     finalists = [(o.gpu, o.work, o.asked) for o in _best(estimates, quantity, FINALISTS)]
@@ -291,8 +332,12 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
         raise InputError(f"`per` {request.per}: energy is not known on {unknown}; accepted: {hint}")
     lengths = list(dict.fromkeys(option.work.length for option in options))
     ranked = []
-    for option in sorted(options, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity))):
-        frontier = tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of))
+    for option in sorted(
+        options, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity))
+    ):
+        frontier = tuple(
+            word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)
+        )
         ranked.append(replace(option, frontier=frontier))
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
@@ -309,11 +354,24 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
     if model is None:
         problems = [problem for _, problem in asked_problems(request)]
         if differ_in(problems, "batch", "seq_q", "seq_k"):
-            raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
+            raise InputError(
+                "problems that are ranked together may differ in their batch and sequence lengths alone"
+            )
         return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
-    steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
-    parts = ((batch, tuple((c.kind.count, c.on(DEFAULT)) for c in calls), calls[0]) for batch, calls in steps)
-    return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
+    steps = (
+        (v.get("batch") or 1, calls)
+        for v in combinations(request.values)
+        for calls in calls_of(model, v)
+    )
+    parts = (
+        (batch, tuple((c.kind.count, c.on(DEFAULT)) for c in calls), calls[0])
+        for batch, calls in steps
+    )
+    return list(
+        dict.fromkeys(
+            Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts
+        )
+    )
 
 
 def _options(
@@ -324,7 +382,13 @@ def _options(
     progress: Progress,
 ) -> list[Option]:
     requests = [
-        Request(work.on(problem, name), name, gpu.profile, l2_start=request.l2_start, method=request.method)
+        Request(
+            work.on(problem, name),
+            name,
+            gpu.profile,
+            l2_start=request.l2_start,
+            method=request.method,
+        )
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]
@@ -342,22 +406,34 @@ def _options(
 
 def _best(options: Sequence[Option], quantity: str, count: int) -> list[Option]:
     each = grouped(options, lambda o: (o.gpu.label, o.work))
-    return [one for members in each.values() for one in sorted(members, key=lambda o: _rank(o, quantity))[:count]]
+    return [
+        one
+        for members in each.values()
+        for one in sorted(members, key=lambda o: _rank(o, quantity))[:count]
+    ]
 
 
 def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
     known = option.a_token(quantity)
-    return not option.fits, known is None, (known or option.time_s.times(1 / option.work.tokens)).value
+    return (
+        not option.fits,
+        known is None,
+        (known or option.time_s.times(1 / option.work.tokens)).value,
+    )
 
 
 def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) -> bool:
     places = {
         id(other): (other.time_s.value, of_token.value)
         for other in options
-        if other.fits and other.work.length == option.work.length and (of_token := other.a_token(quantity)) is not None
+        if other.fits
+        and other.work.length == option.work.length
+        and (of_token := other.a_token(quantity)) is not None
     }
     own = places.get(id(option))
-    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values())
+    return own is not None and not any(
+        at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values()
+    )
 
 
 def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
@@ -368,15 +444,23 @@ def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
         try:
             dollars = float(number if name.strip() else "")
         except ValueError:
-            raise InputError(f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5") from None
+            raise InputError(
+                f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
+            ) from None
         if not 0 < dollars < MILLION:
-            raise InputError(f"`price` '{text}' is out of range; accepted: more than 0, less than {MILLION:,}")
+            raise InputError(
+                f"`price` '{text}' is out of range; accepted: more than 0, less than {MILLION:,}"
+            )
         label = label_of(gpus, name.strip(), "price")
         if label in prices:
-            raise InputError(f"`price` {label} is given twice, as {prices[label]:g} and {dollars:g}; give one of them")
+            raise InputError(
+                f"`price` {label} is given twice, as {prices[label]:g} and {dollars:g}; give one of them"
+            )
         prices[label] = dollars
     unpriced = [gpu.label for gpu in gpus if gpu.label not in prices]
     if request.per == "dollar" and unpriced:
         example = ",".join(f"{gpu}=2.5" for gpu in unpriced)
-        raise InputError(f"`per` dollar needs a price of {', '.join(unpriced)}; accepted: `price` {example}")
+        raise InputError(
+            f"`per` dollar needs a price of {', '.join(unpriced)}; accepted: `price` {example}"
+        )
     return prices

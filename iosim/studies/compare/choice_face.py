@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iosim.base.units import bytes_text, joules_text, per_second_text, scaled_text, seconds_text, some
+from iosim.base.units import (
+    bytes_text,
+    joules_text,
+    per_second_text,
+    scaled_text,
+    seconds_text,
+    some,
+)
 from iosim.base.words import sentences
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.result import Prediction
@@ -31,7 +38,13 @@ SAVED = {
     "tensor": "products on tensor cores",
     "awake": "being awake",
 }
-BOUND = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "the tensor cores", "exp": "exponentials"}
+BOUND = {
+    "hbm": "HBM",
+    "l2": "L2",
+    "smem": "shared memory",
+    "tensor": "the tensor cores",
+    "exp": "exponentials",
+}
 
 
 def dollars_text(dollars: float) -> str:
@@ -39,13 +52,19 @@ def dollars_text(dollars: float) -> str:
     return f"${dollars:,.0f}" if dollars >= 100 else f"${dollars:.3g}"
 
 
-TEXT: dict[str, Callable[[float], str]] = {"time_s": seconds_text, "energy_j": joules_text, "dollars": dollars_text}
+TEXT: dict[str, Callable[[float], str]] = {
+    "time_s": seconds_text,
+    "energy_j": joules_text,
+    "dollars": dollars_text,
+}
 
 
 def ranged(amount: Amount | None, text: Callable[[float], str]) -> str:
     if amount is None:
         return "not known"
-    return text(amount.value) + (f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else "")
+    return text(amount.value) + (
+        f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else ""
+    )
 
 
 def unit(choice: Choice, quantity: str) -> str:
@@ -82,7 +101,9 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
-    parts = [f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"]
+    parts = [
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+    ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
         ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
@@ -114,9 +135,15 @@ def _nothing(choice: Choice, length: tuple[int, int]) -> str:
     """That no GPU has the memory, and how much is missing where the least is."""
     rows = choice.at(length)
     known = [option for option in rows if option.a_token(choice.quantity) is not None]
-    least = min(known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.usable_memory_bytes or 1))
+    least = min(
+        known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.usable_memory_bytes or 1)
+    )
     where = "" if len(known) == len(rows) else "whose energy is known "
-    weights = "" if choice.model is None or choice.model.weight_bytes is None else " with the model's weights"
+    weights = (
+        ""
+        if choice.model is None or choice.model.weight_bytes is None
+        else " with the model's weights"
+    )
     takes = f"it takes {bytes_text(least.memory_bytes)}{weights}"
     held = f"{least.gpu.label} has {bytes_text(least.gpu.profile.usable_memory_bytes or 0)}"
     return f"No GPU {where}has the memory for {_work(choice, least)}: {takes}, and {held}"
@@ -134,12 +161,18 @@ def _work(choice: Choice, option: Option) -> str:
 
 def _lead(choice: Choice, best: Option, second: Option) -> str:
     """By how much the best leads, and why."""
-    of_token = [one.value for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
+    of_token = [
+        one.value for o in (best, second) if (one := o.a_token(choice.quantity)) is not None
+    ]
     ratio = of_token[1] / of_token[0]
     times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
     at = f" at batch {second.work.batch}" if second.work.batch != best.work.batch else ""
     than = f"the {ranked(choice, second).split(' (')[0]} of {second.gpu.label}{at}"
-    return f", {times} {than}: {_why(choice, best, second)}" if ratio >= SAME else f", as much as {than}"
+    return (
+        f", {times} {than}: {_why(choice, best, second)}"
+        if ratio >= SAME
+        else f", as much as {than}"
+    )
 
 
 def _why(choice: Choice, best: Option, second: Option) -> str:
@@ -162,7 +195,9 @@ def _why(choice: Choice, best: Option, second: Option) -> str:
     if not rate > other_rate > 0:
         return f"both are bound by {first}"
     of = "B/s" if bounds[0] == "hbm" else "FLOP/s"
-    return f"both are bound by {first}, {scaled_text(rate, of)} against {scaled_text(other_rate, of)}"
+    return (
+        f"both are bound by {first}, {scaled_text(rate, of)} against {scaled_text(other_rate, of)}"
+    )
 
 
 def _energies(option: Option) -> dict[str, float]:
@@ -191,7 +226,8 @@ def table(choice: Choice) -> Table:
     empty = [
         column.key
         for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
-        if len(set(cells)) == 1 and (column.key in ("seq_q", "seq_k", "batch") or cells[0] in (None, "yes"))
+        if len(set(cells)) == 1
+        and (column.key in ("seq_q", "seq_k", "batch") or cells[0] in (None, "yes"))
     ]
     return Table(columns, rows).without(*empty)
 
@@ -199,8 +235,20 @@ def table(choice: Choice) -> Table:
 def _row(choice: Choice, o: Option) -> tuple[Cell, ...]:
     cost = None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text)
     rate, energy = per_second_text(o.tokens_per_s.value), ranged(o.a_token("energy_j"), joules_text)
-    sizes, took = (o.work.queries, o.work.keys, o.gpu.label, o.kernel, o.work.batch), ranged(o.time_s, seconds_text)
-    return *sizes, rate, took, energy, cost, o.slowest.bound_by, "yes" if o.fits else "no", ", ".join(o.frontier)
+    sizes, took = (
+        (o.work.queries, o.work.keys, o.gpu.label, o.kernel, o.work.batch),
+        ranged(o.time_s, seconds_text),
+    )
+    return (
+        *sizes,
+        rate,
+        took,
+        energy,
+        cost,
+        o.slowest.bound_by,
+        "yes" if o.fits else "no",
+        ", ".join(o.frontier),
+    )
 
 
 def _subject(choice: Choice) -> list[str]:
@@ -208,7 +256,11 @@ def _subject(choice: Choice) -> list[str]:
 
 
 def as_text(choice: Choice) -> str:
-    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes), "\n".join(_bases(choice))]
+    below = [
+        table(choice).text().rstrip(),
+        *closing(choice.missing, choice.notes),
+        "\n".join(_bases(choice)),
+    ]
     return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
@@ -229,7 +281,9 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
         *listed("missing", "Cannot run", choice.missing),
         *listed("notes", "Notes", choice.notes),
     )
-    return Page(TITLE, " ".join(_subject(choice)), sections, command=command, answer=(answer(choice),))
+    return Page(
+        TITLE, " ".join(_subject(choice)), sections, command=command, answer=(answer(choice),)
+    )
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
@@ -245,7 +299,9 @@ def figure(choice: Choice, word: str) -> Figure | None:
         if not known:
             continue
         front = [(o.time_s.value, y) for o, y in known if word in o.frontier]
-        data = [axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")]
+        data = [
+            axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")
+        ]
         for n, gpu in enumerate(gpus):
             mine = [(o, y) for o, y in known if o.gpu.label == gpu]
             batches = [f" {o.work.batch}" for o, _ in mine]
@@ -254,25 +310,48 @@ def figure(choice: Choice, word: str) -> Figure | None:
                 f"{unit(choice, quantity)}"
                 for o, y in mine
             ]
-            points = axes.line(gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n)
-            told = {"hovertext": hover, "hovertemplate": "%{hovertext}<extra></extra>", "cliponaxis": False}
-            data += [{**points, **told, "mode": "markers+text", "textposition": "middle right"}] if mine else []
+            points = axes.line(
+                gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n
+            )
+            told = {
+                "hovertext": hover,
+                "hovertemplate": "%{hovertext}<extra></extra>",
+                "cliponaxis": False,
+            }
+            data += (
+                [{**points, **told, "mode": "markers+text", "textposition": "middle right"}]
+                if mine
+                else []
+            )
         title = tokens_text(length)
         readings = "; ".join(
-            f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}" for o, y in known
+            f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
+            for o, y in known
         )
         x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
         layout = axes.layout(x, axes.log_axis([y for _, y in known], what, text))
         panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
         rows += [
-            (title, o.gpu.label, o.kernel, o.work.batch, o.time_s.value, text(y), "yes" if word in o.frontier else "")
+            (
+                title,
+                o.gpu.label,
+                o.kernel,
+                o.work.batch,
+                o.time_s.value,
+                text(y),
+                "yes" if word in o.frontier else "",
+            )
             for o, y in known
         ]
     if not panels:
         return None
     drawn = {gpu for _, gpu, *_ in rows}
-    legend = tuple(Series(gpu, axes.colour(n), axes.symbol(n)[1]) for n, gpu in enumerate(gpus) if gpu in drawn)
-    left_out = tuple(f"{gpu}: {word} is not known, or memory too small" for gpu in gpus if gpu not in drawn)
+    legend = tuple(
+        Series(gpu, axes.colour(n), axes.symbol(n)[1]) for n, gpu in enumerate(gpus) if gpu in drawn
+    )
+    left_out = tuple(
+        f"{gpu}: {word} is not known, or memory too small" for gpu in gpus if gpu not in drawn
+    )
     caption = (
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
@@ -280,4 +359,6 @@ def figure(choice: Choice, word: str) -> Figure | None:
     columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
     table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
     title = f"Time against {word}"
-    return Figure(word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by)
+    return Figure(
+        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
+    )

@@ -23,7 +23,15 @@ from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 from iosim.studies.report.collect import ALWAYS_SAID, Point
 from iosim.studies.report.face import LEVELS, further, in_short, subject, verdicts
-from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
+from iosim.studies.report.figures import (
+    FROM,
+    WHO,
+    call_time,
+    hbm_traffic,
+    l2_traffic,
+    memory_footprint,
+    who,
+)
 from iosim.studies.report.overview import overview
 
 QUICK_ACCESSES = 5_000_000
@@ -50,7 +58,11 @@ def beneath(comparison: Comparison) -> tuple[str, ...]:
     """What stands under the answer: more for each GPU, and a line on grouped heads where the problem has them."""
     lines = [*further(comparison.points, comparison.baseline.kernel)]
     longest = max(p.seq_len for p in comparison.points)
-    tiled = [p for p in comparison.points if p.seq_len == longest and p.kernel != comparison.baseline.kernel]
+    tiled = [
+        p
+        for p in comparison.points
+        if p.seq_len == longest and p.kernel != comparison.baseline.kernel
+    ]
     shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
     with suppress(InputError):  # of a kernel that runs groups alone
         lines += [grouped(shown)] if shown.problem.group > 1 else []
@@ -100,7 +112,15 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
     for e in entries:
         if e.point is not None:
             p = e.point.prediction
-            by_entry.append((e, {g: marked(n, p) if level == "hbm" else n for g, n in by_group(p, level).items()}))
+            by_entry.append(
+                (
+                    e,
+                    {
+                        g: marked(n, p) if level == "hbm" else n
+                        for g, n in by_group(p, level).items()
+                    },
+                )
+            )
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
     columns = columns_of(" | ".join(["gpu=GPU", "kernel", *(f"{g}:bytes" for g in used)]))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
@@ -109,7 +129,12 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
 
 def as_text(comparison: Comparison) -> str:
     told = "\n".join(beneath(comparison))
-    parts = [answer(comparison), *([told] if told else []), subject(comparison.request), ratios(comparison)]
+    parts = [
+        answer(comparison),
+        *([told] if told else []),
+        subject(comparison.request),
+        ratios(comparison),
+    ]
     for n in comparison.request.lengths:
         of_length, *by_tensor = _tables(comparison, n)
         parts += [f"N = {n:,}", of_length[1].text().rstrip()]
@@ -120,7 +145,9 @@ def as_text(comparison: Comparison) -> str:
 
 def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
     entries = [e for e in comparison.entries if e.seq_len == length]
-    by_tensor = ((f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items())
+    by_tensor = (
+        (f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items()
+    )
     first = (f"N = {length:,}", summary(entries).without("seq_len", "reason"))
     return [first, *((heading, table) for heading, table in by_tensor if table.rows)]
 
@@ -150,24 +177,35 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
     missing = []
     for (kernel, gpu, reason), entries in alike.items():
-        missing.append(f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}")
+        missing.append(
+            f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
+        )
     ratios = f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
         first.section(comparison.legend, folded=False),
-        Section("summary", "Side by side", (ratios, *told), table=summary(there, BY_PROBLEM).without("reason")),
+        Section(
+            "summary",
+            "Side by side",
+            (ratios, *told),
+            table=summary(there, BY_PROBLEM).without("reason"),
+        ),
         *listed("missing", "Cannot run", missing),
         *(f.section(comparison.legend) for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),
         Section("reading", "How to read this page", (LEVELS,), folded=True),
     )
     return Page(
-        TITLE, subject(comparison.request), sections, command=command, commands=comparison.commands,
+        TITLE,
+        subject(comparison.request),
+        sections,
+        command=command,
+        commands=comparison.commands,
         answer=(*answer(comparison).split("\n"), *beneath(comparison)),
         verdict=in_short(comparison.points, comparison.baseline.kernel),
-    )  # fmt: skip
+    )
 
 
 def line(comparison: Comparison) -> str:
@@ -192,22 +230,39 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     """Bytes of both levels first. Lines against the length where there are several lengths, else bars; a lone bar is
     not drawn, for the table says as much."""
     request, points = comparison.request, comparison.points
-    asked = grouped_by(dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0])
-    drawn = [overview(request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()})]
+    asked = grouped_by(
+        dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0]
+    )
+    drawn = [
+        overview(
+            request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()}
+        )
+    ]
     if len(request.lengths) > 1:
-        drawn += [draw(request, points) for draw in (l2_traffic, hbm_traffic, call_time, memory_footprint)]
+        drawn += [
+            draw(request, points) for draw in (l2_traffic, hbm_traffic, call_time, memory_footprint)
+        ]
     elif len(points) > 1:
-        shown: list[tuple[str, str, Text]] = [("time", "time", seconds_text), ("memory", "peak bytes", bytes_text)]
+        shown: list[tuple[str, str, Text]] = [
+            ("time", "time", seconds_text),
+            ("memory", "peak bytes", bytes_text),
+        ]
         drawn += [bars_of(comparison, *one) for one in shown]
     drawn.append(stacked(comparison, "l2", "SM<->L2"))
-    return (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
+    return (
+        (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
+    )
 
 
 def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Figure:
     """One quantity, a panel a GPU and a bar a kernel; what is missing has no bar."""
     there = [e for e in comparison.entries if e.value(quantity) is not None]
     kind = "seconds" if quantity == "time" else "bytes"
-    columns = (*WHO, *columns_of(f"{quantity}:{kind}={title} | ratio:ratio={comparison.baseline} over it"), FROM)
+    columns = (
+        *WHO,
+        *columns_of(f"{quantity}:{kind}={title} | ratio:ratio={comparison.baseline} over it"),
+        FROM,
+    )
     rows: list[tuple[Cell, ...]] = []
     for e in there:
         assert e.point is not None
@@ -219,14 +274,38 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
     panels = []
     for n, (gpu, members) in enumerate(_panels([(e.gpu, e.kernel, e) for e in there]), 1):
         values = [e.value(quantity) or 0.0 for _, e in members]
-        hover = [f"{e.kernel} on {e.gpu}<br>{text(v)}" for (_, e), v in zip(members, values, strict=True)]
-        part = BarPart(title, [axes.colour(kernels.index(e.kernel)) for _, e in members], values, hover)
-        readings = "; ".join(f"{name} {text(v)}" for (name, _), v in zip(members, values, strict=True))
-        panels.append(bars(f"{quantity}-{n}", gpu, f"{title}, {gpu}: {readings}.", [name for name, _ in members],
-                           [part], text, beside=Beside(top, len(kernels))))  # fmt: skip
+        hover = [
+            f"{e.kernel} on {e.gpu}<br>{text(v)}" for (_, e), v in zip(members, values, strict=True)
+        ]
+        part = BarPart(
+            title, [axes.colour(kernels.index(e.kernel)) for _, e in members], values, hover
+        )
+        readings = "; ".join(
+            f"{name} {text(v)}" for (name, _), v in zip(members, values, strict=True)
+        )
+        panels.append(
+            bars(
+                f"{quantity}-{n}",
+                gpu,
+                f"{title}, {gpu}: {readings}.",
+                [name for name, _ in members],
+                [part],
+                text,
+                beside=Beside(top, len(kernels)),
+            )
+        )
     heading = title[0].upper() + title[1:]
-    return Figure(quantity, heading, f"{heading} of one call.", Table(columns, tuple(rows)), tuple(panels), (),
-                  "seq_len", (quantity, "ratio"), most_across=2)  # fmt: skip
+    return Figure(
+        quantity,
+        heading,
+        f"{heading} of one call.",
+        Table(columns, tuple(rows)),
+        tuple(panels),
+        (),
+        "seq_len",
+        (quantity, "ratio"),
+        most_across=2,
+    )
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
@@ -246,21 +325,45 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     panels = []
     for n, (gpu, members) in enumerate(_panels([(p.gpu.label, p.kernel, p) for p in points]), 1):
         data = [_part(g, [p for _, p in members], parts) for g in used]
-        listed_parts = {p.id: ", ".join(f"{g} {bytes_text(v)}" for g, v in parts[p.id].items()) for _, p in members}
+        listed_parts = {
+            p.id: ", ".join(f"{g} {bytes_text(v)}" for g, v in parts[p.id].items())
+            for _, p in members
+        }
         readings = "; ".join(f"{name}: {listed_parts[p.id]}" for name, p in members)
-        panels.append(bars(f"parts-{level}-{n}", gpu, f"{word} bytes by tensor, {gpu}: {readings}.",
-                           [name for name, _ in members], data, bytes_text,
-                           beside=Beside(top, len(comparison.request.kernels))))  # fmt: skip
+        panels.append(
+            bars(
+                f"parts-{level}-{n}",
+                gpu,
+                f"{word} bytes by tensor, {gpu}: {readings}.",
+                [name for name, _ in members],
+                data,
+                bytes_text,
+                beside=Beside(top, len(comparison.request.kernels)),
+            )
+        )
     legend = tuple(Series(g, axes.colour(GROUPS.index(g)), "■") for g in used)
-    at = f", at N = {comparison.request.lengths[-1]:,}" if len(comparison.request.lengths) > 1 else ""
+    at = (
+        f", at N = {comparison.request.lengths[-1]:,}"
+        if len(comparison.request.lengths) > 1
+        else ""
+    )
     return Figure(
-        f"parts-{level}", f"{word} bytes by tensor{at}",
+        f"parts-{level}",
+        f"{word} bytes by tensor{at}",
         f"What the {word} bytes are for. A pass over the scores stands with the bias, mask or dropout it is for.",
-        Table(columns, rows), tuple(panels), legend, "group", ("bytes",), most_across=2,
-    )  # fmt: skip
+        Table(columns, rows),
+        tuple(panels),
+        legend,
+        "group",
+        ("bytes",),
+        most_across=2,
+    )
 
 
 def _part(group: str, points: Sequence[Point], parts: dict[str, dict[str, int]]) -> BarPart:
     values = [parts[p.id].get(group) for p in points]
-    hover = [f"{p.kernel}, {group}<br>{bytes_text(v)}" if v else "" for p, v in zip(points, values, strict=True)]
+    hover = [
+        f"{p.kernel}, {group}<br>{bytes_text(v)}" if v else ""
+        for p, v in zip(points, values, strict=True)
+    ]
     return BarPart(group, axes.colour(GROUPS.index(group)), values, hover)

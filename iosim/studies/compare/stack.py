@@ -41,12 +41,16 @@ class ModelComparison:
         """A row a GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
         kind of layer cannot run."""
         each = ((group, entry) for group, comparison in self.parts for entry in comparison.entries)
-        found = grouped(each, lambda one: (one[0].lengths[one[1].seq_len], one[1].gpu, one[1].asked))
+        found = grouped(
+            each, lambda one: (one[0].lengths[one[1].seq_len], one[1].gpu, one[1].asked)
+        )
         return [_row(key[0], found[key]) for key in sorted(found, key=lambda key: key[0])]
 
     @property
     def table(self) -> Table:
-        return Table.of((row | {"cannot_run": ", ".join(row["cannot_run"])} for row in self.rows), COLUMNS)
+        return Table.of(
+            (row | {"cannot_run": ", ".join(row["cannot_run"])} for row in self.rows), COLUMNS
+        )
 
     @property
     def answer(self) -> str:
@@ -60,8 +64,14 @@ class ModelComparison:
                 clauses.append(f"on {gpu} no kernel runs all of them")
                 continue
             best = min(able, key=lambda row: row["time_s"])
-            hbm = "" if best["hbm_bytes"] is None else f", moving {bytes_text(best['hbm_bytes'])} at HBM"
-            clauses.append(f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}")
+            hbm = (
+                ""
+                if best["hbm_bytes"] is None
+                else f", moving {bytes_text(best['hbm_bytes'])} at HBM"
+            )
+            clauses.append(
+                f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}"
+            )
         asked = [p.prediction for _, comparison in self.parts for p in comparison.points]
         of = f"For the attention of {self.model.title} at {some(longest, 'token')}"
         sure = sentences([confidence(asked)])
@@ -70,22 +80,42 @@ class ModelComparison:
         return "\n".join([f"{of}:", *(f"{clause}." for clause in clauses), sure])
 
     def to_dict(self) -> dict[str, Any]:
-        layers = [{"layer": group.kind.name, "count": group.kind.count, **one.to_dict()} for group, one in self.parts]
+        layers = [
+            {"layer": group.kind.name, "count": group.kind.count, **one.to_dict()}
+            for group, one in self.parts
+        ]
         return {"schema": 1, "model": self.model.to_dict(), "rows": self.rows, "layers": layers}
 
     def to_text(self) -> str:
         out = [self.answer, f"{self.model.line}.", f"All layers\n{self.table.text().rstrip()}"]
         out += [f"{group.kind.title}\n\n{as_text(one).rstrip()}" for group, one in self.parts]
-        return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
+        return (
+            "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
+        )
 
     def as_page(self, command: str) -> Page:
         parts = []
         for n, (group, one) in enumerate(self.parts, 1):
             of_kind = summary([e for e in one.entries if e.point is not None]).without("reason")
-            parts.append(Section(f"layers-{n}", group.kind.title, (one.legend,) if one.legend else (), table=of_kind))
+            parts.append(
+                Section(
+                    f"layers-{n}",
+                    group.kind.title,
+                    (one.legend,) if one.legend else (),
+                    table=of_kind,
+                )
+            )
         notes = listed("notes", "Notes", self.model.all_notes, folded=True)
-        table = self.table if any(row["cannot_run"] for row in self.rows) else self.table.without("cannot_run")
-        sections = (Section("all", "All layers", panels=self._bars(), table=table, most_across=2), *parts, *notes)
+        table = (
+            self.table
+            if any(row["cannot_run"] for row in self.rows)
+            else self.table.without("cannot_run")
+        )
+        sections = (
+            Section("all", "All layers", panels=self._bars(), table=table, most_across=2),
+            *parts,
+            *notes,
+        )
         title = "Which kernel serves the model's attention best?"
         return Page(title, f"{self.model.line}.", sections, command=command, answer=(self.answer,))
 
@@ -95,12 +125,25 @@ class ModelComparison:
         named = ("kernel", "gpu") if len({row["gpu"] for row in here}) > 1 else ("kernel",)
         panels = []
         for n, (key, title, text) in enumerate(DRAWN):
-            able = {", ".join(row[key] for key in named): row[key] for row in here if row[key] is not None}
+            able = {
+                ", ".join(row[key] for key in named): row[key]
+                for row in here
+                if row[key] is not None
+            }
             hover = [f"{name}: {text(value)}" for name, value in able.items()]
             if able:
                 heading = f"{title} at {some(longest, 'token')}"
                 part = Part(title, axes.colour(n), list(able.values()), hover)
-                panels.append(bars(f"all-{n}", heading, f"{heading}: {'; '.join(hover)}.", list(able), [part], text))
+                panels.append(
+                    bars(
+                        f"all-{n}",
+                        heading,
+                        f"{heading}: {'; '.join(hover)}.",
+                        list(able),
+                        [part],
+                        text,
+                    )
+                )
         return tuple(panels)
 
 
@@ -113,17 +156,37 @@ def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, 
 
     sums = {name: summed(e.value(name) for e in entries) for name in OF_SUM}
     bases = {
-        name: summed(None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0) for e in entries)
+        name: summed(
+            None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0)
+            for e in entries
+        )
         for name in OF_SUM
     }
     kernels = ", ".join(dict.fromkeys(e.kernel for e in entries))
-    of_levels = {f"{n}_bytes": None if (moved := sums[n]) is None else round(moved) for n in ("l2", "hbm")}
-    ratios = {f"{n}_ratio": base / own if (base := bases[n]) is not None and (own := sums[n]) else None for n in OF_SUM}
+    of_levels = {
+        f"{n}_bytes": None if (moved := sums[n]) is None else round(moved) for n in ("l2", "hbm")
+    }
+    ratios = {
+        f"{n}_ratio": base / own if (base := bases[n]) is not None and (own := sums[n]) else None
+        for n in OF_SUM
+    }
     cannot = [group.kind.name for group, e in members if e.point is None]
-    return {"gpu": entries[0].gpu, "kernel": kernels, "seq_len": length, **of_levels, "time_s": sums["time"], **ratios,
-            "cannot_run": cannot}  # fmt: skip
+    return {
+        "gpu": entries[0].gpu,
+        "kernel": kernels,
+        "seq_len": length,
+        **of_levels,
+        "time_s": sums["time"],
+        **ratios,
+        "cannot_run": cannot,
+    }
 
 
-def run_model(request: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
-    parts = ((group, run(replace(request, problems=group.problems), progress)) for group in groups_of(model, values))
+def run_model(
+    request: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress
+) -> ModelComparison:
+    parts = (
+        (group, run(replace(request, problems=group.problems), progress))
+        for group in groups_of(model, values)
+    )
     return ModelComparison(model, tuple(parts))

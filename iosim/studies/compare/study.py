@@ -25,7 +25,9 @@ MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 NAMED = {
     **dict.fromkeys(MAIN, "Q, K, V, O"),
     **dict.fromkeys(("bias", "slopes", "dBias", "dBias_heads", "S_biased"), "bias"),
-    **dict.fromkeys(("mask", "mask_added", "padding", "S_masked", "S_padded", "dS_masked", "dS_padded"), "masks"),
+    **dict.fromkeys(
+        ("mask", "mask_added", "padding", "S_masked", "S_padded", "dS_masked", "dS_padded"), "masks"
+    ),
     **dict.fromkeys(("dropout_mask", "rng_state", "P_dropped", "dP_dropped"), "dropout"),
 }
 GROUPS = ("Q, K, V, O", "row statistics", "scores", "bias", "masks", "dropout", "copies", "other")
@@ -41,7 +43,9 @@ def group_of(chain: Chain, tensor: str) -> str:
         return "other"
     if chain.tensors[tensor].is_vector:
         return "row statistics"
-    cut_both_ways = any(a.tensor == tensor and a.rows is Rows.PAIR for x in chain.launches for a in x.accesses)
+    cut_both_ways = any(
+        a.tensor == tensor and a.rows is Rows.PAIR for x in chain.launches for a in x.accesses
+    )
     return "scores" if cut_both_ways else "copies"
 
 
@@ -106,9 +110,13 @@ class Entry:
         row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
         for level in ("l2", "hbm", "smem"):
-            known = p is not None and {"l2": True, "hbm": p.hbm_known, "smem": p.smem_known()}[level]
+            known = (
+                p is not None and {"l2": True, "hbm": p.hbm_known, "smem": p.smem_known()}[level]
+            )
             for direction in ("read", "write"):
-                row[f"{level}_{direction}_bytes"] = p.total(level, direction) if p is not None and known else None
+                row[f"{level}_{direction}_bytes"] = (
+                    p.total(level, direction) if p is not None and known else None
+                )
         row["method"] = None if p is None else p.method
         row["compulsory_bytes"] = None if self.point is None else self.point.compulsory
         row["time_s"] = None if p is None else p.time.total_s
@@ -163,7 +171,13 @@ class Comparison(Shown):
             for p in self.points
         ]
         asked = plain(self, "method=request.method legend l2_start=request.l2_start rows=entries")
-        found = {"schema": 1, "problem": problem, "baseline": str(self.baseline), **asked, "tensors": tensors}
+        found = {
+            "schema": 1,
+            "problem": problem,
+            "baseline": str(self.baseline),
+            **asked,
+            "tensors": tensors,
+        }
         return found | plain(self, "notes commands")
 
     def records(self) -> list[dict[str, Any]]:
@@ -187,13 +201,23 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
     that makes passes over N x N tensors, else the first, of those that run."""
     method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
-    names = tuple(dict.fromkeys(k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)))
+    names = tuple(
+        dict.fromkeys(
+            k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)
+        )
+    )
     if not names:
         raise InputError("`kernel` is empty; a comparison needs at least one")
-    standard = (n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard)
-    kernel, _, where = (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
+    standard = (
+        n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard
+    )
+    kernel, _, where = (
+        (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
+    )
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method)
+    request = ReportRequest.of(
+        tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method
+    )
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
     notes: tuple[str, ...] = ()
     if method == "bounds":
@@ -206,6 +230,17 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
     entries = []
     for gpu, name, problem, asked_for in sorted(request.jobs, key=lambda job: job[2].seq_q):
         other = next((g for g in request.gpus if g.label == against.gpu), gpu)
-        row, base = (gpu.label, name, problem.seq_q), (other.label, name_on(other, against.kernel, problem))
-        entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked_for))
+        row, base = (
+            (gpu.label, name, problem.seq_q),
+            (other.label, name_on(other, against.kernel, problem)),
+        )
+        entries.append(
+            Entry(
+                *row,
+                by_row.get(row),
+                reasons.get(row),
+                by_row.get((*base, problem.seq_q)),
+                asked_for,
+            )
+        )
     return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)

@@ -71,7 +71,9 @@ class ModelShape:
         if context < 1:
             raise InputError(f"`context` {context} is out of range; accepted: 1 or more tokens")
         if not 1 <= new_tokens <= context:
-            raise InputError(f"`new_tokens` {new_tokens} is out of range; accepted: 1 to {context} (the context)")
+            raise InputError(
+                f"`new_tokens` {new_tokens} is out of range; accepted: 1 to {context} (the context)"
+            )
         fields: dict[str, Any] = dict(self.fields)
         if self.kind is not None:
             latent = self.kind.latent is not None
@@ -82,10 +84,18 @@ class ModelShape:
             mask = "none" if self.window is None and new_tokens == 1 else mask
             lengths = {"seq_lens": (new_tokens,) * sequences, "seq_lens_k": self.contexts}
         return AttentionProblem(
-            heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, head_dim_v=self.head_dim_v,
-            dtype=self.dtype, mask=mask, window=self.window, latent_kv=self.latent_kv, page_size=self.page_size,
-            **lengths, **fields,
-        )  # fmt: skip
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            head_dim_v=self.head_dim_v,
+            dtype=self.dtype,
+            mask=mask,
+            window=self.window,
+            latent_kv=self.latent_kv,
+            page_size=self.page_size,
+            **lengths,
+            **fields,
+        )
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
         """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
@@ -98,7 +108,9 @@ class ModelShape:
             )
             return self.layers * (batch * one - (batch - 1) * alike)
         if self.contexts:
-            rows = sum(-(-keys // page) * page for keys in self.contexts) - shared // page * page * (batch - 1)
+            rows = sum(
+                -(-keys // page) * page for keys in self.contexts
+            ) - shared // page * page * (batch - 1)
             width = p.head_dim + (0 if p.latent_kv else p.head_dim_v)
             return rows * p.kv_heads * width * p.cache_type.bytes * self.layers
         kept = (STATE,) if STATE in tensors else ("K", "V", f"K_{SHARED}", f"V_{SHARED}")
@@ -124,7 +136,9 @@ class DecodePoint:
     @classmethod
     def of(cls, model: Model, kinds: tuple[DecodePoint, ...], pays_from: int | None) -> DecodePoint:
         """All layers of a model, with what its indexer costs and saves, where it has one."""
-        indexed = (picking(p.prediction, p.shape.layers, pays_from) for p in kinds if picks(p.prediction))
+        indexed = (
+            picking(p.prediction, p.shape.layers, pays_from) for p in kinds if picks(p.prediction)
+        )
         longest = max(kinds, key=lambda kind: kind.step_s)
         return replace(longest, model=model, kinds=kinds, picking=next(indexed, None))
 
@@ -156,7 +170,9 @@ class DecodePoint:
     @property
     def cache_bytes(self) -> int:
         """Bytes of all layers' cache, whole pages."""
-        return sum(part.shape.cache_bytes(self.batch, self.context, part.prediction) for part in self.parts)
+        return sum(
+            part.shape.cache_bytes(self.batch, self.context, part.prediction) for part in self.parts
+        )
 
     @property
     def weight_bytes(self) -> int | None:
@@ -213,7 +229,11 @@ class DecodePoint:
         """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep, at the
         rate of reads that the time has, too."""
         each = self.prediction.profile.hbm_seconds_per_byte()
-        return None if each is None else self.tokens / (each[0] * sum(part._kept_read_bytes for part in self.parts))
+        return (
+            None
+            if each is None
+            else self.tokens / (each[0] * sum(part._kept_read_bytes for part in self.parts))
+        )
 
     @property
     def _kept_read_bytes(self) -> int:
@@ -223,12 +243,20 @@ class DecodePoint:
         if STATE in tensors:
             return tensors[STATE].bytes * self.shape.layers
         if problem.gathers:
-            index = problem.scored_keys * index_token_bytes(problem.index_dim) if problem.index_heads else 0
+            index = (
+                problem.scored_keys * index_token_bytes(problem.index_dim)
+                if problem.index_heads
+                else 0
+            )
             picked = problem.attended_keys * problem.latent_row_bytes
             return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         windowed = None if problem.window is None else problem.window + self.new_tokens
-        keys = problem.keys_in_memory if windowed is None else problem.batch * min(problem.seq_k, windowed)
+        keys = (
+            problem.keys_in_memory
+            if windowed is None
+            else problem.batch * min(problem.seq_k, windowed)
+        )
         return problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
 
     @property
@@ -251,33 +279,68 @@ class DecodePoint:
             per = -(-blocks // domain.splits) if split_alike(p.kernel.name) else blocks_each
             splits = -(-blocks // per)
             tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
-            found.append({"context": keys, "sequences": sequences, "splits": splits,
-                          "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
+            found.append(
+                {
+                    "context": keys,
+                    "sequences": sequences,
+                    "splits": splits,
+                    "keys_per_split": min(keys, per * domain.block_k),
+                    "work_tiles": tiles,
+                }
+            )
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
-        whole = {"profile": p.profile.name} | plain(self, "kernel=kernel_name batch context new_tokens")
-        whole |= {"layers": sum(part.shape.layers for part in self.parts), "splits": p.kernel.splits}
-        whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(self, "cache_bytes weight_bytes fits")
+        whole = {"profile": p.profile.name} | plain(
+            self, "kernel=kernel_name batch context new_tokens"
+        )
+        whole |= {
+            "layers": sum(part.shape.layers for part in self.parts),
+            "splits": p.kernel.splits,
+        }
+        whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(
+            self, "cache_bytes weight_bytes fits"
+        )
         levels: tuple[Level, ...] = ("hbm", "l2")
-        whole |= {f"{level}_{way}_bytes_per_token": self.per_token(level, way) for level in levels for way in WAYS}
-        whole |= {"method": method_of(prediction.method for prediction in self.predictions), "step_s": self.step_s}
-        whole |= {"s_per_token": self.step_s / self.tokens} | plain(self, "tokens_per_s bound_tokens_per_s")
-        whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(p, "problem notes")
+        whole |= {
+            f"{level}_{way}_bytes_per_token": self.per_token(level, way)
+            for level in levels
+            for way in WAYS
+        }
+        whole |= {
+            "method": method_of(prediction.method for prediction in self.predictions),
+            "step_s": self.step_s,
+        }
+        whole |= {"s_per_token": self.step_s / self.tokens} | plain(
+            self, "tokens_per_s bound_tokens_per_s"
+        )
+        whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(
+            p, "problem notes"
+        )
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()
         if self.model is None:
             return whole
         kinds = [
-            {"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.all_kinds, self.kinds, strict=True)
+            {"layer": kind.name} | part.to_dict()
+            for kind, part in zip(self.model.all_kinds, self.kinds, strict=True)
         ]
-        return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
+        return {
+            "model": self.model.name,
+            "tensor_parallel": self.model.tensor_parallel,
+            **whole,
+            "kinds": kinds,
+        }
 
 
 def decode_point(
-    shape: ModelShape, context: int, gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, **step: Any
+    shape: ModelShape,
+    context: int,
+    gpu: str | HardwareProfile = "a100",
+    kernel: str = DEFAULT,
+    **step: Any,
 ) -> DecodePoint:
     """Attention of one decoding step, as `sweep` has it. `context`: tokens in the cache at the end of the step, the new
     ones included."""
@@ -285,9 +348,16 @@ def decode_point(
 
 
 def sweep(
-    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
-    batch: int = 1, new_tokens: int = 1, overrides: Overrides | None = None, conditions: Conditions = ALONE,
-) -> Iterator[DecodePoint]:  # fmt: skip
+    shape: ModelShape,
+    contexts: Sequence[int],
+    gpu: str | HardwareProfile = "a100",
+    kernel: str = DEFAULT,
+    *,
+    batch: int = 1,
+    new_tokens: int = 1,
+    overrides: Overrides | None = None,
+    conditions: Conditions = ALONE,
+) -> Iterator[DecodePoint]:
     """A decoding step at every context, predicted side by side. `batch`: sequences, all of that context; `new_tokens`
     that each checks or generates in a step (more than one with speculative decoding). Raises InputError: values that
     make no sense, or a kernel that cannot run the shape on that GPU."""
@@ -298,7 +368,9 @@ def sweep(
     requests = [
         Request(problem, kernel, profile, overrides, **how)
         if kind is None
-        else LayerCall(kind, new_tokens, context, problem).request(kernel, profile, overrides, **how)
+        else LayerCall(kind, new_tokens, context, problem).request(
+            kernel, profile, overrides, **how
+        )
         for context, problem in each
     ]
     for context, prediction in zip(contexts, predict_many(requests), strict=True):
@@ -310,20 +382,30 @@ def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]
     InputError: no such file, no numbers, too many, or something `beside` them that says lengths, too."""
     for name, value in beside.items():
         said = ",".join(map(str, value)) if isinstance(value, list) else value
-        raise InputError(f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them")
+        raise InputError(
+            f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them"
+        )
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
-    if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
+    if isinstance(contexts, str) and (
+        "/" in contexts or contexts.lower().endswith((".txt", ".csv"))
+    ):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
         words = text.replace(",", " ").split()
     found = lengths(words, "batch_contexts")
     if not 1 <= len(found) <= MAX_SEQUENCES:
-        raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")
+        raise InputError(
+            f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}"
+        )
     if min(found) < 1:
-        raise InputError(f"`batch_contexts` {min(found)} is out of range; accepted: 1 or more tokens")
+        raise InputError(
+            f"`batch_contexts` {min(found)} is out of range; accepted: 1 or more tokens"
+        )
     return found
 
 
-def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, overrides: Overrides) -> ModelShape:
+def in_one_launch(
+    shape: ModelShape, contexts: Sequence[int], new_tokens: int, overrides: Overrides
+) -> ModelShape:
     """A step of sequences with these contexts in one launch. Raises InputError: fewer tokens than new ones in a
     sequence, or tokens that are appended."""
     if min(contexts) < new_tokens:
@@ -331,16 +413,27 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
             f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
         )
     if overrides.append_kv:
-        raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
+        raise InputError(
+            "`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`"
+        )
     return replace(shape, contexts=tuple(contexts))
 
 
-def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: Mapping[str, Any]) -> list[ModelShape]:
+def kind_shapes(
+    model: Model, dtype: str | None, page_size: int | None, cache: Mapping[str, Any]
+) -> list[ModelShape]:
     """The shapes of a model's layers by kind, `cache` being other fields of the problem. Raises InputError: a model
     that generates nothing."""
     if not model.causal:
         accepted = "a decoder, and `iosim predict` for this one"
-        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}")
-    fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
+        raise InputError(
+            f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}"
+        )
+    fields = {"dtype": dtype or model.dtype or "bf16"} | (
+        {} if page_size is None else {"page_size": page_size}
+    )
     fields |= cache
-    return [ModelShape(layers=kind.count, kind=kind, fields=tuple(fields.items())) for kind in model.all_kinds]
+    return [
+        ModelShape(layers=kind.count, kind=kind, fields=tuple(fields.items()))
+        for kind in model.all_kinds
+    ]

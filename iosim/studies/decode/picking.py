@@ -46,10 +46,13 @@ def picks(prediction: Prediction) -> bool:
 def picking(prediction: Prediction, layers: int, pays_from: int | None) -> Picking:
     """Of one prediction of a layer's call, of so many layers."""
     dense = next(predict_many([_dense(prediction.problem, prediction)]))
-    index_s = math.fsum(launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES)
+    index_s = math.fsum(
+        launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES
+    )
     hbm = sum(float(prediction.traffic.total("hbm", launch=name)) for name in LAUNCHES)
     index_s, attention_s, dense_s = (
-        layers * seconds for seconds in (index_s, prediction.time.total_s - index_s, dense.time.total_s)
+        layers * seconds
+        for seconds in (index_s, prediction.time.total_s - index_s, dense.time.total_s)
     )
     index_hbm = layers * hbm if prediction.hbm_known else None
     return Picking(dense.kernel.name, index_s, attention_s, dense_s, index_hbm, pays_from)
@@ -76,7 +79,13 @@ def _crossing(contexts: Sequence[int], ratios: Sequence[float]) -> int | None:
 
 
 def _request(problem: AttentionProblem, kernel: str, like: Prediction, **more: Any) -> Request:
-    return Request(problem, kernel, like.profile, launched=like.conditions.launched, **({"method": "capacity"} | more))
+    return Request(
+        problem,
+        kernel,
+        like.profile,
+        launched=like.conditions.launched,
+        **({"method": "capacity"} | more),
+    )
 
 
 def _dense(problem: AttentionProblem, like: Prediction, **more: Any) -> Request:

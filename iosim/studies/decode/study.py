@@ -28,7 +28,14 @@ from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
 from iosim.show.tables import Table, columns_of, grouped, spread_out
-from iosim.studies.decode.decode import DecodePoint, ModelShape, in_one_launch, kind_shapes, read_contexts, sweep
+from iosim.studies.decode.decode import (
+    DecodePoint,
+    ModelShape,
+    in_one_launch,
+    kind_shapes,
+    read_contexts,
+    sweep,
+)
 from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
 from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
@@ -59,7 +66,9 @@ NOTE = (
     "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
     "bound: tokens per second if HBM delivered the kept keys and values and nothing else took time."
 )
-IN_MEMORY = "in the bytes that the device reports; a process's context and its libraries take some, too"
+IN_MEMORY = (
+    "in the bytes that the device reports; a process's context and its libraries take some, too"
+)
 FITS = {
     True: f"fits: the cache and the weights, {IN_MEMORY}",
     False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
@@ -104,7 +113,11 @@ class Decoding(Several[DecodePoint]):
         here = [p for p in self if p.context == longest]
         first, of = here[0], ""
         if first.model is not None:
-            gpus = f" on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+            gpus = (
+                f" on each of {first.model.tensor_parallel} GPUs"
+                if first.model.tensor_parallel > 1
+                else ""
+            )
             of = f" {first.model.title}{gpus}:"
         sure = confidence([prediction for p in here for prediction in p.predictions])
         if len(here) == 1:
@@ -118,38 +131,88 @@ class Decoding(Several[DecodePoint]):
         longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         read = (part for p in here for part in _reads(p))
-        return (*read, *(f"basis: {one}" for one in basis([prediction for p in here for prediction in p.predictions])))
+        return (
+            *read,
+            *(
+                f"basis: {one}"
+                for one in basis([prediction for p in here for prediction in p.predictions])
+            ),
+        )
 
     def as_page(self, command: str = "iosim decode") -> Page:
         points = self.points
         several = len({p.context for p in points}) > 1
-        drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+        drawn, means = (
+            _tokens(points) if several else _token_bars(points),
+            TOKENS_ARE[: 1 + several],
+        )
         means += (HOLLOW,) if several and any(p.fits is False for p in points) else ()
         title = "Tokens per second against the context" if several else "Tokens per second"
         sections = (
             *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
-            Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
-                    folded=len(points) > MOST_OPEN),
-            *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
-            *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
-                _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
-                _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
-            ), folded=True),) if several else ()),
+            Section(
+                "numbers",
+                "Numbers",
+                () if drawn else means,
+                table=table(points),
+                brief=_short(points),
+                folded=len(points) > MOST_OPEN,
+            ),
+            *(
+                (Section("kinds", kinds_title(points), table=kinds_table(points)),)
+                if kinds_table(points)
+                else ()
+            ),
+            *(
+                (
+                    Section(
+                        "more",
+                        "Bytes and splits",
+                        (MORE_IS,),
+                        panels=(
+                            _panel(
+                                "bytes",
+                                points,
+                                "HBM bytes per generated token",
+                                lambda p: p.per_token("hbm"),
+                                bytes_text,
+                            ),
+                            _panel(
+                                "splits",
+                                points,
+                                "splits of the keys",
+                                lambda p: float(p.prediction.kernel.splits),
+                                count_text,
+                            ),
+                        ),
+                        folded=True,
+                    ),
+                )
+                if several
+                else ()
+            ),
             *listed("notes", "Notes", notes(points), folded=True),
-        )  # fmt: skip
+        )
         longest = [p for p in points if p.context == headline(points)]
         if many := len(longest) > MOST_SAID:
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
-        steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
+        steps = [
+            f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}"
+            for p in longest
+        ]
         said = (*self.answer.split("\n"), *self.beneath)
         verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
-        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,))
+        return Page(
+            TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,)
+        )
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
         told = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
-        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(f"{one}\n" for one in told)
+        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
+            f"{one}\n" for one in told
+        )
 
     def _more(self) -> list[tuple[str, Table]]:
         tables = [(kinds_title(self.points), kinds_table(self.points)), (WORK, work(self.points))]
@@ -157,7 +220,9 @@ class Decoding(Several[DecodePoint]):
 
     def _line(self) -> str:
         contexts = sorted({p.context for p in self})
-        return f"{subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
+        return (
+            f"{subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
+        )
 
     def _parts(self) -> list[ShownPart]:
         more = (part for both in self._more() for part in both)
@@ -174,32 +239,48 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     overrides = Overrides(splits=r.splits, append_kv=r.append_kv)
     step: dict[str, Any] = {"overrides": overrides, "new_tokens": r.new_tokens, "batch": r.batch}
     step |= {"conditions": Conditions(launched=r.launched)}
-    sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
+    sizes = {
+        name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
+    }
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
     batch = None
     if r.batch_contexts is not None:
         if model is not None:
-            raise InputError("`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`")
+            raise InputError(
+                "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
+            )
         usual = {"batch": 1, "context": CONTEXTS}
-        beside = {name: value for name, default in usual.items() if (value := getattr(r, name)) != default}
+        beside = {
+            name: value for name, default in usual.items() if (value := getattr(r, name)) != default
+        }
         batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
     if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
         contexts = [n for n in contexts if n <= model.most_tokens] or [model.most_tokens]
-    cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
+    cache = {
+        n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None
+    }
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r):
             if model is not None:
                 shapes = kind_shapes(model, r.dtype, page, cache)
                 kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
-                indexed = next((points[0].prediction for points in kinds if picks(points[0].prediction)), None)
+                indexed = next(
+                    (points[0].prediction for points in kinds if picks(points[0].prediction)), None
+                )
                 pays = None if indexed is None else pays_from(indexed)
-                yield from (DecodePoint.of(model, parts, pays) for parts in zip(*kinds, strict=True))
+                yield from (
+                    DecodePoint.of(model, parts, pays) for parts in zip(*kinds, strict=True)
+                )
                 continue
             asked = sizes | {"layers": r.layers, "dtype": r.dtype}
-            given: dict[str, Any] = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
+            given: dict[str, Any] = {
+                "kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)
+            }
             given |= {name: value for name, value in asked.items() if value is not None}
-            shape = ModelShape(**given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
+            shape = ModelShape(
+                **given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items())
+            )
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
@@ -223,9 +304,13 @@ def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[s
 def headline(points: Sequence[DecodePoint]) -> int:
     """The longest context that fits on every GPU and that the model has positions for; of those that none has, the
     longest that fits somewhere, and else the longest."""
-    has = [p for p in points if p.model is None or p.context <= (p.model.most_tokens or p.context)] or [*points]
+    has = [
+        p for p in points if p.model is None or p.context <= (p.model.most_tokens or p.context)
+    ] or [*points]
     lacks = {p.context for p in has if p.fits is False}
-    fitting = [p.context for p in has if p.context not in lacks] or [p.context for p in has if p.fits is not False]
+    fitting = [p.context for p in has if p.context not in lacks] or [
+        p.context for p in has if p.fits is not False
+    ]
     return max(fitting or [p.context for p in has])
 
 
@@ -249,7 +334,9 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row a kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
-        _row(part) | plain(kind, "layer=name count sees") | {"share": f"{part.step_s / p.step_s:.0%}"}
+        _row(part)
+        | plain(kind, "layer=name count sees")
+        | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
         if p.model is not None and p.context == longest and len(p.kinds) > 1
         for kind, part in zip(p.model.all_kinds, p.kinds, strict=True)
@@ -265,7 +352,9 @@ def _where(p: DecodePoint) -> str:
     if p.prediction.problem.seq_lens is None:
         return f"At {some(p.context, 'token')} of context"
     keys = [keys for _, keys in p.prediction.problem.sequences]
-    return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch"
+    return (
+        f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch"
+    )
 
 
 def _step(p: DecodePoint) -> str:
@@ -284,19 +373,31 @@ def _reads(p: DecodePoint) -> Iterator[str]:
     read, who = p.per_token("hbm", "read"), f"{p.kernel_name} on {p.prediction.profile.name}"
     if read is not None:
         times = read * p.tokens / p.cache_bytes
-        whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
+        whole = (
+            "the whole cache"
+            if abs(times - 1) <= ONCE - 1
+            else times_of(times_text(times), "the cache")
+        )
         yield f"A step of {who} reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})."
     if p.picking is not None:
         yield f"{_picking(p.picking)}."
     if p.fits is False:
         weights = p.weight_bytes
-        what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
+        what = (
+            "the cache does"
+            if weights is None
+            else f"the cache and {bytes_text(weights)} of weights do"
+        )
         has = bytes_text(p.prediction.profile.usable_memory_bytes or 0)
         yield f"At {some(p.context, 'token')} {what} not fit in the {has} of {p.prediction.profile.name}."
 
 
 def _picking(one: Picking) -> str:
-    moved = "" if one.index_hbm_bytes is None else f" and {bytes_text(one.index_hbm_bytes)} of what is read"
+    moved = (
+        ""
+        if one.index_hbm_bytes is None
+        else f" and {bytes_text(one.index_hbm_bytes)} of what is read"
+    )
     beside = (
         f"Its indexer takes {seconds_text(one.index_s)} of it{moved}; dense attention over all tokens "
         f"({one.dense_kernel}) would take {seconds_text(one.dense_s)}"
@@ -309,16 +410,25 @@ def _picking(one: Picking) -> str:
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
-    rows = Table.of((_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points), COLUMNS)
+    rows = Table.of(
+        (_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
+        COLUMNS,
+    )
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     told = legend(prediction for p in points for prediction in p.predictions)
-    of_kernels = dict.fromkeys(n for p in points for prediction in p.predictions for n in prediction.kernel.notes)
+    of_kernels = dict.fromkeys(
+        n for p in points for prediction in p.predictions for n in prediction.kernel.notes
+    )
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
     fits = FITS[any(p.weight_bytes for p in points)]
-    beyond = {p.model.title: most for p in points if p.model and p.context > (most := p.model.most_tokens or p.context)}
+    beyond = {
+        p.model.title: most
+        for p in points
+        if p.model and p.context > (most := p.model.most_tokens or p.context)
+    }
     has = [
         f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
         for title, most in beyond.items()
@@ -350,7 +460,9 @@ def subject(points: Sequence[DecodePoint]) -> str:
 
 def _short(points: Sequence[DecodePoint]) -> Table:
     kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
-    return table([p for p in points if p.context in kept]).without("cache_bytes", "l2_bytes_per_token", "splits")
+    return table([p for p in points if p.context in kept]).without(
+        "cache_bytes", "l2_bytes_per_token", "splits"
+    )
 
 
 def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
@@ -367,15 +479,21 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             f"{seconds_text(p.step_s)} a step{NOT_THERE if p.fits is False else ''}"
             for p in members
         ]
-        line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)
+        line = axes.line(
+            name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n
+        )
         line = axes.hollow(line, [p.fits is False for p in members])
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
         if allowed and gpu not in bounds:
-            line = axes.guide(BOUND, list(allowed), list(allowed.values()), f"{BOUND} of {gpu}", "dot")
+            line = axes.guide(
+                BOUND, list(allowed), list(allowed.values()), f"{BOUND} of {gpu}", "dot"
+            )
             bounds[gpu] = line | {"line": line["line"] | {"color": axes.colour(n)}}
         step = seconds_text(last.step_s)
-        ends.append(End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1]))
+        ends.append(
+            End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1])
+        )
         readings.append(
             f"{name} {_rate(members[0])} at "
             f"{some(members[0].context, 'token')} of context, {per_second_text(last.tokens_per_s)} at "
@@ -383,16 +501,30 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         )
     layout = axes.layout(x, y, **at_ends(ends, y))
     height = max(PLOT_REM, AXES_REM + END_REM * len(ends))
-    return (Panel("tokens-1", "", f"{'; '.join(readings)}.", (*bounds.values(), *layered(drawn)), layout, height),)
+    return (
+        Panel(
+            "tokens-1",
+            "",
+            f"{'; '.join(readings)}.",
+            (*bounds.values(), *layered(drawn)),
+            layout,
+            height,
+        ),
+    )
 
 
 def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step" for name, p in zip(names, points, strict=True)]
+    hover = [
+        f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step"
+        for name, p in zip(names, points, strict=True)
+    ]
     part = Part("tokens per second", axes.colour(0), [p.tokens_per_s for p in points], hover)
-    readings = "; ".join(f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
+    readings = "; ".join(
+        f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True)
+    )
     return (
         bars(
             "tokens-1",
@@ -414,7 +546,9 @@ def _name(p: DecodePoint) -> str:
     return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
-def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]) -> Panel:
+def _panel(
+    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
+) -> Panel:
     """A line a GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []
@@ -431,9 +565,16 @@ def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, t
         hover = [f"{who}, {some(c, 'token')}<br>{text(v)}" for c, v in lines[names[0]]]
         data.append(axes.line(who, contexts, ys, hover, n))
         ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n), axes.symbol(n)[1]))
-        readings.append(f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}")
+        readings.append(
+            f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}"
+        )
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(values, "", text)
     heading = f"{title[0].upper()}{title[1:]}"
-    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(readings)}.", tuple(layered(data)),
-                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip
+    return Panel(
+        f"figure-{name}",
+        heading,
+        f"{heading}. {'; '.join(readings)}.",
+        tuple(layered(data)),
+        axes.layout(x, y, **at_ends(ends, y)),
+    )

@@ -7,11 +7,35 @@ formulas in the number of GPUs, written apart from it.
 
 from iosim.studies.distributed.count import idle, link_bytes, longest_sequence, memory
 from iosim.studies.distributed.links import cluster, load_link
-from iosim.studies.distributed.schedule import SCHEDULES, ChunkSchedule, Compute, Send, Step, build, schedules
+from iosim.studies.distributed.schedule import (
+    SCHEDULES,
+    ChunkSchedule,
+    Compute,
+    Send,
+    Step,
+    build,
+    schedules,
+)
 from iosim.studies.distributed.study import Result, study
 from iosim.studies.distributed.timing import ChunkTimes, Timeline, simulate
 
 __all__ = [
-    "SCHEDULES", "ChunkSchedule", "ChunkTimes", "Compute", "Result", "Send", "Step", "Timeline", "build", "cluster",
-    "idle", "link_bytes", "load_link", "longest_sequence", "memory", "schedules", "simulate", "study",
-]  # fmt: skip
+    "SCHEDULES",
+    "ChunkSchedule",
+    "ChunkTimes",
+    "Compute",
+    "Result",
+    "Send",
+    "Step",
+    "Timeline",
+    "build",
+    "cluster",
+    "idle",
+    "link_bytes",
+    "load_link",
+    "longest_sequence",
+    "memory",
+    "schedules",
+    "simulate",
+    "study",
+]

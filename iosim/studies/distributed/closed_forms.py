@@ -24,7 +24,9 @@ FORMULAS = {
 """(schedule, backward) -> what a GPU receives, where all heads have keys of their own and head_dim_v = head_dim."""
 
 
-def link_bytes(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> Fraction:
+def link_bytes(
+    name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False
+) -> Fraction:
     """Bytes over all links, for equal chunks."""
     w = token_bytes(problem)
     chunk = Fraction(problem.seq_q, gpus)

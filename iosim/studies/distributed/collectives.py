@@ -34,7 +34,13 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import MAX_TOKENS
 from iosim.readers.bounds import memory
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.schedule import Pair, check_gpus, check_problem, sequence_width_bytes, token_bytes
+from iosim.studies.distributed.schedule import (
+    Pair,
+    check_gpus,
+    check_problem,
+    sequence_width_bytes,
+    token_bytes,
+)
 from iosim.studies.distributed.timing import ChunkTimes
 
 TITLES = {
@@ -69,7 +75,9 @@ class Spread:
         return self.compute_s + self.communication_s
 
 
-def ring_collective(bytes_: int, gpus: int, cluster: Cluster, what: str = "all-gather") -> tuple[int, float]:
+def ring_collective(
+    bytes_: int, gpus: int, cluster: Cluster, what: str = "all-gather"
+) -> tuple[int, float]:
     """(bytes a GPU receives, seconds) of an all-gather or reduce-scatter of a tensor of `bytes_`, or of its rotation,
     round a ring."""
     if gpus == 1:
@@ -108,7 +116,9 @@ def share_of(name: str, problem: AttentionProblem, gpus: int, backward: bool) ->
     return problem.with_(seq_q=-(-problem.seq_q // gpus), mask="none", offset=None, passes=passes)
 
 
-def calls_of(name: str, problem: AttentionProblem, gpus: int, backward: bool) -> list[list[AttentionProblem]]:
+def calls_of(
+    name: str, problem: AttentionProblem, gpus: int, backward: bool
+) -> list[list[AttentionProblem]]:
     """Calls of the GPUs that may be the slowest: of all alike one; under a mask the first and the last of those with
     two chunks of queries, whose work is the same."""
     share = share_of(name, problem, gpus, backward)
@@ -118,7 +128,10 @@ def calls_of(name: str, problem: AttentionProblem, gpus: int, backward: bool) ->
         return [[share]]
     chunk = -(-problem.seq_q // (2 * gpus))
     return [
-        [Pair(chunk, (n + 1) * chunk, n * chunk).problem(problem, share.passes) for n in (gpu, 2 * gpus - 1 - gpu)]
+        [
+            Pair(chunk, (n + 1) * chunk, n * chunk).problem(problem, share.passes)
+            for n in (gpu, 2 * gpus - 1 - gpu)
+        ]
         for gpu in dict.fromkeys((0, gpus - 1))
     ]
 
@@ -130,9 +143,14 @@ def collectives(
     passes, widths = "bwd" if backward else "fwd", token_bytes(problem)
     if name == "ulysses":
         own = token_bytes(split_heads(problem, gpus))
-        yield from (all_to_all(gpus * problem.seq_q * own[tensor], gpus, cluster) for tensor in SWAPPED[passes])
+        yield from (
+            all_to_all(gpus * problem.seq_q * own[tensor], gpus, cluster)
+            for tensor in SWAPPED[passes]
+        )
     elif name == "all-gather":
-        yield from (ring_collective(problem.seq_k * widths[tensor], gpus, cluster) for tensor in ("K", "V"))
+        yield from (
+            ring_collective(problem.seq_k * widths[tensor], gpus, cluster) for tensor in ("K", "V")
+        )
         for tensor in ("dK", "dV") if backward else ():
             yield ring_collective(problem.seq_k * widths[tensor], gpus, cluster, "reduce-scatter")
     elif name == "megatron":
@@ -141,13 +159,20 @@ def collectives(
             what = "all-gather" if n < gathers else "reduce-scatter"
             yield ring_collective(sequence_width_bytes(problem), gpus, cluster, what)
     else:
-        yield from [ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")] * RSA_ROTATIONS[passes]
+        yield from [
+            ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")
+        ] * RSA_ROTATIONS[passes]
 
 
 def memory_bytes(
-    name: str, problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, *,
+    name: str,
+    problem: AttentionProblem,
+    gpus: int,
+    kernel: str | Kernel,
+    profile: HardwareProfile,
+    *,
     backward: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """What a GPU holds beside its call's own tensors: Megatron-LM's gathered input and its own part of it; Ulysses' Q,
     K and V of its own tokens; an all-gather's own K and V. Of ring self-attention K and V are those of its own rows and
     of the step's arrivals."""
@@ -166,14 +191,22 @@ def memory_bytes(
 
 
 def spread(
-    name: str, problem: AttentionProblem, gpus: int, times: ChunkTimes, cluster: Cluster, *, backward: bool = False
+    name: str,
+    problem: AttentionProblem,
+    gpus: int,
+    times: ChunkTimes,
+    cluster: Cluster,
+    *,
+    backward: bool = False,
 ) -> Spread:
     """One pass by "ulysses", "all-gather", "megatron", or "rsa" (with kernel `naive`): a GPU's share, by `times`, and
     the collectives."""
     check_problem(problem)
     check_gpus(gpus)
     kernel = "naive" if name == "rsa" else None
-    of_gpus = [times.predictions(calls, kernel) for calls in calls_of(name, problem, gpus, backward)]
+    of_gpus = [
+        times.predictions(calls, kernel) for calls in calls_of(name, problem, gpus, backward)
+    ]
     slowest = max(of_gpus, key=lambda made: sum(one.time.total_s for one in made))
     moved = list(collectives(name, problem, gpus, cluster, backward))
     copied, copies = 0, 0.0
@@ -190,13 +223,22 @@ def spread(
 
 
 def longest_sequence(
-    name: str, problem: AttentionProblem, gpus: int, budget_bytes: int, kernel: str | Kernel, profile: HardwareProfile,
-    *, backward: bool = False,
-) -> int:  # fmt: skip
+    name: str,
+    problem: AttentionProblem,
+    gpus: int,
+    budget_bytes: int,
+    kernel: str | Kernel,
+    profile: HardwareProfile,
+    *,
+    backward: bool = False,
+) -> int:
     """Most tokens, a multiple of `gpus` up to `MAX_TOKENS`, whose attention fits in `budget_bytes` on a GPU."""
 
     def fits(chunk: int) -> bool:
         one = problem.with_(seq_q=chunk * gpus, seq_k=chunk * gpus, offset=None)
         return memory_bytes(name, one, gpus, kernel, profile, backward=backward) <= budget_bytes
 
-    return bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk)) * gpus
+    return (
+        bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk))
+        * gpus
+    )

@@ -13,7 +13,15 @@ from fractions import Fraction
 from iosim.base.fields import whole
 from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.schedule import FP32_BYTES, INPUTS, SCHEDULES, ChunkSchedule, Step, build, token_bytes
+from iosim.studies.distributed.schedule import (
+    FP32_BYTES,
+    INPUTS,
+    SCHEDULES,
+    ChunkSchedule,
+    Step,
+    build,
+    token_bytes,
+)
 
 SAVED = ("Q", "K", "V", "O", "LSE")
 """What a layer keeps for its backward."""
@@ -105,7 +113,9 @@ def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tupl
                 done[g][chunk] += 1
                 is_last = done[g][chunk] == every[g][chunk]
                 if every[g][chunk] > 1:
-                    moved[g][0] += tokens * (typed + row + (0 if is_first else wide + row) + wide * is_last)
+                    moved[g][0] += tokens * (
+                        typed + row + (0 if is_first else wide + row) + wide * is_last
+                    )
                     moved[g][1] += tokens * (wide + row + typed * is_last)
         for g, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
             moved[g][0] += 2 * arrived
@@ -127,7 +137,9 @@ class Memory:
         return self.owned + self.kept + self.passing
 
 
-def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], *, inputs: bool) -> list[int]:
+def received_bytes(
+    schedule: ChunkSchedule, step: Step, widths: dict[str, int], *, inputs: bool
+) -> list[int]:
     """Bytes of inputs, or of partial results, that each GPU receives in a step."""
     got = [0] * schedule.gpus
     for send in step.sends:
@@ -155,7 +167,9 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
         results = received_bytes(schedule, step, widths, inputs=False)
         result_bytes = _made_for_others(schedule, step, widths)
         for g in range(schedule.gpus):
-            most[g] = max(most[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g])
+            most[g] = max(
+                most[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g]
+            )
         inbox, unsent = arriving, result_bytes
     return most
 
@@ -163,14 +177,24 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
     """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
     layers, widths = whole("layers", layers, 1, 10_000), token_bytes(problem)
-    owned, kept = (sum(widths[t] for t in of) for of in (BACKWARD if schedule.backward else FORWARD, SAVED))
+    owned, kept = (
+        sum(widths[t] for t in of) for of in (BACKWARD if schedule.backward else FORWARD, SAVED)
+    )
     each = zip(map(schedule.tokens, schedule.owned), passing_bytes(schedule, widths), strict=True)
-    memories = (Memory(tokens * owned, (layers - 1) * tokens * kept, passing) for tokens, passing in each)
+    memories = (
+        Memory(tokens * owned, (layers - 1) * tokens * kept, passing) for tokens, passing in each
+    )
     return max(memories, key=lambda m: m.total)
 
 
 def longest_sequence(
-    name: str, problem: AttentionProblem, gpus: int, budget_bytes: int, *, backward: bool = False, layers: int = 1
+    name: str,
+    problem: AttentionProblem,
+    gpus: int,
+    budget_bytes: int,
+    *,
+    backward: bool = False,
+    layers: int = 1,
 ) -> int:
     """Most tokens, in whole chunks of equal length, whose attention fits in `budget_bytes` on every GPU."""
     parts = gpus * SCHEDULES[name].chunks_per_gpu

@@ -46,15 +46,23 @@ NAMES = (
 )
 _WORK = {"compute": "computation", "send": "message"}
 _WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(_WORK.values()))
-_TIME_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(("computing", "exposed")))
+_TIME_LEGEND = tuple(
+    Series(name, axes.colour(n), "■") for n, name in enumerate(("computing", "exposed"))
+)
 
 
 def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     """The methods of a study over `gpus`, such as "8 x h100-sxm", a `number` of them: the fastest, what it waits for,
     and the others."""
     best = min(results, key=lambda r: r.seconds)
-    first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
-    parts = [f"{first} {gpus}: {seconds_text(best.seconds)}, {times_text(best.speedup)}x one GPU's speed"]
+    first = (
+        f"{best.name} is the fastest of {len(results)} methods on"
+        if len(results) > 1
+        else f"{best.name} runs on"
+    )
+    parts = [
+        f"{first} {gpus}: {seconds_text(best.seconds)}, {times_text(best.speedup)}x one GPU's speed"
+    ]
     if best.idle is not None:
         parts[0] += f", {float(best.idle.slots):.0%} of the steps idle"
     hidden = (
@@ -85,7 +93,11 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     longest = best.longest_sequence
     fits = "" if longest is None else f"With {best.name} up to {some(longest, 'token')} fit"
     least, most = longer_than_predicted(number)
-    eight = f"Public times of eight GPUs are up to {most:g}x as long as predicted" if most > least else ""
+    eight = (
+        f"Public times of eight GPUs are up to {most:g}x as long as predicted"
+        if most > least
+        else ""
+    )
     return sentences([fits, eight, by_default])
 
 
@@ -97,7 +109,9 @@ def table(results: Sequence[Result], columns: str = COLUMNS, gpus: int = 1) -> T
     return Table.of(rows, columns_of(columns))
 
 
-def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
+def as_page(
+    results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str
+) -> Page:
     several = len(results) > 1
     title = (
         f"Which schedule suits attention over {gpus} GPUs?"
@@ -119,35 +133,70 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
     columns = COLUMNS.replace("received_bytes_per_gpu:bytes=received", all_and_one)
     summary = Section("summary", "Summary", (NAMES,), table=table(results, columns, gpus))
     idle = Section(
-        "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
-        "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
-        "line.",), panels=(_idle(problem),), folded=True,
-    )  # fmt: skip
+        "idle",
+        "Idle fraction by the number of GPUs",
+        (
+            "Idle (GPU, step) slots over the P x P slots of the unbalanced "
+            "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
+            "line.",
+        ),
+        panels=(_idle(problem),),
+        folded=True,
+    )
     said = answer(results, some(gpus, "GPU"), gpus)
-    time = Section("time", "Time and bytes of one layer", ("Computing on the busiest GPU, and the time beyond it that "
-                   "messages are waited for; bytes that all GPUs of the cluster receive.",), _TIME_LEGEND,
-                   (_time(results), _links(results, gpus)), most_across=2)  # fmt: skip
+    time = Section(
+        "time",
+        "Time and bytes of one layer",
+        (
+            "Computing on the busiest GPU, and the time beyond it that "
+            "messages are waited for; bytes that all GPUs of the cluster receive.",
+        ),
+        _TIME_LEGEND,
+        (_time(results), _links(results, gpus)),
+        most_across=2,
+    )
     sections = tuple(
-        s for s in ((time, summary, work, idle) if several else (work, summary, idle)) if s.panels or s.table
+        s
+        for s in ((time, summary, work, idle) if several else (work, summary, idle))
+        if s.panels or s.table
     )
     best = min(results, key=lambda r: r.seconds)
     verdict = (
         said.split(". ")[0] + ".",
         f"The {some(gpus, 'GPU')} receive {bytes_text(gpus * float(best.received_bytes))} in all.",
     )
-    return Page(title, f"{subject}.", sections, command=command, answer=(said, beneath(results, gpus)), verdict=verdict)
+    return Page(
+        title,
+        f"{subject}.",
+        sections,
+        command=command,
+        answer=(said, beneath(results, gpus)),
+        verdict=verdict,
+    )
 
 
 def _time(results: Sequence[Result]) -> Panel:
     """A bar a method, the fastest first."""
     ordered = sorted(results, key=lambda r: r.seconds)
-    values = {"computing": [r.compute_s for r in ordered], "exposed": [r.exposed_s for r in ordered]}
+    values = {
+        "computing": [r.compute_s for r in ordered],
+        "exposed": [r.exposed_s for r in ordered],
+    }
     parts = []
     for n, (name, seconds) in enumerate(values.items()):
-        hover = [f"{r.name}: {name} {seconds_text(s)}" for r, s in zip(ordered, seconds, strict=True)]
+        hover = [
+            f"{r.name}: {name} {seconds_text(s)}" for r, s in zip(ordered, seconds, strict=True)
+        ]
         parts.append(Part(name, axes.colour(n), seconds, hover))
     readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
-    return bars("layer-1", "Time", f"Time of one layer: {readings}.", [r.name for r in ordered], parts, seconds_text)
+    return bars(
+        "layer-1",
+        "Time",
+        f"Time of one layer: {readings}.",
+        [r.name for r in ordered],
+        parts,
+        seconds_text,
+    )
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
@@ -161,8 +210,14 @@ def _gantt(result: Result, n: int, last_s: float) -> Panel:
     )
     y = axes.axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8))
     x = axes.axis("time (ms)", range=[0, 1.03e3 * last_s])
-    return Panel(f"time-{n}", f"{result.title}, {seconds_text(timeline.total_s)}", alt, tuple(data),
-                 axes.layout(x, y, barmode="overlay", bargap=0.25), min(26.0, 5.5 + timeline.gpus))  # fmt: skip
+    return Panel(
+        f"time-{n}",
+        f"{result.title}, {seconds_text(timeline.total_s)}",
+        alt,
+        tuple(data),
+        axes.layout(x, y, barmode="overlay", bargap=0.25),
+        min(26.0, 5.5 + timeline.gpus),
+    )
 
 
 def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
@@ -175,30 +230,54 @@ def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
     ]
     computes = kind == "compute"
     return axes.bar(
-        _WORK[kind], [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
-        orientation="h", base=[round(1e3 * e.start_s, 6) for e in events], width=0.62 if computes else 0.16,
+        _WORK[kind],
+        [round(1e3 * (e.end_s - e.start_s), 6) for e in events],
+        [e.gpu for e in events],
+        text,
+        n,
+        orientation="h",
+        base=[round(1e3 * e.start_s, 6) for e in events],
+        width=0.62 if computes else 0.16,
         offset=-0.42 if computes else 0.24,
-        marker={"color": axes.colour(n), "line": {"width": 0.7 if computes else 0, "color": "#f7f8fa"}},
-    )  # fmt: skip
+        marker={
+            "color": axes.colour(n),
+            "line": {"width": 0.7 if computes else 0, "color": "#f7f8fa"},
+        },
+    )
 
 
 def _idle(problem: AttentionProblem) -> Panel:
     causal = problem.mask == "causal"
     by_name = {
-        name: [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS] for name in schedules(causal)
+        name: [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS]
+        for name in schedules(causal)
     }
     data, readings, ends = [], [], []
     for n, names in enumerate(alike(by_name)):
         values, name = by_name[names[0]], " and ".join(names)
-        hover = [f"{name}, {some(gpus, 'GPU')}: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
+        hover = [
+            f"{name}, {some(gpus, 'GPU')}: {idle_of_unbalanced(names[0], gpus, causal)}"
+            for gpus in IDLE_GPUS
+        ]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
-        ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n), axes.symbol(n)[1]))
+        ends.append(
+            End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n), axes.symbol(n)[1])
+        )
         readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
-    y = axes.linear_axis([v for values in by_name.values() for v in values], "idle fraction", lambda v: f"{v:.3g}")
+    y = axes.linear_axis(
+        [v for values in by_name.values() for v in values], "idle fraction", lambda v: f"{v:.3g}"
+    )
     y["range"] = [-0.03 * y["range"][1], y["range"][1]]
-    x = axes.axis("GPUs", range=[1, IDLE_GPUS[-1] + 1], tickvals=[2, *range(4, IDLE_GPUS[-1] + 1, 4)])
-    return Panel("idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(readings)}.", tuple(data),
-                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip
+    x = axes.axis(
+        "GPUs", range=[1, IDLE_GPUS[-1] + 1], tickvals=[2, *range(4, IDLE_GPUS[-1] + 1, 4)]
+    )
+    return Panel(
+        "idle-1",
+        "causal" if causal else "no mask",
+        f"Idle fraction: {'; '.join(readings)}.",
+        tuple(data),
+        axes.layout(x, y, **at_ends(ends, y)),
+    )
 
 
 def _links(results: Sequence[Result], gpus: int) -> Panel:
@@ -210,4 +289,11 @@ def _links(results: Sequence[Result], gpus: int) -> Panel:
     ]
     part = Part("received", axes.colour(2), values, hover)
     title = f"Received by all {gpus} GPUs"
-    return bars("links-1", title, f"{title}: {'; '.join(hover)}.", [r.name for r in ordered], [part], bytes_text)
+    return bars(
+        "links-1",
+        title,
+        f"{title}: {'; '.join(hover)}.",
+        [r.name for r in ordered],
+        [part],
+        bytes_text,
+    )

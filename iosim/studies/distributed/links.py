@@ -60,13 +60,19 @@ class Link:
 
     def seconds(self, n_bytes: float, what: str = COLLECTIVES[0]) -> float:
         """Time in which a GPU receives so many bytes, by one of `COLLECTIVES`."""
-        return self.latency_s + n_bytes / (self.bandwidth_bytes_per_s * self.achieved.get(what, 1.0))
+        return self.latency_s + n_bytes / (
+            self.bandwidth_bytes_per_s * self.achieved.get(what, 1.0)
+        )
 
 
 @cache
 def _table() -> Mapping[str, Any]:
     links: dict[str, Any] = checked(read_toml(FILE), LINKS, FILE.name)["link"]
-    aliases = {alias: {**row, "name": name} for name, row in links.items() for alias in row.get("aliases", ())}
+    aliases = {
+        alias: {**row, "name": name}
+        for name, row in links.items()
+        for alias in row.get("aliases", ())
+    }
     return links | aliases
 
 
@@ -95,7 +101,10 @@ def load_link(name: str | float, profile: HardwareProfile, field: str = "link") 
             others = ", ".join(n for n in link_names() if n != key)
             unknown = f"profile '{profile.name}' does not know {row['profile_key']}"
             raise InputError(f"`{field}` {key}: {unknown}; accepted: {others}, or GB/s")
-        bandwidth, source = both / 2, f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}"
+        bandwidth, source = (
+            both / 2,
+            f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}",
+        )
     more = row.get("host_s", 0.0), row.get("achieved", {})
     return Link(str(row.get("name", key)), float(bandwidth), row["latency_s"], source, *more)
 
@@ -121,7 +130,11 @@ class Cluster:
 
     def every(self, stride: int) -> Cluster:
         """The cluster of every so many-th GPU, where `stride` divides a node."""
-        return self if self.gpus_per_node is None else replace(self, gpus_per_node=self.gpus_per_node // stride)
+        return (
+            self
+            if self.gpus_per_node is None
+            else replace(self, gpus_per_node=self.gpus_per_node // stride)
+        )
 
     def ring(self, gpus: int) -> Link:
         """What a ring collective over all GPUs runs at: the slower of the link and, where the ring leaves a node, all
@@ -131,7 +144,9 @@ class Cluster:
         ports = 1 if self.shared_network else self.gpus_per_node
         bandwidth = ports * self.network.bandwidth_bytes_per_s
         if bandwidth >= self.link.bandwidth_bytes_per_s:
-            return replace(self.link, name="ring", latency_s=self.network.latency_s, source=self.network.source)
+            return replace(
+                self.link, name="ring", latency_s=self.network.latency_s, source=self.network.source
+            )
         return Link("ring", bandwidth, self.network.latency_s, self.network.source)
 
 

@@ -57,16 +57,27 @@ class Ring(Several[Result]):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": 1, "problem": self.problem.to_dict(), "gpus": self.num_gpus, "profile": self.profile.name,
-            "kernel": self.kernel_name, **asdict(self.links), "overlap": self.overlap,
-            "timed_gpus": TIMED_GPUS, "longer_than_predicted": list(longer_than_predicted(self.num_gpus)),
-            "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if self.steps else None}
-                        for r in self.results],
-        }  # fmt: skip
+            "schema": 1,
+            "problem": self.problem.to_dict(),
+            "gpus": self.num_gpus,
+            "profile": self.profile.name,
+            "kernel": self.kernel_name,
+            **asdict(self.links),
+            "overlap": self.overlap,
+            "timed_gpus": TIMED_GPUS,
+            "longer_than_predicted": list(longer_than_predicted(self.num_gpus)),
+            "results": [
+                r.to_dict()
+                | {"schedules": [s.to_dict() for s in r.schedules] if self.steps else None}
+                for r in self.results
+            ],
+        }
 
     def records(self) -> Iterator[dict[str, Any]]:
         """A row a method: bytes, seconds, idle fractions."""
-        return ({key: value for key, value in r.row.items() if key != "title"} for r in self.results)
+        return (
+            {key: value for key, value in r.row.items() if key != "title"} for r in self.results
+        )
 
     @property
     def kernel_name(self) -> str:
@@ -84,14 +95,18 @@ class Ring(Several[Result]):
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
         table = face.table(self.results, face.ON_TERMINAL).text()
         under = face.beneath(self.results, self.num_gpus, self.by_default)
-        return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}\n{under}\n"
+        return (
+            f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}\n{under}\n"
+        )
 
     def as_page(self, command: str = "iosim ring") -> Page:
         return face.as_page(self.results, self.problem, self.num_gpus, self._subject(), command)
 
     def _line(self) -> str:
         methods = ", ".join(r.name for r in self)
-        return f"{self.num_gpus} x {self.profile.name}, {some(self.problem.seq_q, 'token')}: {methods}"
+        return (
+            f"{self.num_gpus} x {self.profile.name}, {some(self.problem.seq_q, 'token')}: {methods}"
+        )
 
     def _parts(self) -> list[Part]:
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
@@ -99,7 +114,11 @@ class Ring(Several[Result]):
 
     def _subject(self) -> str:
         p, links = self.problem, self.links
-        nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
+        nodes = (
+            f", nodes of {links.gpus_per_node} joined by {links.network.name}"
+            if links.network
+            else ""
+        )
         link, reached = links.link, links.link.achieved.get("exchange")
         share = "" if reached is None else f", {reached:.0%} of it reached,"
         return (
@@ -121,29 +140,48 @@ class RingStack:
     @property
     def totals(self) -> list[dict[str, Any]]:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
-        by_name = grouped(((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name)
+        by_name = grouped(
+            ((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name
+        )
         return [
-            {"name": name, "layers": sum(n for n, _ in of_kinds),
-             "time_s": math.fsum(n * r.seconds for n, r in of_kinds),
-             "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds)}
-            for name, of_kinds in by_name.items() if len(of_kinds) == len(self.rings)
-        ]  # fmt: skip
+            {
+                "name": name,
+                "layers": sum(n for n, _ in of_kinds),
+                "time_s": math.fsum(n * r.seconds for n, r in of_kinds),
+                "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds),
+            }
+            for name, of_kinds in by_name.items()
+            if len(of_kinds) == len(self.rings)
+        ]
 
     @property
     def answer(self) -> str:
         """The fastest method for all layers, in one sentence."""
         one, best = self.rings[0][1], min(self.totals, key=lambda row: row["time_s"])
-        more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
+        more = (
+            f", {sum(kind.count for kind, _ in self.left_out)} others left out"
+            if self.left_out
+            else ""
+        )
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
         where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
-        kernels = "".join(dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default))
+        kernels = "".join(
+            dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
+        )
         takes = f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}{kernels}"
         return f"{where}, {best['name']} is the fastest for the attention of {spread}: {takes}."
 
     def to_dict(self) -> dict[str, Any]:
-        layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
-        left_out = [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out]
-        return {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
+        layers = [
+            {"layer": kind.name, "count": kind.count, **found.to_dict()}
+            for kind, found in self.rings
+        ]
+        left_out = [
+            {"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out
+        ]
+        return (
+            {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         for kind, found in self.rings:
@@ -154,9 +192,14 @@ class RingStack:
         layers = sum(kind.count for kind, _ in self.rings)
         table = Table.of(self.totals, COLUMNS).text().rstrip()
         out = [self.answer, f"{self.model.line}.", f"All {some(layers, 'layer')}\n{table}"]
-        out += [f"left out: {some(kind.count, f'{kind.name} layer')}: {why}" for kind, why in self.left_out]
+        out += [
+            f"left out: {some(kind.count, f'{kind.name} layer')}: {why}"
+            for kind, why in self.left_out
+        ]
         out += [f"{kind.title}. {found.to_text().rstrip()}" for kind, found in self.rings]
-        return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
+        return (
+            "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
+        )
 
 
 def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
@@ -165,20 +208,28 @@ def run(request: RingRequest, *, steps: bool = False, progress: Progress = silen
     if len(problems) > 1:
         several = f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths"
         raise InputError(f"{several}; 'ring' takes one, so accepted: one of them")
-    return _ring(problems[0], request, 1 if request.layers is None else request.layers, steps, progress)
+    return _ring(
+        problems[0], request, 1 if request.layers is None else request.layers, steps, progress
+    )
 
 
-def run_model(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> RingStack:
+def run_model(
+    request: RingRequest, *, steps: bool = False, progress: Progress = silent
+) -> RingStack:
     """A study for each kind of the layers of a request's model."""
     model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
     assert model is not None
     asked = calls_of(model, request.values)
     if len(asked) != 1:
-        raise InputError(f"`seq_q` {request.values.get('seq_q')} are {len(asked)} lengths; accepted: one of them")
+        raise InputError(
+            f"`seq_q` {request.values.get('seq_q')} are {len(asked)} lengths; accepted: one of them"
+        )
     rings, left_out = [], []
     for call in asked[0]:
         try:
-            rings.append((call.kind, _ring(call.problem, request, call.kind.count, steps, progress)))
+            rings.append(
+                (call.kind, _ring(call.problem, request, call.kind.count, steps, progress))
+            )
         except InputError as error:
             refused = error
             left_out.append((call.kind, str(error)))
@@ -187,7 +238,9 @@ def run_model(request: RingRequest, *, steps: bool = False, progress: Progress =
     return RingStack(model, tuple(rings), tuple(left_out))
 
 
-def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, progress: Progress) -> Ring:
+def _ring(
+    problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, progress: Progress
+) -> Ring:
     profile = load_profile(r.gpu)
     links = cluster(profile, r.link, r.network, r.gpus_per_node, shared_network=r.shared_network)
     kernel, by_default = r.kernel, ""
@@ -195,11 +248,29 @@ def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, p
         own = resolve(kernel, problem, profile)
         kernel, by_default = own.name, told([(own, profile)])
     results = study(
-        problem, r.num_gpus, profile, links, kernel=kernel, names=r.schedule, overlap=r.overlap, layers=layers,
-        conditions=Conditions(clocks=r.clocks, launched=r.launched), progress=progress,
-    )  # fmt: skip
+        problem,
+        r.num_gpus,
+        profile,
+        links,
+        kernel=kernel,
+        names=r.schedule,
+        overlap=r.overlap,
+        layers=layers,
+        conditions=Conditions(clocks=r.clocks, launched=r.launched),
+        progress=progress,
+    )
     notes = sentences((by_default, _launching(results, links, r.launched)))
-    return Ring(problem, r.num_gpus, profile, links, kernel, r.overlap, tuple(results), notes.removesuffix("."), steps)
+    return Ring(
+        problem,
+        r.num_gpus,
+        profile,
+        links,
+        kernel,
+        r.overlap,
+        tuple(results),
+        notes.removesuffix("."),
+        steps,
+    )
 
 
 def _launching(results: Sequence[Result], links: Cluster, launched: str) -> str:

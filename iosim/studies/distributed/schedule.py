@@ -39,7 +39,9 @@ def check_gpus(gpus: object) -> int:
 
 def check_length(tokens: int, parts: int) -> None:
     if tokens < parts:
-        raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+        raise InputError(
+            f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more"
+        )
 
 
 def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
@@ -81,8 +83,12 @@ class Pair:
 
     def problem(self, whole: AttentionProblem, passes: str) -> AttentionProblem:
         """The local call as an `AttentionProblem` with the heads and types of the whole one."""
-        mask, offset = ("none", None) if self.offset is None or self.is_full else ("causal", self.offset)
-        return whole.with_(seq_q=self.queries, seq_k=self.keys, passes=passes, mask=mask, offset=offset)
+        mask, offset = (
+            ("none", None) if self.offset is None or self.is_full else ("causal", self.offset)
+        )
+        return whole.with_(
+            seq_q=self.queries, seq_k=self.keys, passes=passes, mask=mask, offset=offset
+        )
 
 
 def pair(queries: range, keys: range, causal: bool) -> Pair:
@@ -96,16 +102,24 @@ def pair(queries: range, keys: range, causal: bool) -> Pair:
 def check_problem(problem: AttentionProblem) -> bool:
     """Whether the problem is causal."""
     if problem.mask not in ("none", "causal"):
-        raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
+        raise InputError(
+            f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal"
+        )
     if problem.seq_q != problem.seq_k:
         why = "one sequence is split over the GPUs; accepted: equal lengths"
         raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: {why}")
     if problem.mask == "causal" and problem.interval_mask.offset != 0:
-        raise InputError(f"`offset` {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")
+        raise InputError(
+            f"`offset` {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0"
+        )
     for option in problem.terms.values():
-        raise InputError(f"`{option}` is not distributed over GPUs here; accepted: Q, K and V alone, with dropout 0")
+        raise InputError(
+            f"`{option}` is not distributed over GPUs here; accepted: Q, K and V alone, with dropout 0"
+        )
     if problem.dropout:
-        raise InputError(f"`dropout` {problem.dropout} is not distributed over GPUs here; accepted: 0")
+        raise InputError(
+            f"`dropout` {problem.dropout} is not distributed over GPUs here; accepted: 0"
+        )
     return problem.mask == "causal"
 
 
@@ -116,16 +130,25 @@ def token_bytes(problem: AttentionProblem) -> dict[str, int]:
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
     e, out = p.input_type.bytes, p.output_type.bytes
     return {
-        "Q": heads * p.head_dim * e, "K": kv_heads * p.head_dim * e, "V": kv_heads * p.head_dim_v * e,
-        "O": heads * p.head_dim_v * out, "dO": heads * p.head_dim_v * out, "O_part": heads * p.head_dim_v * out,
-        "LSE": heads * FP32_BYTES, "stats": heads * STATISTICS * FP32_BYTES,
-        "dQ": heads * p.head_dim * out, "dK": kv_heads * p.head_dim * out, "dV": kv_heads * p.head_dim_v * out,
-    }  # fmt: skip
+        "Q": heads * p.head_dim * e,
+        "K": kv_heads * p.head_dim * e,
+        "V": kv_heads * p.head_dim_v * e,
+        "O": heads * p.head_dim_v * out,
+        "dO": heads * p.head_dim_v * out,
+        "O_part": heads * p.head_dim_v * out,
+        "LSE": heads * FP32_BYTES,
+        "stats": heads * STATISTICS * FP32_BYTES,
+        "dQ": heads * p.head_dim * out,
+        "dK": kv_heads * p.head_dim * out,
+        "dV": kv_heads * p.head_dim_v * out,
+    }
 
 
 def sequence_width_bytes(problem: AttentionProblem) -> int:
     """Bytes of one N x d tensor, d the width of all query heads: the unit "Nd" of arXiv 2310.03294, appendix D."""
-    return problem.batch * problem.seq_q * problem.heads * problem.head_dim * problem.input_type.bytes
+    return (
+        problem.batch * problem.seq_q * problem.heads * problem.head_dim * problem.input_type.bytes
+    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +215,9 @@ class ChunkSchedule:
     def _joined(self, computes: Sequence[Compute]) -> list[LocalCall]:
         pairs = [self.pair(c) for c in computes]
         if len(computes) > 1:
-            queries, keys = (tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys"))
+            queries, keys = (
+                tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys")
+            )
             n, m, kept = self.tokens(queries), self.tokens(keys), sum(one.kept for one in pairs)
             if kept == n * m:
                 return [(queries, keys, Pair(n, m, None))]
@@ -202,16 +227,27 @@ class ChunkSchedule:
 
     def to_dict(self) -> dict[str, Any]:
         chunks = [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks]
-        rest = {"chunks": chunks, "owned": self.owned, "steps": [asdict(step) for step in self.steps]}
+        rest = {
+            "chunks": chunks,
+            "owned": self.owned,
+            "steps": [asdict(step) for step in self.steps],
+        }
         return plain(self, "name gpus causal pass=passes") | rest
 
     def to_text(self) -> str:
-        mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"
-        lines = [f"{self.name}, {some(self.gpus, 'GPU')}, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
+        mask, way = (
+            "causal" if self.causal else "no mask",
+            "backward" if self.backward else "forward",
+        )
+        lines = [
+            f"{self.name}, {some(self.gpus, 'GPU')}, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"
+        ]
         for n, step in enumerate(self.steps):
             lines.append(f"step {n}")
             for gpu in range(self.gpus):
-                work = " ".join(f"q{c.queries}k{c.keys}" for c in step.computes if c.gpu == gpu) or "-"
+                work = (
+                    " ".join(f"q{c.queries}k{c.keys}" for c in step.computes if c.gpu == gpu) or "-"
+                )
                 sent = "; ".join(
                     f"{'+'.join(s.tensors)} of {','.join(map(str, s.chunks))} to GPU {s.target}"
                     for s in step.sends
@@ -222,7 +258,9 @@ class ChunkSchedule:
 
 
 class _Builder:
-    def __init__(self, chunks: tuple[range, ...], owned: tuple[tuple[int, ...], ...], causal: bool) -> None:
+    def __init__(
+        self, chunks: tuple[range, ...], owned: tuple[tuple[int, ...], ...], causal: bool
+    ) -> None:
         self.chunks, self.owned, self.causal = chunks, owned, causal
         self.computes: dict[int, list[Compute]] = {}
         self.sends: dict[int, list[Send]] = {}
@@ -232,14 +270,21 @@ class _Builder:
         if pair(self.chunks[queries], self.chunks[keys], self.causal).kept:
             self.computes.setdefault(step, []).append(Compute(gpu, queries, keys))
 
-    def send(self, step: int, source: int, target: int, tensors: tuple[str, ...], chunks: Iterable[int]) -> None:
+    def send(
+        self, step: int, source: int, target: int, tensors: tuple[str, ...], chunks: Iterable[int]
+    ) -> None:
         if source != target:
             self.sends.setdefault(step, []).append(Send(source, target, tensors, tuple(chunks)))
 
     def made(self, name: str, backward: bool) -> ChunkSchedule:
         last = max([*self.computes, *self.sends])
-        steps = tuple(Step(tuple(self.computes.get(n, ())), tuple(self.sends.get(n, ()))) for n in range(last + 1))
-        return ChunkSchedule(name, len(self.owned), self.causal, backward, self.chunks, self.owned, steps)
+        steps = tuple(
+            Step(tuple(self.computes.get(n, ())), tuple(self.sends.get(n, ())))
+            for n in range(last + 1)
+        )
+        return ChunkSchedule(
+            name, len(self.owned), self.causal, backward, self.chunks, self.owned, steps
+        )
 
 
 def _rotating(b: _Builder, backward: bool) -> None:
@@ -308,9 +353,15 @@ class Kind:
 
 
 SCHEDULES: dict[str, Kind] = {
-    "ring": Kind("ring attention", contiguous, _rotating, "arXiv 2310.01889, section 3 and Algorithm 1"),
-    "vanilla": Kind("DistFlashAttn, unbalanced", contiguous, _vanilla, "arXiv 2310.03294, Algorithm 1"),
-    "balanced": Kind("DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True),
+    "ring": Kind(
+        "ring attention", contiguous, _rotating, "arXiv 2310.01889, section 3 and Algorithm 1"
+    ),
+    "vanilla": Kind(
+        "DistFlashAttn, unbalanced", contiguous, _vanilla, "arXiv 2310.03294, Algorithm 1"
+    ),
+    "balanced": Kind(
+        "DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True
+    ),
     "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention", True, 2),
     "striped": Kind("striped ring", striped, _rotating, "arXiv 2311.09431", True),
 }
@@ -320,7 +371,9 @@ def schedules(causal: bool) -> tuple[str, ...]:
     return tuple(name for name, kind in SCHEDULES.items() if causal or not kind.causal_only)
 
 
-def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
+def build(
+    name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False
+) -> ChunkSchedule:
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

@@ -22,7 +22,14 @@ from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import collectives
 from iosim.studies.distributed.closed_forms import FORMULAS
 from iosim.studies.distributed.collectives import SWAPPED, all_to_all, split_heads
-from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes, longest_sequence, memory
+from iosim.studies.distributed.count import (
+    Idle,
+    compute_steps,
+    idle,
+    link_bytes,
+    longest_sequence,
+    memory,
+)
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import (
     SCHEDULES,
@@ -76,11 +83,18 @@ class Result:
         return self.seconds - self.compute_s
 
     def to_dict(self) -> dict[str, Any]:
-        idle = {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None
+        idle = (
+            {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None
+        )
         received = {"received_bytes_per_gpu": float(self.received_bytes)}
         found = "received_nd formula compute_s exposed_s time_s=seconds speedup memory_bytes_per_gpu=memory_bytes"
         moved = "longest_sequence l2_bytes_per_gpu=l2_bytes hbm_bytes_per_gpu=hbm_bytes method"
-        return plain(self, "name title steps") | {"idle": idle} | received | plain(self, f"{found} {moved}")
+        return (
+            plain(self, "name title steps")
+            | {"idle": idle}
+            | received
+            | plain(self, f"{found} {moved}")
+        )
 
     @property
     def row(self) -> dict[str, Any]:
@@ -114,13 +128,19 @@ def study(
     can run it. `progress` hands on the names one by one, and may show how far it is. Raises InputError: an unknown
     method, or a problem, kernel or number of GPUs that does not go with one of them."""
     causal = check_problem(problem)
-    wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), HYBRID, *BY_COLLECTIVES]
+    wanted = (
+        list(dict.fromkeys(names))
+        if names is not None
+        else [*schedules(causal), HYBRID, *BY_COLLECTIVES]
+    )
     for name in wanted:
         if name not in METHODS:
             raise unknown_name("`schedule`", name, METHODS)
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join(METHODS)}")
-    times = ChunkTimes(problem, conditions.get("kernel", DEFAULT), profile, conditions.get("conditions", BOOST))
+    times = ChunkTimes(
+        problem, conditions.get("kernel", DEFAULT), profile, conditions.get("conditions", BOOST)
+    )
     overlap, layers = conditions.get("overlap", True), conditions.get("layers", 1)
     one = _Study(times, check_gpus(gpus), cluster, overlap, layers)
     results = []
@@ -137,15 +157,21 @@ def study(
 
 
 class _Study:
-    def __init__(self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool, layers: int) -> None:
+    def __init__(
+        self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool, layers: int
+    ) -> None:
         problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
-            more = "which is not distributed over GPUs here; accepted: kernels of multi-head attention"
+            more = (
+                "which is not distributed over GPUs here; accepted: kernels of multi-head attention"
+            )
             raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, {more}")
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers
-        self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
+        self.passes = [
+            b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked
+        ]
         self.times = times
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
         self.alone_s = math.fsum(one.time.total_s for one in self.times.predictions(words))
@@ -157,10 +183,19 @@ class _Study:
         built = tuple(build(name, p, gpus, backward=b) for b in self.passes)
         for schedule in built:
             times.prepare(schedule)
-        how: dict[str, Any] = {"overlap": self.overlap, "merged": times.merged, "from_graph": from_graph}
+        how: dict[str, Any] = {
+            "overlap": self.overlap,
+            "merged": times.merged,
+            "from_graph": from_graph,
+        }
         lines = tuple(simulate(schedule, p, cluster, times, **how) for schedule in built)
-        moved = {level: zip(*(times.moved(s, level) for s in built), strict=True) for level in collectives.BOTH}
-        of_levels = {f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in moved.items()}
+        moved = {
+            level: zip(*(times.moved(s, level) for s in built), strict=True)
+            for level in collectives.BOTH
+        }
+        of_levels = {
+            f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in moved.items()
+        }
         return of_levels | {
             "schedules": built,
             "timelines": lines,
@@ -198,9 +233,16 @@ class _Study:
         times = ChunkTimes(share, self.kernel, self.profile, self.times.conditions)
         own = self._chunked(ring, times, outer, self.cluster.every(inner))
         widths, tokens, held = token_bytes(p), -(-p.seq_q // outer), own["memory_bytes"]
-        each = [widths[tensor] * tokens for b in self.passes for tensor in SWAPPED["bwd" if b else "fwd"]]
+        each = [
+            widths[tensor] * tokens
+            for b in self.passes
+            for tensor in SWAPPED["bwd" if b else "fwd"]
+        ]
         swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
-        copies, copied = math.fsum(times.merged(one // inner, one // inner) for one in each), 2 * sum(each) // inner
+        copies, copied = (
+            math.fsum(times.merged(one // inner, one // inner) for one in each),
+            2 * sum(each) // inner,
+        )
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
 
         def most(budget: int, b: bool) -> int:
@@ -215,16 +257,26 @@ class _Study:
             "l2_bytes": own["l2_bytes"] + copied,
             "hbm_bytes": own["hbm_bytes"] + copied,
         }
-        return self._result(HYBRID, most, title=f"Ulysses of {inner} inside a ring of {outer}", **own)
+        return self._result(
+            HYBRID, most, title=f"Ulysses of {inner} inside a ring of {outer}", **own
+        )
 
     def by_collectives(self, name: str) -> Result:
         """Ulysses, an all-gather of K and V, Megatron-LM or ring self-attention."""
         p, gpus, kernel, gpu = self.problem, self.gpus, self.kernel, self.profile
-        passes = [collectives.spread(name, p, gpus, self.times, self.cluster, backward=b) for b in self.passes]
-        summed = {of: sum(getattr(b, of) for b in passes) for of in ("seconds", "compute_s", "l2_bytes", "hbm_bytes")}
+        passes = [
+            collectives.spread(name, p, gpus, self.times, self.cluster, backward=b)
+            for b in self.passes
+        ]
+        summed = {
+            of: sum(getattr(b, of) for b in passes)
+            for of in ("seconds", "compute_s", "l2_bytes", "hbm_bytes")
+        }
         return self._result(
             name,
-            lambda budget, b: collectives.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
+            lambda budget, b: collectives.longest_sequence(
+                name, p, gpus, budget, kernel, gpu, backward=b
+            ),
             title=collectives.TITLES[name],
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
             memory_bytes=max(b.memory_bytes for b in passes),
@@ -236,4 +288,6 @@ class _Study:
         """`most_tokens` says how many fit into so many bytes, forward or backward."""
         budget, speedup = self.profile.usable_memory_bytes, self.alone_s / own["seconds"]
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
-        return Result(name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **own)
+        return Result(
+            name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **own
+        )

@@ -61,16 +61,29 @@ class Timeline:
     @property
     def idle_fraction(self) -> float:
         """Time in which GPUs do not compute, over all time of all GPUs."""
-        return max(0.0, 1 - math.fsum(self.compute_s) / (self.gpus * self.total_s)) if self.total_s else 0.0
+        return (
+            max(0.0, 1 - math.fsum(self.compute_s) / (self.gpus * self.total_s))
+            if self.total_s
+            else 0.0
+        )
 
 
 class ChunkTimes:
     """Local calls, predicted once a kind: equal lengths and offset, forward or backward. Calling it gives seconds."""
 
     def __init__(
-        self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile, conditions: Conditions = BOOST
+        self,
+        problem: AttentionProblem,
+        kernel: str | Kernel,
+        profile: HardwareProfile,
+        conditions: Conditions = BOOST,
     ) -> None:
-        self.problem, self.kernel, self.profile, self.conditions = problem, kernel, profile, conditions
+        self.problem, self.kernel, self.profile, self.conditions = (
+            problem,
+            kernel,
+            profile,
+            conditions,
+        )
         self.known: dict[tuple[Pair, str], Prediction] = {}
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
@@ -86,10 +99,13 @@ class ChunkTimes:
         problems = [pair.problem(self.problem, passes) for pair, passes in new]
         self.known |= zip(new, self.predictions(problems) if new else (), strict=True)
 
-    def predictions(self, problems: Iterable[AttentionProblem], kernel: str | None = None) -> list[Prediction]:
+    def predictions(
+        self, problems: Iterable[AttentionProblem], kernel: str | None = None
+    ) -> list[Prediction]:
         c = self.conditions
         asked = [
-            Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched) for p in problems
+            Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
+            for p in problems
         ]
         return list(predict_many(asked))
 

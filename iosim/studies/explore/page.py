@@ -35,7 +35,9 @@ def engine() -> bytes:
         try:
             build.compile_wasm()
         except build.BuildError as error:
-            raise InputError(f"{build.WASM.name} is of another version, and was not compiled: {error}") from None
+            raise InputError(
+                f"{build.WASM.name} is of another version, and was not compiled: {error}"
+            ) from None
     return build.WASM.read_bytes()
 
 
@@ -50,7 +52,9 @@ def page(request: ExploreRequest, progress: Progress | None = silent) -> str:
     }
     parts = {name: (STATIC / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
     parts |= {
-        "css": "".join((STATIC / file).read_text(encoding="utf-8") for file in ("page.css", "explore/page.css")),
+        "css": "".join(
+            (STATIC / file).read_text(encoding="utf-8") for file in ("page.css", "explore/page.css")
+        ),
         "setup": json.dumps(setup, separators=(",", ":")).replace("<", "\\u003c"),
         "wasm": b64encode(engine()).decode(),
         "grid": b64encode(data).decode(),
@@ -66,11 +70,15 @@ def place_of(request: ExploreRequest) -> Path:
     folder = Path(request.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
         accepted = "a folder, or a new one in a folder that exists"
-        raise InputError(f"`path` '{request.out}' is no folder, nor can it be one; accepted: {accepted}")
+        raise InputError(
+            f"`path` '{request.out}' is no folder, nor can it be one; accepted: {accepted}"
+        )
     place = folder / "index.html"
     if not request.force and not is_made_by(place, "iosim explore"):
         other = "another folder, or `force`"
-        raise InputError(f"`path` '{request.out}' has an index.html that is no explorer's; accepted: {other}")
+        raise InputError(
+            f"`path` '{request.out}' has an index.html that is no explorer's; accepted: {other}"
+        )
     return place
 
 
@@ -80,7 +88,9 @@ def write(request: ExploreRequest, progress: Progress = silent) -> Path:
     try:
         place.parent.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"`path` '{request.out}' cannot be made: {error.strerror}; accepted: a folder") from None
+        raise InputError(
+            f"`path` '{request.out}' cannot be made: {error.strerror}; accepted: a folder"
+        ) from None
     write_whole(place, text)
     return place
 
@@ -97,7 +107,10 @@ def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             asked = urlsplit(self.path)
             host = (self.headers["Host"] or "").rpartition(":")[0]
-            if host not in (HERE, "localhost") or self.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            if host not in (HERE, "localhost") or self.headers.get("Sec-Fetch-Site") in (
+                "cross-site",
+                "same-site",
+            ):
                 self._send(403, "text/plain", "this page answers itself alone\n")
             elif asked.path in ("/", "/index.html"):
                 self._send(200, "text/html", page)
@@ -122,7 +135,9 @@ def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
     try:
         made = ThreadingHTTPServer((HERE, port), Handler)
     except OSError as error:
-        raise InputError(f"`port` {port} cannot be had: {error.strerror}; accepted: a free one") from None
+        raise InputError(
+            f"`port` {port} cannot be had: {error.strerror}; accepted: a free one"
+        ) from None
     made.daemon_threads = True
     return made
 
@@ -147,23 +162,37 @@ Choice = tuple[str, str]
 def lists(request: ExploreRequest) -> list[dict[str, Any]]:
     """What the page offers: each list's name and title, its choices, the number of the usual one, and the kernel `only`
     for which it is there. Raises InputError: heads that are no numbers."""
-    lengths = [(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in request.lengths]
-    heads = [(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in request.head_counts]
+    lengths = [
+        (f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in request.lengths
+    ]
+    heads = [
+        (str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}")
+        for h, kv in request.head_counts
+    ]
     tiles = [(tile, "" if tile == OWN else f"--tile {tile}") for tile in TILES]
-    orders = [(text, " ".join(f"--{name} {value}" for name, value in of.items())) for text, of in ORDERS.items()]
+    orders = [
+        (text, " ".join(f"--{name} {value}" for name, value in of.items()))
+        for text, of in ORDERS.items()
+    ]
     return [
         _list("gpu", "GPU", _named("--gpu", request.gpu), _place(request.gpu, "h100", "h100-sxm")),
-        _list("kernel", "Kernel", _named("--kernel", request.kernel), _place(request.kernel, "fa2")),
+        _list(
+            "kernel", "Kernel", _named("--kernel", request.kernel), _place(request.kernel, "fa2")
+        ),
         _list("seq", "Tokens", lengths, min(3, len(lengths) - 1)),
         _list("heads", "Heads / key-value", heads),
-        _list("dim", "Head dimension", _named("--head-dim", request.dims), _place(request.dims, 128)),
+        _list(
+            "dim", "Head dimension", _named("--head-dim", request.dims), _place(request.dims, 128)
+        ),
         _list("mask", "Mask", [("none", ""), ("causal", "--causal")], 1),
         _list("tile", "Tile", tiles, only=TILED),
         _list("order", "Order", orders, only=TILED),
     ]
 
 
-def _list(name: str, title: str, choices: Sequence[Choice], usual: int = 0, only: str = "") -> dict[str, Any]:
+def _list(
+    name: str, title: str, choices: Sequence[Choice], usual: int = 0, only: str = ""
+) -> dict[str, Any]:
     return {"name": name, "title": title, "choices": choices, "usual": usual, "only": only}
 
 
@@ -203,7 +232,11 @@ def _chunk(request: ExploreRequest, gpu: str, kernel: str) -> Chunk:
             mask=MASKS[key[3]],
         )
         name = ".".join(map(str, key))
-        made[name] = (naive(problem, gpu), ()) if kernel == NAIVE else _record(problem, kernel, gpu, key[4], key[5])
+        made[name] = (
+            (naive(problem, gpu), ())
+            if kernel == NAIVE
+            else _record(problem, kernel, gpu, key[4], key[5])
+        )
     return made
 
 
@@ -211,12 +244,16 @@ def _record(problem: AttentionProblem, kernel: str, gpu: str, tile: int, order: 
     sides = None if TILES[tile] == OWN else tuple(map(int, TILES[tile].split("x")))
     settings: dict[str, Any] = {"tile": sides, **[*ORDERS.values()][order]}
     try:
-        return record(predict(problem, kernel, gpu, method="bounds", overrides=Overrides(**settings)))
+        return record(
+            predict(problem, kernel, gpu, method="bounds", overrides=Overrides(**settings))
+        )
     except InputError as error:
         return str(error), ()
 
 
-def packed_grid(request: ExploreRequest, progress: Progress = silent) -> tuple[dict[str, Any], bytes]:
+def packed_grid(
+    request: ExploreRequest, progress: Progress = silent
+) -> tuple[dict[str, Any], bytes]:
     """Where each call of the grid lies, and the bytes: of every GPU and kernel a chunk of records, JSON in raw deflate,
     and each stream of launches once. Raises InputError: no call of the grid can run."""
     parts: list[bytes] = []
@@ -230,7 +267,9 @@ def packed_grid(request: ExploreRequest, progress: Progress = silent) -> tuple[d
                     known[stream] = len(parts)
                     parts.append(stream)
             numbers = [known[stream] for stream in streams]
-            records[key] = facts | {"streams": numbers} if isinstance(facts, dict) and numbers else facts
+            records[key] = (
+                facts | {"streams": numbers} if isinstance(facts, dict) and numbers else facts
+            )
         found[name] = len(parts)
         parts.append(squeezed(json.dumps(records, separators=(",", ":"), allow_nan=False).encode()))
     if not known:

@@ -32,9 +32,13 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     """(facts of a call for the page, the streams of its packed launches; none where a browser would take too long to
     play them), of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
-    chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
+    chain, streams, gpu = (
+        packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
+    )
     bounds = p.hbm_bounds
-    bandwidth, flops_per_s = ceilings(p.profile, p.problem.dtype, "hbm").get("specification", (None, None))
+    bandwidth, flops_per_s = ceilings(p.profile, p.problem.dtype, "hbm").get(
+        "specification", (None, None)
+    )
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
     facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {
         **plain(q, "queries=seq_q keys=seq_k"),
@@ -45,7 +49,11 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "peaks": [flops_per_s, bandwidth],
         "compulsory": [bounds.compulsory_read, bounds.compulsory_write],
         "no_l2": [bounds.no_l2_read, bounds.no_l2_write],
-        "traffic": [[r.launch, r.tensor, r.direction, r.level, int(r.bytes)] for r in p.traffic if r.level != "hbm"],
+        "traffic": [
+            [r.launch, r.tensor, r.direction, r.level, int(r.bytes)]
+            for r in p.traffic
+            if r.level != "hbm"
+        ],
         "loops": {n.name: _loop(n) for n in p.chain.launches},
         "times": _times(p),
         "why": _why(p),
@@ -82,11 +90,15 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
         found.append({"launch": n.name, "norm": norm, "hbm": hbm, "computing": []})
     read = dict.fromkeys((n.name for n in launches), 0)
     for share in HBM_SHARES:
-        rows = (TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches)
+        rows = (
+            TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches
+        )
         at = p.call.time(p.call.counted + Traffic(tuple(rows)), p.conditions)
         for one, time in zip(found, at.launches, strict=True):
             one["start"], name, norm = time.parts["start"], one["launch"], one["norm"]
-            rest = max(0.0, (time.total_s - one["start"]) ** norm - (read[name] * one["hbm"][0]) ** norm) ** (1 / norm)
+            rest = max(
+                0.0, (time.total_s - one["start"]) ** norm - (read[name] * one["hbm"][0]) ** norm
+            ) ** (1 / norm)
             if not one["computing"] or read[name] > one["computing"][-1][0]:
                 one["computing"].append([read[name], float(f"{rest:.5g}")])
             asked = p.call.counted.total("l2", "read", launch=name)
@@ -105,7 +117,10 @@ def _why(p: Prediction) -> dict[str, Any]:
         "inputs": {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)},
         "roles": {name: t.role for name, t in tensors.items()},
         "temps": {name: t.bytes for name, t in tensors.items() if t.role is Role.TEMP},
-        "users": {name: sum(any(a.tensor == name for a in n.accesses) for n in p.chain.launches) for name in tensors},
+        "users": {
+            name: sum(any(a.tensor == name for a in n.accesses) for n in p.chain.launches)
+            for name in tensors
+        },
         "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
         **plain(found, "tensors all=all_bytes loaded=loaded_bytes in_step=in_step_bytes"),
         "outgrows": found.outgrows,
@@ -125,4 +140,9 @@ def naive(problem: AttentionProblem, gpu: str) -> dict[str, Any] | None:
     except InputError:
         return None
     rows = [[tensor, way, int(moved)] for (tensor, way), moved in p.traffic.tensors("hbm").items()]
-    return {"hbm": [p.hbm.read, p.hbm.write], "l2": [p.l2.read, p.l2.write], "tensors": rows, "time": p.time_s}
+    return {
+        "hbm": [p.hbm.read, p.hbm.write],
+        "l2": [p.l2.read, p.l2.write],
+        "tensors": rows,
+        "time": p.time_s,
+    }

@@ -51,7 +51,9 @@ def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
     asked = example | {name: value for name, value in asked.items() if value is not None}
     words = mask_of(asked)
     latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
-    stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
+    stand_ins = (
+        {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
+    )
     chosen: dict[str, Any] = {n: asked.get(n) for n in (*SIZES, *CHOICES)}
     chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
     if asked.get("heads") is None and asked.get("kv_heads") is not None:
@@ -77,8 +79,12 @@ def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel
         algorithm = algorithm_of(name)
         if splits is not None and (splits < 1 or not algorithm.splits):
             able = " and ".join(name for name in algorithms() if algorithm_of(name).splits)
-            raise InputError(f"`splits` {splits}: not possible with algorithm {name}; {able} take 1 or more")
-        return Kernel(name, name, tile or algorithm.example_tile, splits=splits or 1), tile is not None
+            raise InputError(
+                f"`splits` {splits}: not possible with algorithm {name}; {able} take 1 or more"
+            )
+        return Kernel(
+            name, name, tile or algorithm.example_tile, splits=splits or 1
+        ), tile is not None
     profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
     return resolve(name, problem, profile, Overrides(tile=asked.get("tile"), splits=splits)), True
 
@@ -121,11 +127,19 @@ def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[
         theta = theta.subs(symbol("seq") ** 2, symbol("seq_q") * symbol("seq_k"))
     heads = symbol("heads") if "heads" in formula.values else symbol("group") * symbol("kv_heads")
     element = (
-        sp.Integer(formula.fixed["element_bytes"]) if "element_bytes" in formula.fixed else symbol("element_bytes")
+        sp.Integer(formula.fixed["element_bytes"])
+        if "element_bytes" in formula.fixed
+        else symbol("element_bytes")
     )
     ratio = sp.simplify(first.subs(blocks) / (symbol("batch") * heads * element * theta))
     ratio = sp.factor_terms(sp.expand(ratio))
-    return {"leading": first, "term": term, "ratio": ratio, "blocks": "M/(4*d)", "tiled": kind == "flash"}
+    return {
+        "leading": first,
+        "term": term,
+        "ratio": ratio,
+        "blocks": "M/(4*d)",
+        "tiled": kind == "flash",
+    }
 
 
 class _Writer:
@@ -142,7 +156,10 @@ class _Writer:
             rows = "seq" if "seq" in formula.values else f"seq_{axis}"
             count = sp.ceiling(symbol(rows) / symbol(f"block_{axis}")).subs(self.numbers)
             if not count.is_Integer:
-                self.blocks[count] = sp.Symbol(f"n_{axis}", integer=True), f"{what} blocks, {self.text(count)}"
+                self.blocks[count] = (
+                    sp.Symbol(f"n_{axis}", integer=True),
+                    f"{what} blocks, {self.text(count)}",
+                )
         self.used: set[Any] = set()
 
     @staticmethod
@@ -152,7 +169,9 @@ class _Writer:
     def formula(self, expression: Any) -> dict[str, str]:
         import sympy as sp
 
-        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
+        replaced = expression.subs(self.numbers).subs(
+            {count: name for count, (name, _) in self.blocks.items()}
+        )
         self.used |= replaced.free_symbols
         return {"text": self.text(replaced), "latex": str(sp.latex(replaced))}
 
@@ -168,7 +187,9 @@ class _Writer:
         if sign is None:
             return self.text(relation)
         left = relation.lhs
-        shown = f"{left.args[0]} mod {left.args[1]}" if isinstance(left, sp.Mod) else self.text(left)
+        shown = (
+            f"{left.args[0]} mod {left.args[1]}" if isinstance(left, sp.Mod) else self.text(left)
+        )
         return f"{shown} {sign} {self.text(relation.rhs)}"
 
 
@@ -192,11 +213,20 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     listed: list[tuple[str, str, int | None]] = [
         (str(n), text, None) for n, text in write.blocks.values() if n in write.used
     ]
-    occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
-    shown = (n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed))
+    occurring = (
+        set().union(*(r.bytes.free_symbols for r in formula.traffic))
+        | limit["leading"].free_symbols
+    )
+    shown = (
+        n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
+    )
     listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in shown]
     written_down = limit["term"].text, write.text(limit["leading"])
-    listed += [(s, text, None) for s, text in PAPER_SYMBOLS.items() if any(s in one for one in written_down)]
+    listed += [
+        (s, text, None)
+        for s, text in PAPER_SYMBOLS.items()
+        if any(s in one for one in written_down)
+    ]
     names = [dict(zip(("symbol", "meaning", "value"), one, strict=True)) for one in listed]
     moved = [total["bytes"] for total in totals.values()]
     counted = problem.mask in LIST_MASKS and None not in moved
@@ -205,16 +235,23 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         return {"text": write.text(expression), "latex": str(sp.latex(expression))}
 
     description = {
-        "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
-        "pass": problem.passes, "traffic": rows, "totals": totals,
+        "kernel": kernel.name,
+        "algorithm": kernel.algorithm,
+        "level": "l2",
+        "mask": problem.mask,
+        "pass": problem.passes,
+        "traffic": rows,
+        "totals": totals,
         "leading": written(limit["leading"]),
         "theta": plain(limit["term"], "source text latex")
         | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
-        "why": None if gpu is None else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
+        "why": None
+        if gpu is None
+        else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
         "sparse": beside(problem, kernel, sum(moved)) if counted else None,
         "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
-    }  # fmt: skip
+    }
     return FormulaStudy(formula, description)
 
 
@@ -276,7 +313,10 @@ def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, A
     totals = description["totals"].items()
     return [
         *description["traffic"],
-        *({"launch": all_launches, "tensor": "total", "direction": way, **entry} for way, entry in totals),
+        *(
+            {"launch": all_launches, "tensor": "total", "direction": way, **entry}
+            for way, entry in totals
+        ),
     ]
 
 
@@ -337,7 +377,10 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     ]
     if description["why"]:
         first, *rest = description["why"]["text"].splitlines()
-        parts += [f"{first[0].upper()}{first[1:]}:", "\n".join(f"- {line.strip()}" for line in rest)]
+        parts += [
+            f"{first[0].upper()}{first[1:]}:",
+            "\n".join(f"- {line.strip()}" for line in rest),
+        ]
     symbols = "\n".join(f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"])
     return "\n\n".join([*parts, symbols]) + "\n"
 
@@ -359,26 +402,39 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "problem kernel profile method levels") | {"why": explanation(self.levels, self.profile)}
+        return plain(self, "problem kernel profile method levels") | {
+            "why": explanation(self.levels, self.profile)
+        }
 
     @property
     def table(self) -> Table:
-        return Table(BOUND_COLUMNS, tuple(
-            (LEVELS[level.level], level.fast_elements, level.moved_bytes, round(level.bound_bytes), level.times_above,
-             level.term_text if level.decided_by == "term" else "inputs and outputs, once")
-            for level in self.levels
-        ))  # fmt: skip
+        return Table(
+            BOUND_COLUMNS,
+            tuple(
+                (
+                    LEVELS[level.level],
+                    level.fast_elements,
+                    level.moved_bytes,
+                    round(level.bound_bytes),
+                    level.times_above,
+                    level.term_text if level.decided_by == "term" else "inputs and outputs, once",
+                )
+                for level in self.levels
+            ),
+        )
 
     @property
     def answer(self) -> str:
         """One sentence: how far above its bound each level is."""
         sm, l2 = self.levels
         bound = "the bound between L2 and HBM"
-        hbm = "an amount not known" if l2.times_above is None else times_of(number_text(l2.times_above), bound)
-        above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return (
-            f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        hbm = (
+            "an amount not known"
+            if l2.times_above is None
+            else times_of(number_text(l2.times_above), bound)
         )
+        above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
+        return f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"

@@ -39,7 +39,10 @@ class Calibration:
     """Of the write to the cache."""
 
     def attention_s(self, seconds: float, hbm_s: float, decodes: bool) -> float:
-        return seconds * (self.decode_factor if decodes else self.prefill_factor) + hbm_s * self.hbm_factor
+        return (
+            seconds * (self.decode_factor if decodes else self.prefill_factor)
+            + hbm_s * self.hbm_factor
+        )
 
 
 _KEYS: dict[str, Spec] = {"schema": Whole(1, 1), "stack": Text(), "gpu": Text()}
@@ -54,13 +57,19 @@ def read_calibration(path: str, stack: str, gpu: str) -> Calibration:
     refuse(list(_FILE.problems(data)), f"`calibration` '{path}'")
     for name, asked in (("stack", stack), ("gpu", gpu)):
         if data[name] != asked:
-            raise InputError(f"`calibration` '{path}' is of {name} {data[name]}, not {asked}; accepted: one of {asked}")
+            raise InputError(
+                f"`calibration` '{path}' is of {name} {data[name]}, not {asked}; accepted: one of {asked}"
+            )
     return Calibration(**{field.name: float(data[field.name]) for field in fields(Calibration)})
 
 
 def calibration_text(found: Calibration, stack: str, gpu: str, errors: Mapping[str, Any]) -> str:
     lines = ["schema = 1", f'stack = "{stack}"', f'gpu = "{gpu}"']
     lines += [f"{name} = {value:.6g}" for name, value in asdict(found).items()]
-    lines += ["", "# Mean |predicted / measured - 1|: before, and after on rows left out of the fit.", "[errors]"]
+    lines += [
+        "",
+        "# Mean |predicted / measured - 1|: before, and after on rows left out of the fit.",
+        "[errors]",
+    ]
     lines += [f"{name} = {value:.6g}" for name, value in errors.items()]
     return "\n".join(lines) + "\n"

@@ -42,8 +42,13 @@ PRIOR_WEIGHT = 0.03
 """Relative error that a constant's distance from its prior, in its spread, counts as."""
 KNEE = 0.02
 """Relative errors below it count as squares, above it by their size."""
-SPREADS: Mapping[str, float] = {"call_gap_s": 6e-6, "prefill_factor": 0.1, "decode_factor": 0.1, "hbm_factor": 0.1,
-                                "write_factor": 0.3}  # fmt: skip
+SPREADS: Mapping[str, float] = {
+    "call_gap_s": 6e-6,
+    "prefill_factor": 0.1,
+    "decode_factor": 0.1,
+    "hbm_factor": 0.1,
+    "write_factor": 0.3,
+}
 NAMES = tuple(BOUNDS)
 
 
@@ -64,12 +69,21 @@ class Timed:
             return math.fsum(part.seconds for part in latency.parts if part.kind in kinds)
 
         main = latency.prediction.times_of(LaunchRole.MAIN)[0]
-        attention, decodes = seconds("attention", "combine"), latency.prediction.problem.longest_q == 1
+        attention, decodes = (
+            seconds("attention", "combine"),
+            latency.prediction.problem.longest_q == 1,
+        )
         of_phases = (0.0, attention) if decodes else (attention, 0.0)
-        return cls(measured_s, (1.0, *of_phases, main.seconds.get("hbm", 0.0), seconds("write")), seconds("extra"))
+        return cls(
+            measured_s,
+            (1.0, *of_phases, main.seconds.get("hbm", 0.0), seconds("write")),
+            seconds("extra"),
+        )
 
     def predicted_s(self, constants: Calibration) -> float:
-        each = (getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True))
+        each = (
+            getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True)
+        )
         return self.rest_s + math.fsum(each)
 
     def error(self, constants: Calibration) -> float:
@@ -117,15 +131,21 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
         reader = csv.DictReader(io.StringIO(text, newline=None))  # line ends of any kind
         header, cells = [name.strip() for name in reader.fieldnames or ()], list(reader)
     except csv.Error as error:
-        raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
+        raise InputError(
+            f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header"
+        ) from None
     unit = next((name for name in UNITS if name in header), None)
-    missing = [name for name in COLUMNS if name not in header] + ([] if unit else ["seconds, ms or us"])
+    missing = [name for name in COLUMNS if name not in header] + (
+        [] if unit else ["seconds, ms or us"]
+    )
     if missing or unit is None:
         accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
         raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
     rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(cells, 2)]
     if len(rows) < LEAST_ROWS:
-        raise InputError(f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough")
+        raise InputError(
+            f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough"
+        )
     return rows
 
 
@@ -173,12 +193,19 @@ class Calibrated:
         )
 
 
-def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:
+def calibrate_times(
+    rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile
+) -> Calibrated:
     """The constants of a stack on a GPU by measured calls, (problem, seconds)."""
     prior = Calibration(read_stack(stack).call_gap_s)
     asked = LatencyRequest(gpu=[profile], stack=[stack], values={})
     found = latencies([(None, problem) for problem, _ in rows], asked)
     timed = [Timed.of(one, seconds) for one, (_, seconds) in zip(found, rows, strict=True)]
     return Calibrated(
-        stack, profile.name, fit(timed, prior), len(rows), mean_error(timed, prior), held_out_error(timed, prior)
+        stack,
+        profile.name,
+        fit(timed, prior),
+        len(rows),
+        mean_error(timed, prior),
+        held_out_error(timed, prior),
     )

@@ -99,14 +99,28 @@ class Latency:
     def row(self) -> dict[str, Any]:
         """Which call it is, and where."""
         p, where = self.prediction, "gpu=profile.name kernel=kernel.name splits=kernel.splits"
-        return of_layers(self.layers) | {"stack": self.stack.name} | plain(p, where) | sizes_of(p.problem)
+        return (
+            of_layers(self.layers)
+            | {"stack": self.stack.name}
+            | plain(p, where)
+            | sizes_of(p.problem)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        head = {"stack": self.stack.name} | plain(p, "profile=profile.name kernel=kernel.name splits=kernel.splits")
-        took = {"time_s": self.total_s, "bound_by": p.time.bound_by, "calibrated": self.calibration is not None}
+        head = {"stack": self.stack.name} | plain(
+            p, "profile=profile.name kernel=kernel.name splits=kernel.splits"
+        )
+        took = {
+            "time_s": self.total_s,
+            "bound_by": p.time.bound_by,
+            "calibrated": self.calibration is not None,
+        }
         took |= {"parts": [plain(part, "name kind time_s=seconds why") for part in self.parts]}
-        rest = plain(p, "l2_start method problem") | {"assumes": list(self.assumes), "notes": list(p.notes)}
+        rest = plain(p, "l2_start method problem") | {
+            "assumes": list(self.assumes),
+            "notes": list(p.notes),
+        }
         return of_layers(self.layers) | head | took | rest
 
 
@@ -126,19 +140,31 @@ class AllLayers:
 
     def to_dict(self) -> dict[str, Any]:
         (first, of), sizes = self.each[0], [sizes_of(p.prediction.problem) for p, _ in self.each]
-        found = {"model": of.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
+        found = {"model": of.title} | plain(
+            first, "stack=stack.name profile=prediction.profile.name"
+        )
         found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
         return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
 
 
 def of_layers(layers: Layers | None) -> dict[str, Any]:
-    return {} if layers is None else {"model": layers.title, "layer": layers.name, "count": layers.count}
+    return (
+        {}
+        if layers is None
+        else {"model": layers.title, "layer": layers.name, "count": layers.count}
+    )
 
 
 def sizes_of(problem: AttentionProblem) -> dict[str, Any]:
     each = problem.sequences
-    return {"batch": len(each), "heads": problem.heads, "kv_heads": problem.kv_heads, "seq_q": problem.longest_q,
-            "seq_k": max(k for _, k in each), "head_dim": problem.head_dim}  # fmt: skip
+    return {
+        "batch": len(each),
+        "heads": problem.heads,
+        "kv_heads": problem.kv_heads,
+        "seq_q": problem.longest_q,
+        "seq_k": max(k for _, k in each),
+        "head_dim": problem.head_dim,
+    }
 
 
 def latencies(
@@ -151,18 +177,33 @@ def latencies(
     unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run."""
     r = request
     profiles = list(map(load_profile, r.gpu))
-    asked = [(read_stack(name), profile, *one) for name in r.stack for profile in profiles for one in problems]
+    asked = [
+        (read_stack(name), profile, *one)
+        for name in r.stack
+        for profile in profiles
+        for one in problems
+    ]
     how: dict[str, Any] = {name: getattr(r, name) for name in CONDITIONS}
     requests = []
     for stack, profile, layers, given in asked:
         problem = in_pages(given, stack)
         if layers is not None and layers.sinks:
             problem = with_sinks(problem, stack.kernel(profile))
-        writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
-        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
+        writes = (
+            r.cache_write
+            and stack.append_kv
+            and problem.seq_lens is None
+            and _has_new_keys(problem)
+        )
+        requests.append(
+            Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how)
+        )
     found = zip(asked, predict_many(requests), strict=True)
     return tuple(
-        replace(latency_of(stack, one, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers)
+        replace(
+            latency_of(stack, one, r.cache_write and stack.append_kv, r.launched, calibration),
+            layers=layers,
+        )
         for (stack, _, layers, _), one in found
     )
 
@@ -170,7 +211,9 @@ def latencies(
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:
     """The problem with the stack's pages, where it names none. Raises InputError: a backward pass."""
     if problem.passes != "fwd":
-        raise InputError(f"`passes` {problem.passes}: a serving stack runs no backward; accepted: fwd")
+        raise InputError(
+            f"`passes` {problem.passes}: a serving stack runs no backward; accepted: fwd"
+        )
     return problem if problem.page_size is not None else problem.with_(page_size=stack.page_size)
 
 
@@ -193,31 +236,47 @@ def latency_of(
     if write and problem.seq_lens is not None and _has_new_keys(problem):
         written.insert(0, _written_s(problem, kernel, profile, launched))
     new = some(sum(q for q, _ in problem.sequences), "new token")
-    parts = [Part("write to the cache", "write", seconds * constants.write_factor, new) for seconds in written]
+    parts = [
+        Part("write to the cache", "write", seconds * constants.write_factor, new)
+        for seconds in written
+    ]
     for launch in prediction.time.launches:
         if launch in main:
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)
             parts.append(Part("attention", "attention", seconds, f"bound by {launch.bound_by}"))
         elif launch not in appends:
             seconds = constants.attention_s(launch.total_s, 0.0, decodes)
-            parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
+            parts.append(
+                Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds)
+            )
     for extra in stack.extras:
         if extra.is_launched(problem, kernel, profile):
             work = REORDERING if extra.reorders(problem) else Work()
             seconds = _extra_s(extra.bytes_moved(problem), work, prediction, launched)
             parts.append(Part(extra.name, "extra", seconds, extra.source))
     if launched == "graph":
-        parts.append(Part("gap between calls", "gap", constants.call_gap_s, "calibrated" if calibration else "fitted"))
+        parts.append(
+            Part(
+                "gap between calls",
+                "gap",
+                constants.call_gap_s,
+                "calibrated" if calibration else "fitted",
+            )
+        )
     return Latency(stack, prediction, tuple(parts), calibration)
 
 
-def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
+def _written_s(
+    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str
+) -> float:
     """Seconds of the write of a batch of different lengths: as of as many sequences of one new token."""
     tokens = sum(q for q, _ in problem.sequences)
     one = problem.with_(seq_lens=None, seq_lens_k=None, batch=tokens, seq_q=1, seq_k=1, mask="none")
     writer = resolve(kernel.name, one, profile, Overrides(append_kv=True))
     call = Call.of(one, writer, profile)
-    first = next(n for n, launch in enumerate(call.chain.launches) if launch.role is LaunchRole.APPEND)
+    first = next(
+        n for n, launch in enumerate(call.chain.launches) if launch.role is LaunchRole.APPEND
+    )
     warm = Conditions(l2_start="warm", launched=launched)
     return call.time(call.counted + call.capacity("warm"), warm).launches[first].total_s
 
@@ -226,12 +285,16 @@ def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> f
     """Seconds of a small launch that reads and writes half of `moved` bytes each, which the L2 has."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     rows = max(1, moved // 2 // (problem.head_dim_v * problem.output_type.bytes))
-    accesses = (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY)) if moved else ()
+    accesses = (
+        (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY)) if moved else ()
+    )
     sizes = (1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP)
     tensors = {access.tensor: Tensor(access.tensor, *sizes) for access in accesses}
     launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, work=work)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
-    return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
+    return (
+        call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
+    )
 
 
 def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
@@ -276,7 +339,8 @@ class Latencies(Several[Latency]):
             size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
             alike = [m for m in self.models if size.items() <= m.to_dict().items()]
             told = (
-                f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}" for m in alike
+                f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}"
+                for m in alike
             )
             of = f"all {some(longest_step.count, 'layer')} of {longest_step.each[0][1].title}"
             sure = confidence([p.prediction for m in alike for p, _ in m.each])
@@ -287,8 +351,12 @@ class Latencies(Several[Latency]):
         for p in here:
             most = max(p.parts, key=lambda part: part.seconds)
             share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
-            clauses.append(f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})")
-        return _in_lines("An attention call takes", clauses, confidence([p.prediction for p in here]))
+            clauses.append(
+                f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})"
+            )
+        return _in_lines(
+            "An attention call takes", clauses, confidence([p.prediction for p in here])
+        )
 
     def to_dict(self) -> dict[str, Any]:
         together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
@@ -297,7 +365,10 @@ class Latencies(Several[Latency]):
     def records(self) -> list[dict[str, Any]]:
         """A row a part of a call: its seconds, and those of the call."""
         of_parts = ((p, part) for p in self.points for part in p.parts)
-        return [p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s} for p, part in of_parts]
+        return [
+            p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s}
+            for p, part in of_parts
+        ]
 
     def to_text(self) -> str:
         below = "".join(f"note: {n}\n" for n in notes(self.points))
@@ -306,7 +377,9 @@ class Latencies(Several[Latency]):
 
     def _line(self) -> str:
         names = ", ".join(dict.fromkeys(p.stack.name for p in self))
-        return f"{names}; {some(len(self), 'call')} up to {seconds_text(max(p.total_s for p in self))}"
+        return (
+            f"{names}; {some(len(self), 'call')} up to {seconds_text(max(p.total_s for p in self))}"
+        )
 
     def _parts(self) -> list[ShownPart]:
         together = [of_models(self.models)] if self.models else []
@@ -318,7 +391,9 @@ def run(request: LatencyRequest) -> Latencies:
     r, constants = request, None
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
-            raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
+            raise InputError(
+                "`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`"
+            )
         constants = read_calibration(r.calibration, r.stack[0], load_profile(r.gpu[0]).name)
     return Latencies(latencies(asked_problems(r), r, constants))
 
@@ -330,7 +405,9 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
     if r.problems is not None:
         return [(None, problem) for problem in r.problems]
     if r.model is not None and r.batch_contexts is not None:
-        raise InputError("`batch_contexts` contradicts `model`; accepted with it: `batch`, `seq_q` and `seq_k`")
+        raise InputError(
+            "`batch_contexts` contradicts `model`; accepted with it: `batch`, `seq_q` and `seq_k`"
+        )
     model = chosen(r.model, r.values, r.layers, r.tensor_parallel)
     values = dict(r.values)
     if r.batch_contexts is not None:
@@ -347,9 +424,13 @@ def stack_rows() -> list[dict[str, Any]]:
     """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
     rows = []
     for stack in map(read_stack, stack_names()):
-        kernels = [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]
+        kernels = [
+            f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels
+        ]
         more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
-        rows.append(plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source"))
+        rows.append(
+            plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source")
+        )
     return rows
 
 
@@ -357,8 +438,14 @@ def table(points: Sequence[Latency]) -> Table:
     """A row a part, and one a call."""
     rows = []
     for p in points:
-        for name, seconds in (*((part.name, part.seconds) for part in p.parts), ("whole call", p.total_s)):
-            rows.append(p.row | {"part": name, "time_s": seconds, "share": f"{100 * seconds / p.total_s:.0f} %"})
+        for name, seconds in (
+            *((part.name, part.seconds) for part in p.parts),
+            ("whole call", p.total_s),
+        ):
+            rows.append(
+                p.row
+                | {"part": name, "time_s": seconds, "share": f"{100 * seconds / p.total_s:.0f} %"}
+            )
     return Table.of(rows, COLUMNS)
 
 
@@ -369,7 +456,9 @@ def of_models(models: Sequence[AllLayers]) -> Table:
         for p, layers in step.each:
             head = (p.stack.name, p.prediction.profile.name)
             seconds = p.total_s * layers.count
-            rows.append((*head, layers.name, layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
+            rows.append(
+                (*head, layers.name, layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %")
+            )
         rows.append((*head, "all", step.count, step.total_s, "100 %"))
     return Table(MODEL_COLUMNS, tuple(rows))
 
@@ -377,7 +466,9 @@ def of_models(models: Sequence[AllLayers]) -> Table:
 def notes(points: Sequence[Latency]) -> tuple[str, ...]:
     told = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
     if any(p.layers is not None and p.prediction.l2_start == "warm" for p in points):
-        told["each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left"] = None
+        told[
+            "each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left"
+        ] = None
     of_kernels = dict.fromkeys(note for p in points for note in p.prediction.kernel.notes)
     missing = dict.fromkeys(note for p in points for note in p.prediction.time.missing)
     return (*told, *of_kernels, *missing, *basis([p.prediction for p in points]))

@@ -33,16 +33,33 @@ OF_MODEL = (*SHAPE, *FIXED, "latent_kv")
 OF_LENGTH = ("seq_q", "seq_k", "prefix", "causal", "seq_lens", "seq_lens_k")
 LENGTHS = ("seq_q", "seq_lens", "seq_lens_k")
 """Fields whose lists are one value."""
-ALWAYS = ("heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "batch", "passes", "mask", "window")
+ALWAYS = (
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "head_dim_v",
+    "dtype",
+    "batch",
+    "passes",
+    "mask",
+    "window",
+)
 
 
 def chosen(
-    model: Model | None, values: Mapping[str, Any], layers: int | None = None, tensor_parallel: int | None = None
+    model: Model | None,
+    values: Mapping[str, Any],
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
 ) -> Model | None:
     """`changed` of the model that was asked for; None without one. Raises InputError: what goes with a model without
     one, or as `changed`."""
     if model is not None:
-        single = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in values.items()}
+        single = {
+            name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in values.items()
+        }
         return changed(model, single, layers=layers, tensor_parallel=tensor_parallel)
     for name, value in (("layers", layers), ("tensor_parallel", tensor_parallel)):
         if value is not None:
@@ -52,7 +69,11 @@ def chosen(
 
 def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The values of one problem for every combination of lists, but for those of lengths, which `problems` reads."""
-    axes = {name: value for name, value in values.items() if isinstance(value, list) and name not in LENGTHS}
+    axes = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, list) and name not in LENGTHS
+    }
     return [{**values, **dict(zip(axes, one, strict=True))} for one in product(*axes.values())]
 
 
@@ -60,17 +81,25 @@ def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, list) and name not in LENGTHS and len(value) > 1:
             several = ",".join(map(str, value))
-            raise InputError(f"`{name}` {several} are {len(value)} values; accepted without `per`: one of them")
+            raise InputError(
+                f"`{name}` {several} are {len(value)} values; accepted without `per`: one of them"
+            )
     return combinations(values)[0]
 
 
-def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple[Layers | None, AttentionProblem]]:
+def layer_problems(
+    model: Model | None, values: Mapping[str, Any]
+) -> list[tuple[Layers | None, AttentionProblem]]:
     """A problem for every combination of the values asked for, and with a model for every kind of its layers. Raises
     InputError: values that make no sense, or as `calls_of`."""
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
-    called = (call for one in combinations(values) for calls in calls_of(model, one) for call in calls)
-    return [(Layers(x.kind.name, x.kind.count, model.title, x.kind.sinks), x.problem) for x in called]
+    called = (
+        call for one in combinations(values) for calls in calls_of(model, one) for call in calls
+    )
+    return [
+        (Layers(x.kind.name, x.kind.count, model.title, x.kind.sinks), x.problem) for x in called
+    ]
 
 
 def asked_model(asked: OfProblem) -> Model | None:
@@ -84,7 +113,11 @@ def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProbl
 
 
 def changed(
-    model: Model, values: Mapping[str, Any], *, layers: int | None = None, tensor_parallel: int | None = None
+    model: Model,
+    values: Mapping[str, Any],
+    *,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
 ) -> Model:
     """The model with the values that were asked for beside it, each said in its notes. Raises InputError: a value that
     contradicts the model. `values`: fields of a problem that were given; of `SHAPE`, they take the place of the model's
@@ -93,7 +126,9 @@ def changed(
     for name in FIXED:
         if values.get(name) is not None:
             hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
-            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}")
+            raise InputError(
+                f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}"
+            )
     if values.get("causal") and not model.causal:
         more = "whose tokens see all others; accepted: without it"
         raise InputError(f"`causal=True` contradicts `model` '{model.name}', {more}")
@@ -107,7 +142,10 @@ def changed(
         on_several = any(kind.latent is None and kind.kv_heads < gpus for kind in model.kinds)
         kinds = tuple(kind.split(gpus) for kind in model.kinds)
         model = replace(
-            model, kinds=kinds, states=tuple(state.split(gpus) for state in model.states), tensor_parallel=gpus
+            model,
+            kinds=kinds,
+            states=tuple(state.split(gpus) for state in model.states),
+            tensor_parallel=gpus,
         )
         if gpus > 1:
             more = "; key/value heads fewer than GPUs are on several" if on_several else ""
@@ -123,7 +161,9 @@ def _noted(model: Model, note: str) -> Model:
 def _with(model: Model, name: str, value: Any) -> Model:
     if isinstance(value, list | tuple):
         several = ",".join(map(str, value))
-        raise InputError(f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them")
+        raise InputError(
+            f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them"
+        )
     if name == "window":
         value = whole("window", value, 0, MAX_TOKENS) + 1  # the query itself counts
     windows = any(kind.window is not None for kind in model.kinds)
@@ -161,7 +201,9 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 def _first(model: Model, layers: int) -> Model:
     order, most = model.order[:layers], len(model.order)
     if isinstance(layers, bool) or not 1 <= layers <= most:
-        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {most}, the layers of '{model.name}'")
+        raise InputError(
+            f"`layers` {layers} is out of range; accepted: 1 to {most}, the layers of '{model.name}'"
+        )
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
@@ -189,7 +231,9 @@ class LayerCall:
         """The problem as a kernel runs it, with the layer's learned sinks where it has a place for them."""
         return with_sinks(self.problem, kernel) if self.kind.sinks else self.problem
 
-    def request(self, kernel: str | Kernel, gpu: Gpu, changed: Overrides | None, **how: Any) -> Request:
+    def request(
+        self, kernel: str | Kernel, gpu: Gpu, changed: Overrides | None, **how: Any
+    ) -> Request:
         """Its prediction with a kernel, as the model's library runs it, or with the one that alone runs such layers, as
         it is."""
         own = self.kind.state_kernel
@@ -197,17 +241,25 @@ class LayerCall:
         return Request(self.on(kernel), own or run, gpu, None if own else changed, **how)
 
 
-def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:
+def calls_of(
+    model: Model, values: Mapping[str, Any], *, states: bool = False
+) -> list[tuple[LayerCall, ...]]:
     """The calls of all kinds of layers, with `states` of those that keep one, too, for every number of query tokens
     asked for. Raises InputError: values that make no sense, or lengths that a model's layers cannot have. `values`: as
     `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put in what was
     asked in its place), and so is the type of the inputs where none is given."""
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
-            raise InputError(f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`")
+            raise InputError(
+                f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
+            )
     check_queries(values)
     given = {name: value for name, value in values.items() if value is not None}
-    fields = {name: value for name, value in given.items() if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)}
+    fields = {
+        name: value
+        for name, value in given.items()
+        if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)
+    }
     fields["dtype"] = given.get("dtype") or model.dtype or FIELDS["dtype"].asked
     prefix, keys = given.get("prefix"), given.get("seq_k")
     if prefix is not None and keys is not None:
@@ -220,9 +272,17 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     asked, kinds = [], model.all_kinds if states else model.kinds
     if not kinds:
-        accepted = "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
-        raise InputError(f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}")
-    usual = model.usual_tokens(FIELDS["seq_q"].asked) if prefix is None and keys is None else FIELDS["seq_q"].asked
+        accepted = (
+            "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
+        )
+        raise InputError(
+            f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
+        )
+    usual = (
+        model.usual_tokens(FIELDS["seq_q"].asked)
+        if prefix is None and keys is None
+        else FIELDS["seq_q"].asked
+    )
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
@@ -256,7 +316,10 @@ def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
         return model.kinds.index(call.kind), *fields
 
     found = grouped(chain.from_iterable(calls_of(model, values)), alike)
-    return [LayerGroup(calls[0].kind, tuple(calls)) for _, calls in sorted(found.items(), key=lambda one: one[0][0])]
+    return [
+        LayerGroup(calls[0].kind, tuple(calls))
+        for _, calls in sorted(found.items(), key=lambda one: one[0][0])
+    ]
 
 
 def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -268,9 +331,15 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
             if call.problem.seq_lens is not None:
                 layers = f"{call.kind.name} layers over more than one chunk are sequences of several lengths"
                 accepted = "accepted: `iosim predict`, or fewer tokens"
-                raise InputError(f"`model` '{model.name}': {layers}, which no sweep takes; {accepted}")
+                raise InputError(
+                    f"`model` '{model.name}': {layers}, which no sweep takes; {accepted}"
+                )
             its = {name: getattr(call.problem, name) for name in FIELDS}
             usual = {name: about.resolve(call.problem) for name, about in FIELDS.items()}
-            fields = {name: value for name, value in its.items() if name in ALWAYS or value != usual[name]}
-            rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
+            fields = {
+                name: value for name, value in its.items() if name in ALWAYS or value != usual[name]
+            }
+            rows.append(
+                {"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields}
+            )
     return rows

@@ -74,19 +74,29 @@ def weights_of(model: Model, kind: str | None) -> Weights:
     them."""
     weights = model.weights
     if weights is None or not _plays(model, weights):
-        why = "its config does not say what follows attention in its layers" if weights is None else _unplayed(model)
+        why = (
+            "its config does not say what follows attention in its layers"
+            if weights is None
+            else _unplayed(model)
+        )
         accepted = "decoders each of whose layers attends and has an MLP or experts, their weights in a known type"
         raise InputError(f"`model` '{model.name}': {why}; accepted: {accepted}")
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
         hint = "accepted: one with num_experts_per_tok"
-        raise InputError(f"`model` '{model.name}': its config does not say how many experts a token passes; {hint}")
+        raise InputError(
+            f"`model` '{model.name}': its config does not say how many experts a token passes; {hint}"
+        )
     return weights if kind is None else weights.in_one(kind)
 
 
 def _plays(model: Model, weights: Weights) -> bool:
     """Whether every layer is attention and an MLP or experts, which the writer knows."""
-    fed = all((mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)])
-    own = all(kind.compress is None for kind in model.kinds) and all(more >= 0 for more in weights.more)
+    fed = all(
+        (mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)]
+    )
+    own = all(kind.compress is None for kind in model.kinds) and all(
+        more >= 0 for more in weights.more
+    )
     return fed and own and not model.states and len(model.order) == model.layers
 
 
@@ -99,7 +109,9 @@ def _unplayed(model: Model) -> str:
 class Writer:
     """Writes the program of a model onto a tape. Raises InputError: a kernel that cannot run its attention."""
 
-    def __init__(self, model: Model, weights: Weights, work: Work, profile: HardwareProfile, kind: str) -> None:
+    def __init__(
+        self, model: Model, weights: Weights, work: Work, profile: HardwareProfile, kind: str
+    ) -> None:
         self.model, self.weights, self.work, self.kind = model, weights, work, kind
         self.tape = Tape(profile, kind, trained=work.trained)
         self._enough = FILLS * profile.need_int("l2_bytes")
@@ -191,9 +203,14 @@ class Writer:
         q = self._linear(x, kind.heads * kind.head_dim)
         if kind.shares:
             return self._attended(kind, self._turned(q, kind.head_dim), *self._shared(kind))
-        k, v = self._linear(x, kind.kv_heads * kind.head_dim), self._linear(x, kind.kv_heads * kind.head_dim_v)
+        k, v = (
+            self._linear(x, kind.kv_heads * kind.head_dim),
+            self._linear(x, kind.kv_heads * kind.head_dim_v),
+        )
         if self.weights.head_norms:
-            q, k = (self._norm(tape.reshape(t, math.prod(t.sizes) // kind.head_dim)) for t in (q, k))
+            q, k = (
+                self._norm(tape.reshape(t, math.prod(t.sizes) // kind.head_dim)) for t in (q, k)
+            )
         if self.weights.turned and not kind.alibi:
             before = q, k
             q, k = (self._turned(t, kind.head_dim) for t in before)
@@ -203,7 +220,10 @@ class Writer:
     def _shared(self, kind: LayerKind) -> tuple[View, View]:
         """Keys and values that an earlier layer wrote."""
         rows = self.work.batch * self._problem(kind).seq_k
-        return tuple(self.tape.given(rows, kind.kv_heads * columns) for columns in (kind.head_dim, kind.head_dim_v))  # type: ignore[return-value]
+        return tuple(
+            self.tape.given(rows, kind.kv_heads * columns)
+            for columns in (kind.head_dim, kind.head_dim_v)
+        )  # type: ignore[return-value]
 
     def _turned(self, x: View, dim: int) -> View:
         """x with rotary positions over heads of `dim` columns."""
@@ -237,12 +257,16 @@ class Writer:
     def _problem(self, kind: LayerKind) -> AttentionProblem:
         work = self.work
         passes = "fwd+bwd" if work.trained else "fwd"  # MLA is not absorbed where it learns
-        problem = kind.problem(work.queries, work.keys, batch=work.batch, dtype=self.kind, passes=passes)
+        problem = kind.problem(
+            work.queries, work.keys, batch=work.batch, dtype=self.kind, passes=passes
+        )
         layout = "bhsd" if problem.latent_kv or problem.seq_lens is not None else "bshd"
         return problem.with_(passes="fwd", layout=layout)
 
     def _cached(self, problem: AttentionProblem, new: View) -> View:
-        cache = self.tape.given(problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens)
+        cache = self.tape.given(
+            problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens
+        )
         place = View(cache.storage, 0, (math.prod(new.sizes),), (1,), cache.element_bytes)
         self.tape.passes("index_copy_", [new], [place])
         return cache
@@ -270,10 +294,14 @@ class Writer:
             tape.part = "projections"
             q_nope = self._by_head(q_nope, kind, latent.nope, latent.kv_rank)
             tape.part = "positions"
-            return self._attended(kind, tape.join(q_nope, q_rope), tape.join(compressed, k_rope), None)
+            return self._attended(
+                kind, tape.join(q_nope, q_rope), tape.join(compressed, k_rope), None
+            )
         tape.part = "projections"
         made = self._linear(compressed, kind.heads * (latent.nope + kind.head_dim_v))
-        k_nope, v = tape.split(tape.reshape(made, self.work.tokens * kind.heads), (latent.nope, kind.head_dim_v))
+        k_nope, v = tape.split(
+            tape.reshape(made, self.work.tokens * kind.heads), (latent.nope, kind.head_dim_v)
+        )
         tape.part = "positions"
         return self._attended(kind, tape.join(q_nope, q_rope), tape.join(k_nope, k_rope), v)
 
@@ -317,7 +345,9 @@ class Writer:
         tape.part = "experts"
         sorted_x = tape.gather(x, tokens * active)
         both = (mlp.matrices - 1) * wide
-        inside = tape.linear(sorted_x, self._matrix(both, width, number, experts=True), both, number)
+        inside = tape.linear(
+            sorted_x, self._matrix(both, width, number, experts=True), both, number
+        )
         if mlp.matrices == 3:
             gate, up = tape.split(inside, (wide, wide))
             inside = self._gated(gate, lambda: up)

@@ -32,7 +32,13 @@ INDEXED_PAGE = 64
 """Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
 
 
-POSITIONS = ("n_positions", "max_position_embeddings", "max_sequence_length", "max_seq_len", "n_ctx")
+POSITIONS = (
+    "n_positions",
+    "max_position_embeddings",
+    "max_sequence_length",
+    "max_seq_len",
+    "n_ctx",
+)
 """Keys of a config under which the number of positions stands."""
 
 
@@ -111,27 +117,51 @@ class LayerKind:
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             hint = f"accepted: multiples of {self.kv_heads}"
-            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}")
+            raise InputError(
+                f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}"
+            )
 
     def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
         """Whether a call works on the latent cache itself."""
-        return self.latent is not None and passes == "fwd" and queries < keys and queries <= ABSORBED_TOKENS
+        return (
+            self.latent is not None
+            and passes == "fwd"
+            and queries < keys
+            and queries <= ABSORBED_TOKENS
+        )
 
-    def problem(self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any) -> AttentionProblem:
+    def problem(
+        self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any
+    ) -> AttentionProblem:
         """One layer's call: `queries` of a sequence against `keys`, their own the last of them. Raises InputError:
         values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
         them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
         the problem's others."""
         shape: dict[str, Any] = plain(self, "heads kv_heads head_dim head_dim_v")
-        if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
-            fields = {name: value for name, value in fields.items() if name not in ("page_size", "cache_dtype")}
-            fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
+        if (
+            self.state_kernel is not None
+        ):  # 16-bit inputs and no pages, whatever the caches of the others are
+            fields = {
+                name: value
+                for name, value in fields.items()
+                if name not in ("page_size", "cache_dtype")
+            }
+            fields["dtype"] = (
+                fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
+            )
             latent_kv = False
         latent, compressed = self.latent, self.compress is not None
-        absorbed = latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
+        absorbed = (
+            latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
+        )
         if latent is not None and absorbed:
             wide = latent.width if compressed else latent.kv_rank
-            shape |= {"kv_heads": 1, "head_dim": latent.width, "head_dim_v": wide, "latent_kv": True}
+            shape |= {
+                "kv_heads": 1,
+                "head_dim": latent.width,
+                "head_dim_v": wide,
+                "latent_kv": True,
+            }
             shape |= {} if self.top_k is None else {"top_k": self.top_k}
             if self.top_k is not None and latent.index_heads:
                 page = fields.pop("page_size", None) or INDEXED_PAGE
@@ -141,7 +171,11 @@ class LayerKind:
         if self.chunk is not None:
             return self._chunked(queries, keys, shape | fields)
         if compressed:
-            shape |= {"compress_ratio": self.compress, "window": (self.window or 1) - 1, "mask": "window"}
+            shape |= {
+                "compress_ratio": self.compress,
+                "window": (self.window or 1) - 1,
+                "mask": "window",
+            }
             fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
         elif self.window is None or (self.causal and self.window >= keys):
             shape["mask"] = "causal" if self.causal else "none"
@@ -149,7 +183,11 @@ class LayerKind:
             keys = min(keys, self.window - 1 + queries)
             shape |= {"mask": "window", "window": self.window - 1}
         else:
-            shape |= {"mask": "window", "window": self.window // 2, "window_right": self.window // 2}
+            shape |= {
+                "mask": "window",
+                "window": self.window // 2,
+                "window_right": self.window // 2,
+            }
         return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields)
 
     def _chunked(self, queries: int, keys: int, fields: Mapping[str, Any]) -> AttentionProblem:
@@ -159,11 +197,18 @@ class LayerKind:
         chunks = range(first // self.chunk, ceil(keys / self.chunk))
         spans = [(n * self.chunk, min(keys, (n + 1) * self.chunk)) for n in chunks]
         if len(spans) == 1:
-            return AttentionProblem(seq_q=queries, seq_k=keys - spans[0][0], mask="causal", **fields)
-        lens, lens_k = [end - max(start, first) for start, end in spans], [end - start for start, end in spans]
+            return AttentionProblem(
+                seq_q=queries, seq_k=keys - spans[0][0], mask="causal", **fields
+            )
+        lens, lens_k = (
+            [end - max(start, first) for start, end in spans],
+            [end - start for start, end in spans],
+        )
         batch = int(fields.get("batch", 1))
         rest = {name: value for name, value in fields.items() if name != "batch"}
-        return AttentionProblem(seq_lens=tuple(lens * batch), seq_lens_k=tuple(lens_k * batch), mask="causal", **rest)
+        return AttentionProblem(
+            seq_lens=tuple(lens * batch), seq_lens_k=tuple(lens_k * batch), mask="causal", **rest
+        )
 
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
@@ -178,15 +223,21 @@ class LayerKind:
         if self.state_kernel is not None or self.shares:
             return 0
         if self.latent is None:
-            return self.kv_heads * (self.head_dim + self.head_dim_v) * dtype(cache_dtype or kind).bytes
+            return (
+                self.kv_heads * (self.head_dim + self.head_dim_v) * dtype(cache_dtype or kind).bytes
+            )
         latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
         key = latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
         return key if self.compress is None else key // self.compress if self.compress else 0
 
-    def sequence_bytes(self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1) -> int:
+    def sequence_bytes(
+        self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1
+    ) -> int:
         tokens = self.cached_tokens(context)
         if self.compress is None:
-            return -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes
+            return (
+                -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes
+            )
         p = self.problem(1, context, dtype=kind, cache_dtype=cache_dtype)
         each = p.latent_row_bytes + (index_token_bytes(p.index_dim) if p.index_heads else 0)
         return tokens * p.latent_row_bytes + -(-p.scored_keys // page) * page * each
@@ -198,7 +249,11 @@ class LayerKind:
     @property
     def state_bytes(self) -> int:
         """Bytes of a sequence's state in one layer, on one GPU; 0 where it keeps keys and values."""
-        return 0 if self.state_kernel is None else self.heads * self.head_dim * self.head_dim_v * STATE_BYTES
+        return (
+            0
+            if self.state_kernel is None
+            else self.heads * self.head_dim * self.head_dim_v * STATE_BYTES
+        )
 
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
@@ -209,7 +264,9 @@ class LayerKind:
         queries, q_rank = heads * self.head_dim, one.q_rank
         q = width * queries if q_rank is None else q_rank * (width + queries)
         kv = width * one.width + one.kv_rank * heads * (one.nope + self.head_dim_v)
-        index = (q_rank or width) * one.index_heads * one.index_dim + width * (one.index_dim + one.index_heads)
+        index = (q_rank or width) * one.index_heads * one.index_dim + width * (
+            one.index_dim + one.index_heads
+        )
         return q + kv + heads * self.head_dim_v * width + (index if one.index_dim else 0)
 
     def split(self, gpus: int) -> LayerKind:
@@ -218,13 +275,17 @@ class LayerKind:
         divisors = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
         if gpus not in divisors:
             what = f"does not divide the {self.heads} heads of its {self.name} layers"
-            raise InputError(f"`tensor_parallel` {gpus} {what}; accepted: {', '.join(map(str, divisors))}")
+            raise InputError(
+                f"`tensor_parallel` {gpus} {what}; accepted: {', '.join(map(str, divisors))}"
+            )
         if self.latent is not None:
             return replace(self, heads=self.heads // gpus, kv_heads=self.heads // gpus)
         fitting = [n for n in divisors if max(n, self.kv_heads) % min(n, self.kv_heads) == 0]
         if gpus not in fitting:
             what = f"neither divides the {self.kv_heads} key/value heads of its {self.name} layers nor is a multiple of"
-            raise InputError(f"`tensor_parallel` {gpus} {what} them; accepted: {', '.join(map(str, fitting))}")
+            raise InputError(
+                f"`tensor_parallel` {gpus} {what} them; accepted: {', '.join(map(str, fitting))}"
+            )
         return replace(self, heads=self.heads // gpus, kv_heads=max(1, self.kv_heads // gpus))
 
     @property
@@ -241,7 +302,9 @@ class LayerKind:
             return f"its chunk of {self.chunk:,}"
         if self.compress is not None:
             which = "" if self.top_k is None else f", {self.top_k:,} of them picked"
-            compressed = f" and a key for every {self.compress:,} before{which}" if self.compress else ""
+            compressed = (
+                f" and a key for every {self.compress:,} before{which}" if self.compress else ""
+            )
             return f"the last {self.window:,}{compressed}"
         if self.top_k is not None:
             return f"{self.top_k:,} picked of all before"
@@ -331,7 +394,9 @@ class Weights:
     def in_one(self, kind: str) -> Weights:
         """The same weights, all numbers of one type."""
         size = float(dtype(kind).bytes)
-        return replace(self, number=size, attention_number=size, expert_number=size, dense_number=None)
+        return replace(
+            self, number=size, attention_number=size, expert_number=size, dense_number=None
+        )
 
     @property
     def embeddings(self) -> int:
@@ -345,7 +410,10 @@ class Weights:
         return tuple(map(self._bytes, self.mlps))
 
     def _bytes(self, mlp: Mlp) -> int:
-        every = mlp.matrices * self.width * mlp.inner * self.dense + mlp.experts * self.width * self.attention_number
+        every = (
+            mlp.matrices * self.width * mlp.inner * self.dense
+            + mlp.experts * self.width * self.attention_number
+        )
         columns = mlp.matrices * (mlp.columns or self.width)
         return round(every + columns * mlp.wide * mlp.experts * self.expert_number)
 
@@ -420,7 +488,11 @@ class Model:
         """Numbers in the matrices of all layers' attention, biases left out; None where the width is not known, or
         some layers keep a state."""
         width = None if self.states else self.width
-        return None if width is None else sum(kind.count * kind.parameters(width) for kind in self.kinds)
+        return (
+            None
+            if width is None
+            else sum(kind.count * kind.parameters(width) for kind in self.kinds)
+        )
 
     @property
     def weight_bytes(self) -> int | None:
@@ -443,18 +515,26 @@ class Model:
         """The model in one line: its layers by kind."""
         kinds = "; ".join(_kind_line(kind) for kind in self.all_kinds)
         gpus = f", a {self.tensor_parallel}th of the heads each" if self.tensor_parallel > 3 else ""
-        gpus = {2: ", half of the heads", 3: ", a third of the heads"}.get(self.tensor_parallel, gpus)
+        gpus = {2: ", half of the heads", 3: ", a third of the heads"}.get(
+            self.tensor_parallel, gpus
+        )
         return f"{self.title}: {kinds}{gpus}"
 
     def to_dict(self) -> dict[str, Any]:
         """The `model` object of JSON."""
-        sizes = "layers tensor_parallel dtype width attention_parameters weight_bytes kinds=all_kinds"
+        sizes = (
+            "layers tensor_parallel dtype width attention_parameters weight_bytes kinds=all_kinds"
+        )
         others = {"other_layers": len(self.order) - self.layers, "notes": list(self.notes)}
         return plain(self, f"name title source {sizes}") | others
 
 
 def _kind_line(kind: LayerKind) -> str:
-    d = f"{kind.head_dim}" if kind.head_dim == kind.head_dim_v else f"{kind.head_dim}/{kind.head_dim_v}"
+    d = (
+        f"{kind.head_dim}"
+        if kind.head_dim == kind.head_dim_v
+        else f"{kind.head_dim}/{kind.head_dim_v}"
+    )
     kv = ""
     if kind.latent is not None:
         kv = f" over a latent of {kind.latent.width}"

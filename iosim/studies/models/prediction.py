@@ -21,7 +21,13 @@ from iosim.prediction.result import Moved, Prediction, legend, marked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Table, columns_of
-from iosim.studies.models.asked import LayerCall, asked_model, asked_problems, calls_of, combinations
+from iosim.studies.models.asked import (
+    LayerCall,
+    asked_model,
+    asked_problems,
+    calls_of,
+    combinations,
+)
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
@@ -129,7 +135,10 @@ class ModelPrediction(Shown):
     def compulsory(self) -> Moved:
         """The least bytes at HBM, of all layers."""
         bounds = [(layer.count, layer.prediction.hbm_bounds) for layer in self.layers]
-        return Moved(sum(n * b.compulsory_read for n, b in bounds), sum(n * b.compulsory_write for n, b in bounds))
+        return Moved(
+            sum(n * b.compulsory_read for n, b in bounds),
+            sum(n * b.compulsory_write for n, b in bounds),
+        )
 
     @property
     def time_s(self) -> float:
@@ -161,8 +170,16 @@ class ModelPrediction(Shown):
         head = plain(self, "name=model.name profile=profile.name")
         head |= {"kernels": [p.kernel.name for p in self.predictions]}
         sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
-        moved = {"totals": {"hbm": hbm, "l2": asdict(self.l2)}, "compulsory": asdict(self.compulsory)}
-        return head | plain(self, sizes) | moved | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
+        moved = {
+            "totals": {"hbm": hbm, "l2": asdict(self.l2)},
+            "compulsory": asdict(self.compulsory),
+        }
+        return (
+            head
+            | plain(self, sizes)
+            | moved
+            | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return as_json([self])
@@ -173,10 +190,17 @@ class ModelPrediction(Shown):
             p = layer.prediction
             known = p.hbm_known
             row = {"model": self.model.name, "layer": layer.kind.name, "count": layer.count}
-            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {"seq_q": self.queries, "seq_k": self.keys}
+            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {
+                "seq_q": self.queries,
+                "seq_k": self.keys,
+            }
             row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
             row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
-            yield row | plain(p, "time_s bound_by") | {"kv_cache_bytes": layer.cache_bytes // layer.count}
+            yield (
+                row
+                | plain(p, "time_s bound_by")
+                | {"kv_cache_bytes": layer.cache_bytes // layer.count}
+            )
 
     def to_text(self) -> str:
         return several([self])
@@ -197,20 +221,29 @@ class ModelPrediction(Shown):
         for level, word in reversed(LEVEL_NAMES.items()):
             if level in ("smem", "side") or (level == "hbm" and not self.hbm_known):
                 continue
-            title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
+            title = (
+                f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
+            )
             both = {
                 told: [layer.count * layer.prediction.total(level, way) for layer in self.layers]
                 for way, told in zip(WAYS, ("read", "written"), strict=True)
             }
             names = [layer.kind.name for layer in self.layers]
-            shown.append(stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers "))
+            shown.append(
+                stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers ")
+            )
         return tuple(shown)
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
     predictions = [layer.to_dict() for result in results for layer in result.layers]
     models = [result.totals() for result in results]
-    return {"schema": 1, "model": results[0].model.to_dict(), "models": models, "predictions": predictions}
+    return {
+        "schema": 1,
+        "model": results[0].model.to_dict(),
+        "models": models,
+        "predictions": predictions,
+    }
 
 
 def requests_of(request: PredictRequest) -> list[Request]:
@@ -218,10 +251,14 @@ def requests_of(request: PredictRequest) -> list[Request]:
     problems = [problem for _, problem in asked_problems(request)]
     how = {name: getattr(request, name) for name in CONDITIONS}
     each = product(request.gpu, problems, request.kernel)
-    return [Request(problem, kernel, gpu, request.overrides, **how) for gpu, problem, kernel in each]
+    return [
+        Request(problem, kernel, gpu, request.overrides, **how) for gpu, problem, kernel in each
+    ]
 
 
-def run(request: PredictRequest, progress: Progress = silent) -> list[Prediction] | list[ModelPrediction]:
+def run(
+    request: PredictRequest, progress: Progress = silent
+) -> list[Prediction] | list[ModelPrediction]:
     """The predictions of a request, of a model one for every GPU, length and kernel."""
     model = asked_model(request)
     if model is None:
@@ -232,9 +269,16 @@ def run(request: PredictRequest, progress: Progress = silent) -> list[Prediction
         for values in combinations(request.values)
         for job in product(request.gpu, calls_of(model, values, states=True), request.kernel)
     ]
-    requests = [call.request(kernel, gpu, request.overrides, **how) for gpu, calls, kernel in jobs for call in calls]
+    requests = [
+        call.request(kernel, gpu, request.overrides, **how)
+        for gpu, calls, kernel in jobs
+        for call in calls
+    ]
     found = iter(predict_many(requests, progress=progress))
-    return [ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls)) for _, calls, _ in jobs]
+    return [
+        ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls))
+        for _, calls, _ in jobs
+    ]
 
 
 def several(results: Sequence[ModelPrediction]) -> str:
@@ -261,13 +305,36 @@ def table(result: ModelPrediction) -> Table:
         p = layer.prediction
         hbm = layer.count * p.total("hbm") if p.hbm_known else None
         seconds = layer.count * p.time_s
-        rows.append((layer.kind.name, layer.count, layer.kind.sees, p.kernel.name, layer.count * p.l2.total,
-                     marked(hbm, p), seconds, f"{seconds / result.time_s:.0%}", p.bound_by,
-                     layer.cache_bytes))  # fmt: skip
+        rows.append(
+            (
+                layer.kind.name,
+                layer.count,
+                layer.kind.sees,
+                p.kernel.name,
+                layer.count * p.l2.total,
+                marked(hbm, p),
+                seconds,
+                f"{seconds / result.time_s:.0%}",
+                p.bound_by,
+                layer.cache_bytes,
+            )
+        )
     if len(rows) > 1:
         hbm = result.total("hbm") if result.hbm_known else None
-        rows.append(("all", result.model.layers, "", "", result.l2.total, marked(hbm, *result.predictions),
-                     result.time_s, "100%", "", result.cache_bytes))  # fmt: skip
+        rows.append(
+            (
+                "all",
+                result.model.layers,
+                "",
+                "",
+                result.l2.total,
+                marked(hbm, *result.predictions),
+                result.time_s,
+                "100%",
+                "",
+                result.cache_bytes,
+            )
+        )
     return Table(COLUMNS, tuple(rows))
 
 
@@ -275,7 +342,12 @@ def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What was read of the model, and what marks mean."""
     told = legend(p for result in results for p in result.predictions)
     bases = basis(p for result in results for p in result.predictions)
-    return (*([] if told is None else [told]), *_caches(results), *results[0].model.all_notes, *bases)
+    return (
+        *([] if told is None else [told]),
+        *_caches(results),
+        *results[0].model.all_notes,
+        *bases,
+    )
 
 
 def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
@@ -284,7 +356,11 @@ def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     if not largest or results[0].predictions[0].problem.passes != "fwd":
         return ()
     several_sizes = len({result.cache_bytes for result in results}) > 1
-    held = "the key/value cache and the states take" if results[0].model.states else "the key/value cache takes"
+    held = (
+        "the key/value cache and the states take"
+        if results[0].model.states
+        else "the key/value cache takes"
+    )
     held = held if results[0].model.kinds else "the states take"
     return (f"{held} {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
 
@@ -295,12 +371,16 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     taken = [result for result in results if (result.keys, result.queries) == longest]
     first = taken[0]
     batches = len({one.batch for one in taken}) > 1
-    clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]
+    clauses = [
+        _clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]
+    ]
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
     sure = confidence([p for one in taken for p in one.predictions])
     if len(clauses) == 1:
         return sentences([f"{_subject(first, batches)} {clauses[0]}", sure])
-    return "\n".join([f"{_subject(first, batches)}:", *(f"{one}." for one in (*clauses, *more)), f"{sure}."])
+    return "\n".join(
+        [f"{_subject(first, batches)}:", *(f"{one}." for one in (*clauses, *more)), f"{sure}."]
+    )
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
@@ -312,7 +392,9 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
         news = "one new token" if one.queries == 1 else some(one.queries, "new token")
         at = f"of {news} over {sequences}{one.keys:,}"
     gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
-    passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
+    passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(
+        one.predictions[0].problem.passes, ""
+    )
     if not model.kinds:
         return f"Updating the states of {model.title}{gpus} {at} takes"
     mixing = f"Attention{passes} and the states" if model.states else f"Attention{passes}"
@@ -325,6 +407,8 @@ def _clause(one: ModelPrediction) -> str:
         read, least = one.hbm.read, one.compulsory.read
         how = against(read, least)
         if left_in_l2(read, least, one.predictions[0].l2_start):
-            how = f"of the compulsory {bytes_text(least)} its own call before left the rest in the L2"
+            how = (
+                f"of the compulsory {bytes_text(least)} its own call before left the rest in the L2"
+            )
         text += f", reading {bytes_text(read)} from HBM ({how})"
     return text

@@ -39,8 +39,22 @@ HELD = {
 USUAL = 4096
 """Tokens where nothing else is asked for."""
 TYPES = ("bf16", "fp16", "fp32")
-PARTS = ("embedding", "norms", "projections", "positions", "cache", "attention", "residual", "MLP", "router", "experts",
-         "shared experts", "head", "loss", "optimizer")  # fmt: skip
+PARTS = (
+    "embedding",
+    "norms",
+    "projections",
+    "positions",
+    "cache",
+    "attention",
+    "residual",
+    "MLP",
+    "router",
+    "experts",
+    "shared experts",
+    "head",
+    "loss",
+    "optimizer",
+)
 NOTES = (
     "operators as eager PyTorch runs them and iosim.torch.TrafficMode counts them: each reads its inputs and writes "
     "its outputs, through one L2 that begins empty; RMSNorm is one launch",
@@ -113,7 +127,10 @@ class WholeRun:
     @cached_property
     def sums(self) -> dict[str, dict[str, Any]]:
         """Of the whole model and of each part what its operators come to."""
-        return {part: self.traffic.sums(rows) for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()}
+        return {
+            part: self.traffic.sums(rows)
+            for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()
+        }
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -129,7 +146,11 @@ class WholeRun:
     @property
     def random(self) -> Touched | None:
         """The experts, where how many are touched hangs on what tokens pick."""
-        return self.touched if self.touched is not None and self.touched.least < self.touched.most else None
+        return (
+            self.touched
+            if self.touched is not None and self.touched.least < self.touched.most
+            else None
+        )
 
     def cell(self, part: str, key: str) -> Cell:
         """A number of a part, with a mark where it rests on a guess; None for a part that the model has not."""
@@ -146,7 +167,9 @@ class WholeRun:
         sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys dtype fused=work.fused layers=model.layers"
         head = plain(self, f"model=model.name profile=traffic.profile.name phase {sizes}")
         head |= plain(self, "tensor_parallel=model.tensor_parallel weight_bytes kernels")
-        totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(whole, "flops time_s")
+        totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(
+            whole, "flops time_s"
+        )
         totals |= {"attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True))}
         totals |= {"experts_touched": None if self.touched is None else asdict(self.touched)}
         parts = [{"part": part} | self.sums[part] for part in self.parts]
@@ -166,8 +189,14 @@ class WholeModels(Several[WholeRun]):
 
     def records(self) -> Iterator[dict[str, Any]]:
         for run in self:
-            head = {"model": run.model.name, "gpu": run.traffic.profile.name, "phase": run.phase,
-                    "batch": run.work.batch, "seq_q": run.work.queries, "seq_k": run.work.keys}  # fmt: skip
+            head = {
+                "model": run.model.name,
+                "gpu": run.traffic.profile.name,
+                "phase": run.phase,
+                "batch": run.work.batch,
+                "seq_q": run.work.queries,
+                "seq_k": run.work.keys,
+            }
             yield from (head | {"part": part} | run.sums[part] for part in run.parts)
 
     @property
@@ -213,11 +242,23 @@ class WholeModels(Several[WholeRun]):
             for run in self
             if (cost := run.dollars_per_million_tokens) is not None
         )
-        of_gpus = (f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self)
+        of_gpus = (
+            f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self
+        )
         of_models = (note for run in self for note in run.model.all_notes)
         of_phases = (OF_PHASES[phase] for phase in phases if phase in OF_PHASES)
         beside = (note for run in self for note in _unplayed(run))
-        told = (NOTES[max(fused)], OF_TIMES, *costs, *of_phases, *beside, *experts, *of_models, *of_runs, *of_gpus)
+        told = (
+            NOTES[max(fused)],
+            OF_TIMES,
+            *costs,
+            *of_phases,
+            *beside,
+            *experts,
+            *of_models,
+            *of_runs,
+            *of_gpus,
+        )
         return tuple(dict.fromkeys(told))
 
     def to_text(self) -> str:
@@ -226,11 +267,17 @@ class WholeModels(Several[WholeRun]):
 
     def as_page(self, command: str = "iosim model") -> Page:
         sections = [
-            Section(f"part-{n}", title, table=table(runs)) for n, (title, runs) in enumerate(self.groups.items(), 1)
+            Section(f"part-{n}", title, table=table(runs))
+            for n, (title, runs) in enumerate(self.groups.items(), 1)
         ]
         lines = dict.fromkeys(run.model.line for run in self)
-        return Page(TITLE, f"{'; '.join(lines)}.", (*sections, *listed("notes", "Notes", self.notes, folded=True)),
-                    command=command, answer=tuple(self.answer.split("\n")))  # fmt: skip
+        return Page(
+            TITLE,
+            f"{'; '.join(lines)}.",
+            (*sections, *listed("notes", "Notes", self.notes, folded=True)),
+            command=command,
+            answer=tuple(self.answer.split("\n")),
+        )
 
     def _line(self) -> str:
         names = dict.fromkeys(run.model.title for run in self)
@@ -252,7 +299,9 @@ def _unplayed(run: WholeRun) -> list[str]:
     if not beside or weights is None:
         return []
     size = bytes_text(round(beside * weights.attention_number))
-    return [f"gates and other matrices beside attention and MLPs of {run.model.name}, {size}, are not played"]
+    return [
+        f"gates and other matrices beside attention and MLPs of {run.model.name}, {size}, are not played"
+    ]
 
 
 def _of_experts(run: WholeRun) -> str:
@@ -270,22 +319,29 @@ def table(runs: Sequence[WholeRun]) -> Table:
     """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
     shown = SUMMED if len(runs) == 1 else BESIDE
     columns = [
-        replace(column, title=f"{run.model.name}: {column.title}") if len(runs) > 1 and n == 0 else column
+        replace(column, title=f"{run.model.name}: {column.title}")
+        if len(runs) > 1 and n == 0
+        else column
         for run in runs
         for n, column in enumerate(shown)
     ]
     parts = (part for part in (WHOLE, *PARTS) if any(part in run.sums for run in runs))
-    rows = ((part, *(run.cell(part, column.key) for run in runs for column in shown)) for part in parts)
+    rows = (
+        (part, *(run.cell(part, column.key) for run in runs for column in shown)) for part in parts
+    )
     return Table((Column("part"), *columns), tuple(rows))
 
 
 def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
     """A run for every GPU, phase, length and model."""
     if request.dtype not in (None, *TYPES):
-        raise InputError(f"`dtype` {request.dtype}: activations have 16 or 32 bits; accepted: {', '.join(TYPES)}")
+        raise InputError(
+            f"`dtype` {request.dtype}: activations have 16 or 32 bits; accepted: {', '.join(TYPES)}"
+        )
     jobs = [(gpu, phase, length) for gpu in request.gpu for phase, length in _phases(request)]
     models = [
-        changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel) for one in request.models
+        changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel)
+        for one in request.models
     ]
     todo = ((model, *job) for job in jobs for model in models)
     return WholeModels(tuple(_run(request, *one) for one in progress(list(todo))))
@@ -293,7 +349,9 @@ def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
 
 def _tokens(request: WholeRequest, name: str, least: int) -> list[int]:
     asked = getattr(request, name)
-    return [] if asked is None else [within(name, n, least, MAX_TOKENS) for n in lengths(asked, name)]
+    return (
+        [] if asked is None else [within(name, n, least, MAX_TOKENS) for n in lengths(asked, name)]
+    )
 
 
 def _phases(request: WholeRequest) -> list[tuple[str, int]]:
@@ -314,22 +372,39 @@ def _phases(request: WholeRequest) -> list[tuple[str, int]]:
 
 def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int) -> WholeRun:
     if not model.causal:
-        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder")
+        raise InputError(
+            f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder"
+        )
     profile = load_profile(gpu)
     own = weights_of(model, request.dtype)
     kind = request.dtype or model.dtype or ("fp32" if own.number > 2 else "bf16")
     weights = own.in_one(kind) if phase == TRAINING else own
     queries = 1 if phase == DECODE else length
-    work = Work(request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused)
+    work = Work(
+        request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused
+    )
     tape = Writer(model, weights, work, profile, kind).written()
     traffic = traffic_of(tape.program, profile)
-    rows = tuple(row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times))
+    rows = tuple(
+        row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times)
+    )
     sparse = [mlp for mlp in weights.mlps[: len(model.order)] if mlp.experts]
-    expert = sum(m.matrices * weights.width * m.wide for m in sparse) * weights.expert_number / model.tensor_parallel
+    expert = (
+        sum(m.matrices * weights.width * m.wide for m in sparse)
+        * weights.expert_number
+        / model.tensor_parallel
+    )
     return WholeRun(
-        model, phase, work, kind, replace(model, weights=weights).weight_bytes or 0, replace(traffic, rows=rows),
-        touched(sparse[0], work.tokens) if sparse else None, round(expert), _prices(request).get(profile.name),
-    )  # fmt: skip
+        model,
+        phase,
+        work,
+        kind,
+        replace(model, weights=weights).weight_bytes or 0,
+        replace(traffic, rows=rows),
+        touched(sparse[0], work.tokens) if sparse else None,
+        round(expert),
+        _prices(request).get(profile.name),
+    )
 
 
 def _prices(request: WholeRequest) -> dict[str, float]:
@@ -343,9 +418,13 @@ def _prices(request: WholeRequest) -> dict[str, float]:
         except ValueError:
             dollars = 0.0
         if not name.strip() or not 0 < dollars < MOST_DOLLARS:
-            raise InputError(f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5")
+            raise InputError(
+                f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
+            )
         gpu = load_profile(name.strip()).name
         if gpu not in asked:
-            raise InputError(f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(asked))}")
+            raise InputError(
+                f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(asked))}"
+            )
         prices[gpu] = dollars
     return prices

@@ -80,8 +80,15 @@ def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[
     def symbol(name: str) -> Term:
         return Term(name, NAME, language)
 
-    place(schedule, symbol(number), blocks=symbol("blocks"), heads=symbol("heads"), batch=symbol("batch"), let=let,
-          least=least)  # fmt: skip
+    place(
+        schedule,
+        symbol(number),
+        blocks=symbol("blocks"),
+        heads=symbol("heads"),
+        batch=symbol("batch"),
+        let=let,
+        least=least,
+    )
     return lines
 
 

@@ -25,7 +25,15 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
 from iosim.studies.orders.entry import SAME_TIME, SAME_WORD, heads_text
 from iosim.studies.orders.search import resolve_all
-from iosim.studies.orders.space import MIB, SECTION_MIB, OrderChoice, applied, is_even, main_launch, section_heads
+from iosim.studies.orders.space import (
+    MIB,
+    SECTION_MIB,
+    OrderChoice,
+    applied,
+    is_even,
+    main_launch,
+    section_heads,
+)
 
 ACCESSES = 2_000_000
 """Tile accesses that are played of a launch, about: in coarse steps where it has more."""
@@ -44,7 +52,10 @@ class SectionCost:
         """Whether no other is faster, nor as fast with fewer bytes."""
         return all(
             self.time_s <= (1 + SAME_TIME) * o.time_s
-            and (self.hbm_bytes <= (1 + SAME_BYTES) * o.hbm_bytes or o.time_s > (1 + SAME_TIME) * self.time_s)
+            and (
+                self.hbm_bytes <= (1 + SAME_BYTES) * o.hbm_bytes
+                or o.time_s > (1 + SAME_TIME) * self.time_s
+            )
             for o in others
         )
 
@@ -71,8 +82,13 @@ class ConstantRow:
     def best(self) -> SectionCost:
         """The fastest section; of those that take the same time, the one with the fewest bytes."""
         fastest = min(cost.time_s for cost in self.by_heads.values())
-        as_fast = [cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest]
-        return min(as_fast, key=lambda cost: (cost.hbm_bytes, cost != self.constant, picoseconds(cost.time_s)))
+        as_fast = [
+            cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest
+        ]
+        return min(
+            as_fast,
+            key=lambda cost: (cost.hbm_bytes, cost != self.constant, picoseconds(cost.time_s)),
+        )
 
     @property
     def is_right(self) -> bool:
@@ -94,7 +110,9 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        constant = "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        constant = (
+            "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        )
         best = "best_section_heads=best.heads best_hbm_bytes=best.hbm_bytes best_time_s=best.time_s"
         return plain(self, f"problem {constant} {best} right=is_right")
 
@@ -115,19 +133,29 @@ class ConstantCheck:
     def best_constant(self) -> tuple[int, int]:
         """(bytes, problems that it is right for) of the size that is right most often; of equals the nearest one."""
         sizes = {self.section_bytes, *(size * MIB for size in SECTION_MIB)}
-        counted = {size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows) for size in sizes}
+        counted = {
+            size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows)
+            for size in sizes
+        }
         size = min(counted, key=lambda size: (-counted[size], abs(size - self.section_bytes), size))
         return size, counted[size]
 
     @property
     def answer(self) -> str:
         size, right = self.best_constant
-        constant, problems = capacity_text(self.section_bytes), f"{self.right} of {some(len(self.rows), 'problem')}"
-        parts = [f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"]
+        constant, problems = (
+            capacity_text(self.section_bytes),
+            f"{self.right} of {some(len(self.rows), 'problem')}",
+        )
+        parts = [
+            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"
+        ]
         slowest = max(self.rows, key=lambda row: row.more_time)
         heaviest = max(self.rows, key=lambda row: row.times_bytes)
         if slowest.more_time > SAME_WORD:
-            parts.append(f"They cost most time, {100 * slowest.more_time:.1f} %, at {slowest.words}")
+            parts.append(
+                f"They cost most time, {100 * slowest.more_time:.1f} %, at {slowest.words}"
+            )
         if heaviest.times_bytes > 1 + SAME_BYTES:
             rest = f"{times_text(heaviest.times_bytes)} times the bytes of the best section, at {heaviest.words}"
             parts.append(f"They move most, {rest}")
@@ -141,18 +169,28 @@ class ConstantCheck:
         """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
-                "tokens": f"{row.problem.seq_q:,}", "heads": row.problem.heads, "on": row.problem.kv_heads,
-                "mask": row.problem.mask_text, "section": _heads(row.constant.heads),
-                "best section": _heads(row.best.heads), "HBM": bytes_text(row.constant.hbm_bytes),
-                "over the best's": f"{100 * (row.times_bytes - 1):+.1f} %", "time": seconds_text(row.constant.time_s),
-                "over its time": f"{100 * row.more_time:+.1f} %", "right": "yes" if row.is_right else "no",
+                "tokens": f"{row.problem.seq_q:,}",
+                "heads": row.problem.heads,
+                "on": row.problem.kv_heads,
+                "mask": row.problem.mask_text,
+                "section": _heads(row.constant.heads),
+                "best section": _heads(row.best.heads),
+                "HBM": bytes_text(row.constant.hbm_bytes),
+                "over the best's": f"{100 * (row.times_bytes - 1):+.1f} %",
+                "time": seconds_text(row.constant.time_s),
+                "over its time": f"{100 * row.more_time:+.1f} %",
+                "right": "yes" if row.is_right else "no",
             }
             for row in self.rows
-        )  # fmt: skip
+        )
 
     def to_dict(self) -> dict[str, Any]:
         size, right = self.best_constant
-        best = {"best_constant_bytes": size, "best_constant_right": right, "checks": [r.to_dict() for r in self.rows]}
+        best = {
+            "best_constant_bytes": size,
+            "best_constant_right": right,
+            "checks": [r.to_dict() for r in self.rows],
+        }
         return plain(self, "profile=profile.name kernel section_bytes right") | best
 
 
@@ -165,25 +203,39 @@ def check_constant(
     progress: Progress = silent,
 ) -> ConstantCheck:
     if section_bytes < 1:
-        raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
+        raise InputError(
+            f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more"
+        )
     gpu = load_profile(profile)
     asked: dict[tuple[int, int], Request] = {}
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
         every = problem.batch * problem.heads
-        powers = (problem.group << n for n in range(every.bit_length()))  # of two key/value heads; 0 for all heads
+        powers = (
+            problem.group << n for n in range(every.bit_length())
+        )  # of two key/value heads; 0 for all heads
         for heads in (*(power for power in powers if power < every), 0):
             in_sections = _in_sections(own, problem, gpu, heads)
-            asked[number, heads] = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
+            asked[number, heads] = Request(
+                problem, in_sections, gpu, method="sampled", accesses=ACCESSES
+            )
     rows = [ConstantRow(problem, {}, section_bytes) for problem in problems]
-    for (number, heads), outcome in zip(asked, try_all(list(asked.values()), progress=progress), strict=True):
+    for (number, heads), outcome in zip(
+        asked, try_all(list(asked.values()), progress=progress), strict=True
+    ):
         if isinstance(outcome, InputError):
             raise outcome
-        rows[number].by_heads[heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
-    return ConstantCheck(section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)]))
+        rows[number].by_heads[heads] = SectionCost(
+            heads, outcome.total("hbm"), outcome.time.total_s
+        )
+    return ConstantCheck(
+        section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)])
+    )
 
 
-def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:
+def _in_sections(
+    kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int
+) -> Kernel:
     own = OrderChoice.of(kernel, problem)
     launch = main_launch(kernel, problem)
     start = Start.LIGHT_FIRST if launch is None or is_even(launch) else Start.HEAVY_FIRST

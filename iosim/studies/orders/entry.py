@@ -40,7 +40,10 @@ COLUMNS = columns_of(
     "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
 )
 MARKS = {"coarse": "c", "sampled": "s"}
-MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
+MEANINGS = {
+    "coarse": "c: replayed in coarse steps",
+    "sampled": "s: sampled, a long launch played in part",
+}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
 
 
@@ -63,10 +66,16 @@ class OrderPart:
     def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
         settings, bounds = p.kernel.of_pass(p.problem.passes == "bwd"), p.hbm_bounds
         return cls(
-            settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
-            bounds.compulsory_read + bounds.compulsory_write, p.time.total_s, p.time.bound_by, method or p.method,
+            settings.tile or p.kernel.tile,
+            settings.schedule,
+            p.total("hbm", "read"),
+            p.total("hbm", "write"),
+            bounds.compulsory_read + bounds.compulsory_write,
+            p.time.total_s,
+            p.time.bound_by,
+            method or p.method,
             None if p.side is None else p.side.total,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -93,13 +102,19 @@ class OrderEntry:
     """Whether no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
 
     @classmethod
-    def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
+    def of(
+        cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]
+    ) -> OrderEntry:
         def total(values: Iterable[float]) -> float:
             return math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
 
         names = ("read_bytes", "write_bytes", "compulsory_bytes")
         read, written, least = (round(total(getattr(p, name) for p in parts)) for name in names)
-        side = None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts))
+        side = (
+            None
+            if None in {p.side_bytes for p in parts}
+            else round(total(p.side_bytes or 0 for p in parts))
+        )
         return cls(choice, tuple(parts), read, written, least, total(p.time_s for p in parts), side)
 
     @property
@@ -135,7 +150,11 @@ class OrderEntry:
 
     def to_dict(self) -> dict[str, Any]:
         c = self.choice
-        order = {"order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None}
+        order = {
+            "order": str(c.order),
+            "section_heads": self.section_heads,
+            "section_bytes": c.section_bytes or None,
+        }
         order |= {"direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST}
         order |= {"fold": c.start is Start.FOLD} | plain(c, "scheduler cluster chiplets")
         found = "hbm_read_bytes hbm_write_bytes time_s side_bytes bound_by times_compulsory pareto=on_front own=is_own"
@@ -176,7 +195,9 @@ class OrderRanking(Shown):
     @property
     def pareto(self) -> tuple[OrderEntry, ...]:
         """Orders with nothing better in both time and bytes, the fastest first."""
-        return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: picoseconds(e.time_s)))
+        return tuple(
+            sorted((e for e in self.orders if e.on_front), key=lambda e: picoseconds(e.time_s))
+        )
 
     def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
         """An order, by default the best, as "triton", "cuda" or "formula". Raises InputError: another language."""
@@ -187,10 +208,20 @@ class OrderRanking(Shown):
     def to_dict(self) -> dict[str, Any]:
         each = zip(self.problems, self.weights, strict=True)
         problems = {"problems": [{"problem": p.to_dict(), "weight": w} for p, w in each]}
-        left_out = {"left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out]}
+        left_out = {
+            "left_out": [
+                {"words": choice.words, "reason": reason} for choice, reason in self.left_out
+            ]
+        }
         orders = plain(self, "compulsory_bytes=own.compulsory_bytes own orders")
-        return {"schema": 1, **plain(self, "profile=profile.name kernel"), **problems, **orders, **left_out,
-                "notes": list(self.notes)}  # fmt: skip
+        return {
+            "schema": 1,
+            **plain(self, "profile=profile.name kernel"),
+            **problems,
+            **orders,
+            **left_out,
+            "notes": list(self.notes),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [entry.to_dict() for entry in self.orders]
@@ -213,14 +244,27 @@ class OrderRanking(Shown):
     def _panels(self) -> tuple[Panel, ...]:
         """Time against bytes at HBM, a point an order."""
         moved, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
-        hover = [f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}" for e in self.orders]
-        data = {"type": "scatter", "mode": "markers", "x": moved, "y": times, "text": hover, "hoverinfo": "text",
-                "name": "orders"}  # fmt: skip
+        hover = [
+            f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
+            for e in self.orders
+        ]
+        data = {
+            "type": "scatter",
+            "mode": "markers",
+            "x": moved,
+            "y": times,
+            "text": hover,
+            "hoverinfo": "text",
+            "name": "orders",
+        }
         layout = axes.layout(
-            axes.linear_axis(moved, "HBM bytes", bytes_text), axes.linear_axis(times, "time", seconds_text)
+            axes.linear_axis(moved, "HBM bytes", bytes_text),
+            axes.linear_axis(times, "time", seconds_text),
         )
         title = f"Orders of {self.kernel} on {self.profile.name}: time against HBM bytes"
-        return (Panel("orders", title, f"{title}; best: {self.best.choice.words}.", (data,), layout),)
+        return (
+            Panel("orders", title, f"{title}; best: {self.best.choice.words}.", (data,), layout),
+        )
 
 
 def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
@@ -238,7 +282,9 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
     least: dict[int, list[int]] = {}
     for e in entries:
-        least[slower(e)] = [max(1, min(pair)) for pair in zip(moved(e), least.get(slower(e), moved(e)), strict=True)]
+        least[slower(e)] = [
+            max(1, min(pair)) for pair in zip(moved(e), least.get(slower(e), moved(e)), strict=True)
+        ]
 
     def key(e: OrderEntry) -> tuple[int, list[int], int, int, int]:
         pairs = zip(moved(e), least[slower(e)], strict=True)
@@ -256,11 +302,15 @@ def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
     return [e for e, least in zip(in_time, least_before, strict=False) if e.hbm_bytes < least]
 
 
-def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:
+def check_weights(
+    weights: Sequence[float] | None, problems: Sequence[AttentionProblem]
+) -> tuple[float, ...]:
     if weights is None:
         return (1.0,) * len(problems)
     if len(weights) != len(problems):
-        raise InputError(f"`weights` are {len(weights)}; accepted: {len(problems)}, one for each problem")
+        raise InputError(
+            f"`weights` are {len(weights)}; accepted: {len(problems)}, one for each problem"
+        )
     for weight in weights:
         if not isinstance(weight, Real) or not 0 < weight < float("inf"):
             raise InputError(f"`weights` {weight} is out of range; accepted: numbers above 0")
@@ -273,7 +323,11 @@ def answer(ranking: OrderRanking) -> str:
     above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
     more = own.time_s / best.time_s - 1 if best.time_s else 0.0
-    time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
+    time = (
+        f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time"
+        if abs(more) > SAME_WORD
+        else "as much time"
+    )
     takes = f"takes {time}"
     bound = best.parts[0].bound_by
     of = f" for {ranking.title}" if ranking.title else ""
@@ -321,8 +375,15 @@ def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
 def _row(rank: int, e: OrderEntry) -> dict[str, Any]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
-    what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
-    return e.to_dict() | {"rank": rank, "tile": str(e.parts[0].tile), "hbm_bytes": size, "what": what}
+    what = ", ".join(
+        word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there
+    )
+    return e.to_dict() | {
+        "rank": rank,
+        "tile": str(e.parts[0].tile),
+        "hbm_bytes": size,
+        "what": what,
+    }
 
 
 def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:

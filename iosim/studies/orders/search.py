@@ -27,7 +27,15 @@ from iosim.prediction.many import Request, predict_many, try_all
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.orders.entry import COARSE, SAME_TIME, OrderEntry, OrderPart, OrderRanking, check_weights, ranked
+from iosim.studies.orders.entry import (
+    COARSE,
+    SAME_TIME,
+    OrderEntry,
+    OrderPart,
+    OrderRanking,
+    check_weights,
+    ranked,
+)
 from iosim.studies.orders.space import OrderChoice, applied, choices, main_launch, pinned_fields
 from iosim.studies.requests import PINNED, OrdersRequest
 
@@ -61,7 +69,9 @@ class _Candidate:
     accesses: int
 
 
-def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile) -> list[Kernel]:
+def resolve_all(
+    kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile
+) -> list[Kernel]:
     if not isinstance(kernel, str):
         return [kernel] * len(problems)
     first = resolve(kernel, problems[0], profile)
@@ -72,7 +82,9 @@ def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], prof
 def run(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     """Every order of a kernel, ranked; of several problems the one order that suits them all."""
     problems, gpu = tuple(request.problems), load_profile(request.gpu)
-    weights = check_weights(request.counts if request.weights is None else request.weights, problems)
+    weights = check_weights(
+        request.counts if request.weights is None else request.weights, problems
+    )
     for problem in problems:
         if problem.passes not in PASSES:
             accepted = f"{', '.join(PASSES)}"
@@ -83,23 +95,43 @@ def run(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     kernels = resolve_all(request.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
         hint = "accepted: kernels such as fa2, fa3 or flash"
-        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; {hint}")
+        raise InputError(
+            f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; {hint}"
+        )
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, request.l2_start, progress)
     tiles = [Tile(*sides) for sides in request.tile or ()]
     listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
-    in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
+    in_clusters = (
+        gpu.cc >= CLUSTER_CC
+        and not gpu.is_amd
+        and problems[0].passes == "fwd"
+        and "cluster" not in pinned
+    )
     return replace(search.ranking(listed, in_clusters), title=request.title)
 
 
 class _Search:
     def __init__(
-        self, problems: tuple[AttentionProblem, ...], weights: tuple[float, ...], kernels: Sequence[Kernel],
-        profile: HardwareProfile, l2_start: str, progress: Progress,
-    ) -> None:  # fmt: skip
-        self.problems, self.weights, self.kernels, self.profile = problems, weights, kernels, profile
+        self,
+        problems: tuple[AttentionProblem, ...],
+        weights: tuple[float, ...],
+        kernels: Sequence[Kernel],
+        profile: HardwareProfile,
+        l2_start: str,
+        progress: Progress,
+    ) -> None:
+        self.problems, self.weights, self.kernels, self.profile = (
+            problems,
+            weights,
+            kernels,
+            profile,
+        )
         self.l2_start, self.progress = l2_start, progress
-        self.owns = [OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)]
+        self.owns = [
+            OrderChoice.of(kernel, problem)
+            for kernel, problem in zip(kernels, problems, strict=True)
+        ]
         self.own = self.owns[0]
         self.left_out: list[tuple[OrderChoice, str]] = []
         self.entries: dict[OrderChoice, OrderEntry] = {}
@@ -108,8 +140,12 @@ class _Search:
     def candidate(self, choice: OrderChoice) -> _Candidate | None:
         requests, least, size, accesses = [], 0.0, 0.0, 0
         try:
-            for problem, kernel, weight in zip(self.problems, self.kernels, self.weights, strict=True):
-                call = planned(problem, applied(choice, kernel, problem, self.profile), self.profile)
+            for problem, kernel, weight in zip(
+                self.problems, self.kernels, self.weights, strict=True
+            ):
+                call = planned(
+                    problem, applied(choice, kernel, problem, self.profile), self.profile
+                )
                 self.spilling |= dict.fromkeys(call.spilling)
                 least += weight * call.time(call.counted + _compulsory(call)).total_s
                 size += weight * call.capacity().total("hbm")
@@ -132,15 +168,26 @@ class _Search:
             self._play_some(able)
         if in_clusters:
             first = [e.choice for e in ranked(list(self.entries.values()), self.own)[:REFINED]]
-            self._play(self.candidates(replace(c, cluster=CLUSTER) for c in first if c.cluster == 1))
+            self._play(
+                self.candidates(replace(c, cluster=CLUSTER) for c in first if c.cluster == 1)
+            )
         if not self.entries:
             why = f": for the first, {self.left_out[0][1]}" if self.left_out else ""
-            raise InputError(f"no order of {self.kernels[0].name} can run on {self.profile.name}{why}")
+            raise InputError(
+                f"no order of {self.kernels[0].name} can run on {self.profile.name}{why}"
+            )
         entries = [replace(e, is_own=set(self.owns) == {e.choice}) for e in self.entries.values()]
         return OrderRanking(
-            self.problems, self.weights, self.kernels[0].name, self.profile, tuple(ranked(entries, self.own)), own,
-            tuple(self.left_out), tuple(self._notes(entries)), told([(self.kernels[0], self.profile)]),
-        )  # fmt: skip
+            self.problems,
+            self.weights,
+            self.kernels[0].name,
+            self.profile,
+            tuple(ranked(entries, self.own)),
+            own,
+            tuple(self.left_out),
+            tuple(self._notes(entries)),
+            told([(self.kernels[0], self.profile)]),
+        )
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
@@ -174,7 +221,11 @@ class _Search:
         by_choice = {one.choice: one for one in candidates}
         whole = 0
         while whole < MOST_REPLAYED:
-            first = [e for e in ranked(list(self.entries.values()), self.own)[:REPLAYED] if not e.is_whole]
+            first = [
+                e
+                for e in ranked(list(self.entries.values()), self.own)[:REPLAYED]
+                if not e.is_whole
+            ]
             if not first:
                 return
             self._play([by_choice[e.choice] for e in first])
@@ -184,10 +235,18 @@ class _Search:
         """Whether an order that was replayed is as fast as this one could be at all, with hardly more than the
         compulsory bytes; a note says so."""
         for e in self.entries.values():
-            if e.time_s <= (1 + SAME_TIME) * one.least_s and e.times_compulsory <= NEARLY_COMPULSORY:
-                self.left_out.append((one.choice, f"takes {one.least_s:.3g} s at least, and {e.choice.words} takes "
-                                                  f"{e.time_s:.3g} s with {e.times_compulsory:.3g} times the "
-                                                  "compulsory bytes"))  # fmt: skip
+            if (
+                e.time_s <= (1 + SAME_TIME) * one.least_s
+                and e.times_compulsory <= NEARLY_COMPULSORY
+            ):
+                self.left_out.append(
+                    (
+                        one.choice,
+                        f"takes {one.least_s:.3g} s at least, and {e.choice.words} takes "
+                        f"{e.time_s:.3g} s with {e.times_compulsory:.3g} times the "
+                        "compulsory bytes",
+                    )
+                )
                 return True
         return False
 
@@ -195,7 +254,9 @@ class _Search:
         """Replay orders, all steps or coarse ones of about so many accesses; those that cannot be are left out."""
         requests = [request for candidate in candidates for request in candidate.requests]
         if accesses is not None:
-            requests = [replace(request, method="sampled", accesses=accesses) for request in requests]
+            requests = [
+                replace(request, method="sampled", accesses=accesses) for request in requests
+            ]
         outcomes = iter(try_all(requests, progress=self.progress))
         for one in candidates:
             parts = []
@@ -214,4 +275,6 @@ def _compulsory(call: Call) -> Traffic:
     """The compulsory bytes as traffic of the launch that loops over keys."""
     main = next(launch.name for launch in call.chain.launches if is_attention_loop(launch))
     inputs = TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read)
-    return Traffic((inputs, TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write)))
+    return Traffic(
+        (inputs, TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write))
+    )

@@ -54,7 +54,9 @@ class OrderChoice:
     @classmethod
     def of(cls, kernel: Kernel, problem: AttentionProblem) -> OrderChoice:
         s = kernel.of_pass(problem.passes == "bwd").schedule
-        order = Order.HEAD if s.section_heads > 1 else Order.QUERY if s.section_heads == 1 else s.order
+        order = (
+            Order.HEAD if s.section_heads > 1 else Order.QUERY if s.section_heads == 1 else s.order
+        )
         if order is Order.BATCH and problem.batch == 1:
             order = Order.QUERY
         section = s.section_heads if s.section_heads > 1 else 0
@@ -62,18 +64,28 @@ class OrderChoice:
 
     def schedule(self, problem: AttentionProblem) -> Schedule:
         """The schedule that it comes to: a section of all heads is none, one of a single head is queries fastest."""
-        section = section_heads(problem, self.section_bytes) if self.section_bytes else self.section_heads
+        section = (
+            section_heads(problem, self.section_bytes) if self.section_bytes else self.section_heads
+        )
         order = self.order
         if section >= problem.batch * problem.heads:
             section = 0
         elif section == 1:
             order, section = Order.QUERY, 0
         return Schedule(
-            order, self.start, section, self.direction, self.scheduler, cluster=self.cluster, chiplets=self.chiplets
+            order,
+            self.start,
+            section,
+            self.direction,
+            self.scheduler,
+            cluster=self.cluster,
+            chiplets=self.chiplets,
         )
 
     def changed_from(self, other: OrderChoice) -> int:
-        return sum(getattr(self, name) != getattr(other, name) for name in self.__dataclass_fields__)
+        return sum(
+            getattr(self, name) != getattr(other, name) for name in self.__dataclass_fields__
+        )
 
     @property
     def words(self) -> str:
@@ -87,7 +99,11 @@ class OrderChoice:
             fastest = f"sections of {capacity_text(self.section_bytes)}"
         elif self.section_heads:
             fastest = f"sections of {some(self.section_heads, 'head')}"
-        start = {Start.LIGHT_FIRST: "", Start.HEAVY_FIRST: "heavy first", Start.FOLD: "heavy beside light"}[self.start]
+        start = {
+            Start.LIGHT_FIRST: "",
+            Start.HEAVY_FIRST: "heavy first",
+            Start.FOLD: "heavy beside light",
+        }[self.start]
         parts = [fastest, start, f"keys {self.direction}", str(self.scheduler)]
         parts += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         parts += [f"heads shared out to {self.chiplets} L2s"] if self.chiplets > 1 else []
@@ -97,7 +113,9 @@ class OrderChoice:
 
 def main_launch(kernel: Kernel, problem: AttentionProblem) -> Launch | None:
     """The launch that loops over keys or queries; None where the kernel has none."""
-    return next((launch for launch in plan(problem, kernel).launches if is_attention_loop(launch)), None)
+    return next(
+        (launch for launch in plan(problem, kernel).launches if is_attention_loop(launch)), None
+    )
 
 
 def is_even(launch: Launch) -> bool:
@@ -107,12 +125,16 @@ def is_even(launch: Launch) -> bool:
     return steps.size == 0 or bool(steps.min() == steps.max())
 
 
-def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+def applied(
+    choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+) -> Kernel:
     """The kernel in this order for this problem: a persistent grid has as many CTAs as the GPU holds."""
     backward = problem.passes == "bwd"
     stated = kernel.of_pass(backward).schedule
     ahead = stated.claims_ahead and choice.scheduler is Scheduler.DYNAMIC
-    schedule = replace(choice.schedule(problem), claims_ahead=ahead, overlaps_tiles=stated.overlaps_tiles)
+    schedule = replace(
+        choice.schedule(problem), claims_ahead=ahead, overlaps_tiles=stated.overlaps_tiles
+    )
     if choice.tile is not None:
         kernel = retiled(kernel, problem, choice.tile, backward)
     if backward:
@@ -122,7 +144,9 @@ def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, prof
     if schedule.scheduler is not Scheduler.STATIC:
         own = kernel.with_(persistent_ctas=None)
         launch = main_launch(own, problem)
-        ctas = profile.sm_count * (residency(launch, profile).ctas_per_sm if launch is not None else 1)
+        ctas = profile.sm_count * (
+            residency(launch, profile).ctas_per_sm if launch is not None else 1
+        )
         kernel = kernel.with_(persistent_ctas=ctas)
     return kernel
 
@@ -160,7 +184,9 @@ def choices(
     """
     launches = [main_launch(k, p) for k, p in zip(kernels, problems, strict=True)]
     even = all(launch is None or is_even(launch) for launch in launches)
-    own = [OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)]
+    own = [
+        OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)
+    ]
     starts = [own[0].start] if even else [Start.HEAVY_FIRST, Start.LIGHT_FIRST, Start.FOLD]
     ways = [Direction.ASCENDING, Direction.ALTERNATING] if even else list(Direction)
     spaces: dict[str, Sequence[Any]] = {
@@ -172,7 +198,9 @@ def choices(
         "chiplets": sorted({1, l2s, own[0].chiplets}),
     }
     names = ("order", "section_heads", "section_bytes")
-    by_section = _pinned_sections([dict(zip(names, one, strict=True)) for one in sections(problems)], pinned)
+    by_section = _pinned_sections(
+        [dict(zip(names, one, strict=True)) for one in sections(problems)], pinned
+    )
     spaces = {name: [pinned[name]] if name in pinned else values for name, values in spaces.items()}
     listed = [
         OrderChoice(**{**section, **dict(zip(spaces, values, strict=True))})
@@ -184,8 +212,12 @@ def choices(
     return list(_different([*first, *listed], problems))
 
 
-def _pinned_sections(by_section: list[dict[str, Any]], pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = {name: pinned[name] for name in ("order", "section_heads", "section_bytes") if name in pinned}
+def _pinned_sections(
+    by_section: list[dict[str, Any]], pinned: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    given = {
+        name: pinned[name] for name in ("order", "section_heads", "section_bytes") if name in pinned
+    }
     if not given:
         return by_section
     if "section_heads" in given or "section_bytes" in given:
@@ -194,7 +226,9 @@ def _pinned_sections(by_section: list[dict[str, Any]], pinned: Mapping[str, Any]
     return of_order or [{"section_heads": 0, "section_bytes": 0} | given]
 
 
-def _different(listed: Iterable[OrderChoice], problems: Sequence[AttentionProblem]) -> Iterator[OrderChoice]:
+def _different(
+    listed: Iterable[OrderChoice], problems: Sequence[AttentionProblem]
+) -> Iterator[OrderChoice]:
     seen = set()
     for choice in listed:
         key = (*(choice.schedule(p) for p in problems), choice.tile)
@@ -216,4 +250,8 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         fields["start"] = Start.HEAVY_FIRST if over.heavy_first else Start.LIGHT_FIRST
     kinds: dict[str, type] = {"order": Order, "direction": Direction, "scheduler": Scheduler}
     kinds |= dict.fromkeys(("section_heads", "cluster", "chiplets"), int)
-    return fields | {name: kind(value) for name, kind in kinds.items() if (value := getattr(over, name)) is not None}
+    return fields | {
+        name: kind(value)
+        for name, kind in kinds.items()
+        if (value := getattr(over, name)) is not None
+    }

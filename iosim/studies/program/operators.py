@@ -21,7 +21,18 @@ from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import (
+    Chain,
+    Domain,
+    Launch,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+    tensors,
+)
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -70,7 +81,9 @@ class View:
         piece of every row of a wider matrix, as Q does of a fused projection; else the piece is the whole row."""
         dense = 1
         axes = sorted(
-            (stride, size) for size, stride in zip(self.sizes, self.strides, strict=True) if stride and size > 1
+            (stride, size)
+            for size, stride in zip(self.sizes, self.strides, strict=True)
+            if stride and size > 1
         )
         for stride, size in axes:
             if stride > dense:
@@ -106,9 +119,15 @@ class Operator:
 
     @classmethod
     def plain(
-        cls, name: str, module: tuple[str, ...], phase: str, dtype: str, chain: Chain, views: Mapping[str, View],
+        cls,
+        name: str,
+        module: tuple[str, ...],
+        phase: str,
+        dtype: str,
+        chain: Chain,
+        views: Mapping[str, View],
         **more: Any,
-    ) -> Operator:  # fmt: skip
+    ) -> Operator:
         """One that is no attention, of numbers of one type."""
         return cls(name, module, phase, _problem_of(dtype), _kernel_of(name), chain, views, **more)
 
@@ -122,7 +141,9 @@ class Operator:
         """Bytes of its inputs and outputs, each once; of rows that queries pick, as many as have to be."""
         tensors = self.chain.tensors
         return sum(
-            needed_bytes(self.problem, tensors[name]) if name in tensors and tensors[name].picked_by else view.bytes
+            needed_bytes(self.problem, tensors[name])
+            if name in tensors and tensors[name].picked_by
+            else view.bytes
             for name, view in self.views.items()
         )
 
@@ -159,7 +180,9 @@ class Program:
     def of_one(cls, operator: Operator) -> Program:
         ends: dict[int, int] = {}
         for view in operator.views.values():
-            last = view.offset + sum((n - 1) * s for n, s in zip(view.sizes, view.strides, strict=True) if n)
+            last = view.offset + sum(
+                (n - 1) * s for n, s in zip(view.sizes, view.strides, strict=True) if n
+            )
             ends[view.storage] = max(ends.get(view.storage, 0), (last + 1) * view.element_bytes)
         count = max(ends, default=-1) + 1
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
@@ -177,20 +200,35 @@ def streaming(
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
     its row of what it reads, where that is more than once."""
     named: dict[View | Scratch, Tensor] = {}
-    for place, role in (*((read, Role.INPUT) for read in reads), *((write, Role.OUTPUT) for write in writes)):
+    for place, role in (
+        *((read, Role.INPUT) for read in reads),
+        *((write, Role.OUTPUT) for write in writes),
+    ):
         if place.bytes and place not in named:
-            own, size = (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
+            own, size = (
+                (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
+            )
             named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
     times: dict[View | Scratch, int] = dict(again)
-    loads = (load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1)) for p in reads if p in named)
+    loads = (
+        load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1))
+        for p in reads
+        if p in named
+    )
     stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
     accesses = tuple(dict.fromkeys((*loads, *stores)))
     elements = max((t.elements for t in named.values()), default=1)
     size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
     blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
-    launch = Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
-                    values_per_thread=max(1, 16 // size))  # fmt: skip
+    launch = Launch(
+        name,
+        Domain(1, 1, blocks, 1, 1, 1),
+        Outer.FLAT,
+        accesses,
+        resources=Resources(threads),
+        values_per_thread=max(1, 16 // size),
+    )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
 
@@ -200,9 +238,14 @@ def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
 
 
 def product(
-    name: str, sizes: tuple[int, int, int, int], element_bytes: int, sm_count: int, *,
-    bias: tuple[int, int] | None = None, output_bytes: int | None = None,
-) -> Chain:  # fmt: skip
+    name: str,
+    sizes: tuple[int, int, int, int],
+    element_bytes: int,
+    sm_count: int,
+    *,
+    bias: tuple[int, int] | None = None,
+    output_bytes: int | None = None,
+) -> Chain:
     """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner). A CTA
     takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
     operand. `bias`: elements, and bytes of each, of what the epilogue reads."""
@@ -210,18 +253,29 @@ def product(
     size = output_bytes or element_bytes
     half = element_bytes <= 2
     beside = () if bias is None else (flat("bias", *bias, Role.INPUT),)
-    taken = wave_tile(rows, cols, batch, sm_count) if half else fp32_tile(rows, cols, batch, narrow=False)
+    taken = (
+        wave_tile(rows, cols, batch, sm_count)
+        if half
+        else fp32_tile(rows, cols, batch, narrow=False)
+    )
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
     sides.sort(key=lambda side: (-side[2], side[1]))
     (across, across_rows, width), (along, along_rows, block) = sides
     heads = -(-across_rows // width)
     launch = Launch(
-        name, Domain(batch, heads, along_rows, inner, block, INNER_ROWS), Outer.QUERY,
-        (load(along, Rows.PAIR, Per.PAIR), load(across, Rows.KEY, Per.PAIR),
-         *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside), store("C", Rows.QUERY, Per.QUERY)),
-        schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS),
+        name,
+        Domain(batch, heads, along_rows, inner, block, INNER_ROWS),
+        Outer.QUERY,
+        (
+            load(along, Rows.PAIR, Per.PAIR),
+            load(across, Rows.KEY, Per.PAIR),
+            *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside),
+            store("C", Rows.QUERY, Per.QUERY),
+        ),
+        schedule=Schedule(section_heads=RASTER_TILES),
+        resources=Resources(CTA_THREADS),
         work=Work(2 * width, stages=3),
-    )  # fmt: skip
+    )
     operands = (
         Tensor(along, batch, 1, along_rows, inner, element_bytes, Role.INPUT),
         Tensor(across, batch, heads, inner, width, element_bytes, Role.INPUT),
@@ -242,7 +296,9 @@ def attending(
         except InputError as error:
             refusal = refusal or error
             continue
-        note = "" if name == kernel else f"{name} stands in for {kernel}, {problem.passes}: {refusal}"
+        note = (
+            "" if name == kernel else f"{name} stands in for {kernel}, {problem.passes}: {refusal}"
+        )
         return chosen.with_(writes_lse=chosen.writes_lse or wants_lse), note
     assert refusal is not None
     raise refusal

@@ -60,7 +60,12 @@ class Playing:
         self._alone: dict[object, Alone] = {}
 
     def alone(self, operator: Operator) -> Alone:
-        key = (operator.problem, operator.kernel, operator.chain.launches, tuple(operator.chain.tensors.values()))
+        key = (
+            operator.problem,
+            operator.kernel,
+            operator.chain.launches,
+            tuple(operator.chain.tensors.values()),
+        )
         if key not in self._alone:
             self._alone[key] = self._worked_out(operator)
         return self._alone[key]
@@ -68,15 +73,18 @@ class Playing:
     def _worked_out(self, operator: Operator) -> Alone:
         if not operator.is_kernel:
             return Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {}
-        prediction = Request(operator.problem, operator.kernel, self.profile, chain=operator.chain).predict(
-            self._replays
-        )
+        prediction = Request(
+            operator.problem, operator.kernel, self.profile, chain=operator.chain
+        ).predict(self._replays)
         found = Counter[tuple[str, str]]()
         for row in prediction.traffic:
             if row.level == "hbm" and row.tensor not in (CODE, FOREIGN, CHECK_BITS):
                 found[row.launch, row.direction] += int(row.bytes)
         streamed = self.streamed(Program.of_one(operator))[0].items()
-        beyond = {name: (found[name, "read"] - read, found[name, "write"] - write) for name, (read, write) in streamed}
+        beyond = {
+            name: (found[name, "read"] - read, found[name, "write"] - write)
+            for name, (read, write) in streamed
+        }
         return prediction.call, beyond
 
     def streamed(self, program: Program) -> list[dict[str, Bytes]]:
@@ -90,7 +98,9 @@ class Playing:
             moved: dict[str, Bytes] = {}
             for launch in operator.chain.launches:
                 before = l2.counts()
-                mode, piece, shared = _walk(memory, number, operator, launch, self._rounds(launch), self._lag(launch))
+                mode, piece, shared = _walk(
+                    memory, number, operator, launch, self._rounds(launch), self._lag(launch)
+                )
                 side = _sides(piece, number, l2_of_gpu.partitions)
                 if l2_of_gpu.partitions > 1:
                     mode, piece, side = _all_sides(mode, piece, side, shared, l2_of_gpu.partitions)
@@ -105,13 +115,20 @@ class Playing:
         pass hold what they have loaded; a CTA of a tile loads all its life and stores at its end."""
         if launch.outer is not Outer.FLAT:
             return min(1.0, self.profile.sm_count / launch.work_tiles) / 2
-        ctas = self.profile.sm_count * max(1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads)
+        ctas = self.profile.sm_count * max(
+            1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads
+        )
         return min(1.0, ctas / launch.work_tiles)
 
     def _rounds(self, launch: Launch) -> Rounds:
         """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
         d, together = launch.domain, launch.schedule.section_heads
-        if launch.outer is not Outer.QUERY or launch.work.exps_per_pair or not together or d.batch > 1:
+        if (
+            launch.outer is not Outer.QUERY
+            or launch.work.exps_per_pair
+            or not together
+            or d.batch > 1
+        ):
             return Rounds()
         sections = -(-d.heads // together)
         waves = min(MOST_WAVES, max(1, launch.work_tiles // sections // self.profile.sm_count))
@@ -141,7 +158,9 @@ def _walk(
             place = (place * rounds.sections - within + within / rounds.waves) / rounds.sections
         loads = access.mode is Mode.LOAD
         pieces.append(np.tile(own, again))
-        places.append(np.concatenate([place + (0 if loads else lag) + n * later for n in range(again)]))
+        places.append(
+            np.concatenate([place + (0 if loads else lag) + n * later for n in range(again)])
+        )
         modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
         by_others = access.rows is not own_rows and launch.work_tiles_per_head > 1
         by_others |= operator.chain.tensors[access.tensor].heads < launch.domain.heads
@@ -150,24 +169,38 @@ def _walk(
     if not pieces:
         return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     order = np.argsort(np.concatenate(places), kind="stable")
-    return np.concatenate(modes)[order], np.concatenate(pieces)[order], np.concatenate(shared)[order]
+    return (
+        np.concatenate(modes)[order],
+        np.concatenate(pieces)[order],
+        np.concatenate(shared)[order],
+    )
 
 
 def _sides(piece: Int64, turn: int, partitions: int) -> npt.NDArray[np.uint8]:
     """Partition of the SM that accesses each piece, as chance has it."""
-    mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(turn * 0xBF58476D1CE4E5B9 % 2**64)
+    mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+        turn * 0xBF58476D1CE4E5B9 % 2**64
+    )
     mixed ^= mixed >> np.uint64(31)
     mixed *= np.uint64(0x94D049BB133111EB)
     return ((mixed >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint8)
 
 
 def _all_sides(
-    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_], sides: int
+    mode: npt.NDArray[np.uint8],
+    piece: Int64,
+    side: npt.NDArray[np.uint8],
+    shared: npt.NDArray[np.bool_],
+    sides: int,
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
     """What several CTAs load is loaded from all sides, one after the other."""
     times = np.where(shared, sides, 1)
     turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
-    return np.repeat(mode, times), np.repeat(piece, times), ((np.repeat(side, times) + turn) % sides).astype(np.uint8)
+    return (
+        np.repeat(mode, times),
+        np.repeat(piece, times),
+        ((np.repeat(side, times) + turn) % sides).astype(np.uint8),
+    )
 
 
 PIECE_BYTES = 32768
@@ -178,7 +211,11 @@ Range = tuple[int, int]
 
 
 def _temporaries(operator: Operator) -> list[Tensor]:
-    return [t for t in operator.chain.tensors.values() if t.name not in operator.views and t.role is Role.TEMP]
+    return [
+        t
+        for t in operator.chain.tensors.values()
+        if t.name not in operator.views and t.role is Role.TEMP
+    ]
 
 
 class Memory:
@@ -191,7 +228,9 @@ class Memory:
         self._storages, self._reserved = dict[int, int](), 0
         self._laid_out()
         self._bands = _bands(program)
-        ranges = {self._range(view) for operator in program.operators for view in operator.views.values()}
+        ranges = {
+            self._range(view) for operator in program.operators for view in operator.views.values()
+        }
         for operator, own in zip(program.operators, self.temporaries, strict=True):
             ranges |= {(own[t.name], own[t.name] + t.bytes) for t in _temporaries(operator)}
         grid = np.arange(0, self._reserved + PIECE_BYTES, PIECE_BYTES, dtype=np.int64)
@@ -206,7 +245,11 @@ class Memory:
         there = {n: allocator.allocate(s.bytes) for n, s in enumerate(storages) if s.made is None}
         at |= {n: block.address for n, block in there.items()}
         begins = {n: s.made for n, s in enumerate(storages) if s.made is not None}
-        ends = {n: max(end, begin + 1) for n, begin in begins.items() if (end := storages[n].freed) is not None}
+        ends = {
+            n: max(end, begin + 1)
+            for n, begin in begins.items()
+            if (end := storages[n].freed) is not None
+        }
         made, freed = grouped(begins, begins.__getitem__), grouped(ends, ends.__getitem__)
         for _ in range(2):
             live, self.temporaries = dict[int, Block](), []
@@ -243,7 +286,11 @@ class Memory:
             first, last = np.searchsorted(self._cuts, span)
             pieces = np.arange(first, last, dtype=np.int64)
             if bands > 1:
-                pieces = pieces[np.argsort(np.arange(pieces.size) * bands / max(1, pieces.size) % 1.0, kind="stable")]
+                pieces = pieces[
+                    np.argsort(
+                        np.arange(pieces.size) * bands / max(1, pieces.size) % 1.0, kind="stable"
+                    )
+                ]
             self._pieces[key] = pieces
         return self._pieces[key]
 
@@ -253,7 +300,9 @@ class Memory:
         base, size = self._storages.get(view.storage, 0), self.program.storages[view.storage].bytes
         start = view.offset * view.element_bytes
         if piece < row:
-            start = size * before // row + (view.offset - before) * view.element_bytes * piece // row
+            start = (
+                size * before // row + (view.offset - before) * view.element_bytes * piece // row
+            )
         start = max(0, min(start, size - view.bytes))
         return base + start, base + min(size, start + view.bytes)
 

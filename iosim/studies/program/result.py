@@ -36,7 +36,17 @@ SUMMED = columns_of(
     "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
     "time_share:percent=of the time"
 )
-IN_TRACE = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
+IN_TRACE = (
+    "module",
+    "kernel",
+    "hbm_read",
+    "hbm_write",
+    "compulsory",
+    "l2_read",
+    "l2_write",
+    "flops",
+    "known",
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,9 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
         rates = {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}
         counters.append(timeline.counter("HBM GB/s", 1, now, rates))
         begin, now = now, now + row.time_s * US
-        spans.append([row.operator, row.phase, line, begin, now, {name: values[name] for name in IN_TRACE}])
+        spans.append(
+            [row.operator, row.phase, line, begin, now, {name: values[name] for name in IN_TRACE}]
+        )
         for module in open_modules:
             module[-1] = now
     counters.append(timeline.counter("HBM GB/s", 1, now, {"read": 0, "written": 0}))
@@ -165,12 +177,15 @@ class ProgramTraffic(Several[OperatorTraffic]):
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
         paths = _paths(self.rows, depth)
         return self._summed(
-            "module", (("  " * (len(path) - 1) + path[-1] if path else WHOLE, of) for path, of in paths)
+            "module",
+            (("  " * (len(path) - 1) + path[-1] if path else WHOLE, of) for path, of in paths),
         )
 
     def by_operator(self, most: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
-        kinds = grouped(self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase))
+        kinds = grouped(
+            self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase)
+        )
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
         return self._summed("operator", (("  ".join(kind), kinds[kind]) for kind in order[:most]))
 
@@ -180,7 +195,9 @@ class ProgramTraffic(Several[OperatorTraffic]):
         moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
         shares = {"hbm_share": part.hbm.total / max(1, self.hbm.total)}
         shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
-        rest = plain(part, "l2_bytes=l2.total flops time_s") | {"time_share": part.time_s / (self.time_s or 1.0)}
+        rest = plain(part, "l2_bytes=l2.total flops time_s") | {
+            "time_share": part.time_s / (self.time_s or 1.0)
+        }
         return {"operators": len(part)} | moved | shares | rest
 
     def _summed(self, first: str, groups: Iterable[tuple[str, Sequence[OperatorTraffic]]]) -> Table:
@@ -191,7 +208,11 @@ class ProgramTraffic(Several[OperatorTraffic]):
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
-        return plain(self, "profile=profile.name") | totals | plain(self, "flops time_s operators=rows unknown notes")
+        return (
+            plain(self, "profile=profile.name")
+            | totals
+            | plain(self, "flops time_s operators=rows unknown notes")
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         return (row.to_dict() for row in self.rows)
@@ -208,7 +229,10 @@ class ProgramTraffic(Several[OperatorTraffic]):
             text += f", {100 * self.hbm.total / once:.0f} % of their inputs and outputs ({bytes_text(once)})"
         attention = self.attention
         if attention.rows:
-            kernels = ", ".join(dict.fromkeys(r.kernel for r in attention.rows if r.kernel)) or "decomposed"
+            kernels = (
+                ", ".join(dict.fromkeys(r.kernel for r in attention.rows if r.kernel))
+                or "decomposed"
+            )
             share = 100 * attention.hbm.total / max(1, self.hbm.total)
             text += f"; attention ({kernels}) moves {bytes_text(attention.hbm.total)} of it, {share:.0f} %"
         return f"{text}; {seconds_text(self.time_s)}, {self.flops / 1e9:,.1f} GFLOP in matrix products."
@@ -232,7 +256,10 @@ class ProgramTraffic(Several[OperatorTraffic]):
         moved = {name: replace(self, rows=tuple(rows)).hbm for name, rows in kinds.items()}
         names = sorted(moved, key=lambda name: -moved[name].total)[:MOST_BARS]
         title = f"HBM bytes by operator on {self.profile.name}"
-        both = {"read": [moved[name].read for name in names], "written": [moved[name].write for name in names]}
+        both = {
+            "read": [moved[name].read for name in names],
+            "written": [moved[name].write for name in names],
+        }
         return (stacked("operators", title, names, both, "HBM bytes", bytes_text),)
 
     def export_chrome_trace(self, path: str | Path) -> None:
@@ -242,7 +269,9 @@ class ProgramTraffic(Several[OperatorTraffic]):
         write_whole(Path(path), timeline.text(timeline.whole(made, made_by="iosim.torch")))
 
 
-def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:
+def _paths(
+    rows: Sequence[OperatorTraffic], depth: int
+) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:
     """Modules with what ran in them, a module before its children and they before what is its own, as far down as
     `depth` below the root."""
     inside: dict[tuple[str, ...], list[OperatorTraffic]] = {(): list(rows)}
@@ -256,11 +285,15 @@ def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str,
     if len({row.module[:1] for row in rows}) == 1 and rows and rows[0].module:
         del inside[()]  # all ran in one module
     place = {path: n for n, path in enumerate(inside)}
-    order = sorted(inside, key=lambda path: tuple(place.get(path[:n], -1) for n in range(len(path) + 1)))
+    order = sorted(
+        inside, key=lambda path: tuple(place.get(path[:n], -1) for n in range(len(path) + 1))
+    )
     return [(path, inside[path]) for path in order]
 
 
-def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
+def traffic_of(
+    program: Program, profile: HardwareProfile, notes: Sequence[str] = ()
+) -> ProgramTraffic:
     """Play a program on a GPU, from a cold L2: what operators stream there, and what their replays find beyond."""
     playing, fetch = Playing(profile), model(profile).launch_fetch_bytes
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
@@ -276,7 +309,11 @@ def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] 
             moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
         counted, key = call.counted, (id(call), tuple(moved.values()))
         if key not in times:
-            both = ((name, way, n) for name, of in moved.items() for way, n in zip(WAYS, of, strict=True))
+            both = (
+                (name, way, n)
+                for name, of in moved.items()
+                for way, n in zip(WAYS, of, strict=True)
+            )
             at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
             times[key] = call.time(counted + at_hbm).total_s
         rows.append(
@@ -297,5 +334,7 @@ def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] 
                 is_attention=operator.is_attention,
             )
         )
-    said = dict.fromkeys((*notes, *(note for operator in program.operators for note in operator.notes)))
+    said = dict.fromkeys(
+        (*notes, *(note for operator in program.operators for note in operator.notes))
+    )
     return ProgramTraffic(profile, tuple(rows), tuple(said))

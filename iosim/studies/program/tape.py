@@ -75,7 +75,9 @@ class Tape:
     def program(self) -> Program:
         """What has been written. A matrix is gone after its last use; parameters, gradients and results stay."""
         storages = (
-            s if s.made is None or n in self._kept else replace(s, freed=self._last_use.get(n, s.made) + 1)
+            s
+            if s.made is None or n in self._kept
+            else replace(s, freed=self._last_use.get(n, s.made) + 1)
             for n, s in enumerate(self._storages)
         )
         return Program(tuple(storages), tuple(self._operators))
@@ -93,7 +95,9 @@ class Tape:
             if None not in grads:
                 for value, gradient in backward(*grads):
                     before = self._gradients.get(value)
-                    total = gradient if before is None else self.new("add", [before, gradient], value)
+                    total = (
+                        gradient if before is None else self.new("add", [before, gradient], value)
+                    )
                     self._gradients[value] = total
 
     # ---- places in memory ----
@@ -124,25 +128,36 @@ class Tape:
 
     def hold(self, *values: View | None) -> None:
         """Values that a function still has a name for: their memory is not given back before now."""
-        self._last_use |= {value.storage: len(self._operators) - 1 for value in values if value is not None}
+        self._last_use |= {
+            value.storage: len(self._operators) - 1 for value in values if value is not None
+        }
 
     # ---- launches ----
 
     def passes(
-        self, name: str, reads: Sequence[View], writes: Sequence[View], rows: int | None = None, again: Again = ()
+        self,
+        name: str,
+        reads: Sequence[View],
+        writes: Sequence[View],
+        rows: int | None = None,
+        again: Again = (),
     ) -> None:
         """One launch that reads and writes matrices once, but for `again`."""
         chain, views = streaming(name, reads, writes, rows, again)
         self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
 
-    def launch(self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None) -> View:
+    def launch(
+        self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None
+    ) -> View:
         """One launch that makes `out` and `more`; what it does `back`, with the gradient of `out`."""
         self.passes(name, reads, [out, *more])
         if back is not None:
             self.backward(back, out)
         return out
 
-    def new(self, name: str, reads: Sequence[View], like: View, back: Backward | None = None) -> View:
+    def new(
+        self, name: str, reads: Sequence[View], like: View, back: Backward | None = None
+    ) -> View:
         return self.launch(name, reads, self.like(like), back=back)
 
     def scattered(self, name: str, grad: View, numbers: View, out: View) -> View:
@@ -156,7 +171,12 @@ class Tape:
         return [(x, self.scattered(name, grad, numbers, self.like(x)))]
 
     def multiplies(
-        self, a: View, b: View, c: View, sizes: tuple[int, int, int, int], number: float | None = None
+        self,
+        a: View,
+        b: View,
+        c: View,
+        sizes: tuple[int, int, int, int],
+        number: float | None = None,
     ) -> View:
         """c = a b, of sizes (batch, rows, cols, inner). Where numbers of b take less memory than those of a, the kernel
         unpacks them, unless the GPU multiplies fp8: then a is rounded to that, once."""
@@ -172,7 +192,9 @@ class Tape:
         chain = replace(chain, tensors={**chain.tensors, "B": packed})
         views, flops = {"A": a, "B": b, "C": c}, 2 * math.prod(sizes)
         place = (self.part,), self._phase
-        self._add(Operator.plain(name, *place, kind, chain, views, is_kernel=True, product_flops=flops))
+        self._add(
+            Operator.plain(name, *place, kind, chain, views, is_kernel=True, product_flops=flops)
+        )
         return c
 
     def _add(self, operator: Operator) -> None:
@@ -205,14 +227,20 @@ class Tape:
         self.multiplies(x, place, out, (groups, each, cols, inner), weight.number)
 
         def back(grad: View) -> Gradients:
-            self.trains(place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, each)))
+            self.trains(
+                place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, each))
+            )
             return [(x, self.multiplies(grad, place, self.like(x), (groups, each, inner, cols)))]
 
         self.backward(back, out)
         return out
 
     def norm(self, x: View) -> View:
-        scale, out, root = self.given(1, x.sizes[1]), self.like(x), self.made(x.sizes[0], 1, FLOAT_BYTES)
+        scale, out, root = (
+            self.given(1, x.sizes[1]),
+            self.like(x),
+            self.made(x.sizes[0], 1, FLOAT_BYTES),
+        )
 
         def back(grad: View) -> Gradients:
             to_x = self.new("_fused_rms_norm_backward.input", [grad, x, root, scale], x)
@@ -226,16 +254,22 @@ class Tape:
 
     def multiply(self, x: View, y: View, *, constant: bool = False) -> View:
         both = [(x, y)] if constant else [(y, x), (x, y)]
-        return self.new("mul", [x, y], x, lambda grad: [(a, self.new("mul", [grad, b], a)) for a, b in both])
+        return self.new(
+            "mul", [x, y], x, lambda grad: [(a, self.new("mul", [grad, b], a)) for a, b in both]
+        )
 
     def activation(self, name: str, x: View) -> View:
-        return self.new(name, [x], x, lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))])
+        return self.new(
+            name, [x], x, lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))]
+        )
 
     def turn(self, x: View, cosine: View, sine: View) -> View:
         """Rotary positions over the columns of x: x cos + turned(x) sin, written out."""
         straight = self.multiply(x, cosine, constant=True)
         first, second = self.split(x, (x.sizes[1] // 2, x.sizes[1] - x.sizes[1] // 2))
-        negative = self.new("neg", [second], second, lambda grad: [(second, self.new("neg", [grad], second))])
+        negative = self.new(
+            "neg", [second], second, lambda grad: [(second, self.new("neg", [grad], second))]
+        )
         return self.add(straight, self.multiply(self.join(negative, first), sine, constant=True))
 
     def split(self, x: View, widths: Sequence[int]) -> list[View]:
@@ -250,7 +284,10 @@ class Tape:
 
         def back(grad: View) -> Gradients:
             first, second = _columns(grad, 0, x.sizes[1]), _columns(grad, x.sizes[1], y.sizes[1])
-            return [(x, first), (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y))]
+            return [
+                (x, first),
+                (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y)),
+            ]
 
         return self.launch("cat", [x, y], self.made(x.sizes[0], x.sizes[1] + y.sizes[1]), back=back)
 
@@ -260,7 +297,12 @@ class Tape:
         out = replace(x, sizes=(rows, cols), strides=(cols, 1))
         shape = {"sizes": x.sizes, "strides": (x.sizes[1], 1)}
         if out != x:
-            self.backward(lambda grad: [(x, self.new("clone", [grad], x) if copied else replace(grad, **shape))], out)
+            self.backward(
+                lambda grad: [
+                    (x, self.new("clone", [grad], x) if copied else replace(grad, **shape))
+                ],
+                out,
+            )
         return out
 
     def gather(self, x: View, rows: int) -> View:
@@ -284,12 +326,18 @@ class Tape:
         out = self.made(tokens, place.sizes[1])
 
         def back(grad: View) -> Gradients:
-            self.trains(place, self.scattered("embedding_dense_backward", grad, numbers, self.like(place)))
+            self.trains(
+                place, self.scattered("embedding_dense_backward", grad, numbers, self.like(place))
+            )
             return []
 
-        return self.launch("embedding", [_part(place, math.prod(out.sizes)), numbers], out, back=back)
+        return self.launch(
+            "embedding", [_part(place, math.prod(out.sizes)), numbers], out, back=back
+        )
 
-    def attention(self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None) -> View:
+    def attention(
+        self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None
+    ) -> View:
         """One call, its inputs where they lie. Raises InputError: the kernel cannot run it on the GPU."""
         out = self.made(problem.batch * problem.seq_q, problem.heads * problem.head_dim_v)
         rows = self.made(problem.batch * problem.heads, problem.seq_q, FLOAT_BYTES)
@@ -298,13 +346,20 @@ class Tape:
 
         def back(grad: View) -> Gradients:
             of = {f"d{name}": self.like(bound[name]) for name in "QKV"}
-            self._attends("attention_backward", problem.with_(passes="bwd"), kernel, {**bound, "dO": grad, **of})
+            self._attends(
+                "attention_backward",
+                problem.with_(passes="bwd"),
+                kernel,
+                {**bound, "dO": grad, **of},
+            )
             return [(bound[name[1:]], one) for name, one in of.items()]
 
         self.backward(back, out)
         return out
 
-    def _attends(self, name: str, problem: AttentionProblem, kernel: str, bound: dict[str, View]) -> None:
+    def _attends(
+        self, name: str, problem: AttentionProblem, kernel: str, bound: dict[str, View]
+    ) -> None:
         note = ""
         if problem.passes == "fwd":
             chosen = resolve(kernel, problem, self.profile)
@@ -318,9 +373,23 @@ class Tape:
             for n, t in chain.tensors.items()
             if t.role is Role.INPUT and n not in views
         }
-        unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
-        self._add(Operator(name, (self.part,), self._phase, problem, chosen, replace(chain, tensors=unbound), views,
-                           is_kernel=True, is_attention=True, notes=(note,) if note else ()))  # fmt: skip
+        unbound = {
+            n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
+        }
+        self._add(
+            Operator(
+                name,
+                (self.part,),
+                self._phase,
+                problem,
+                chosen,
+                replace(chain, tensors=unbound),
+                views,
+                is_kernel=True,
+                is_attention=True,
+                notes=(note,) if note else (),
+            )
+        )
 
     def cross_entropy(self, scores: View) -> None:
         """The loss of scores, a row a token, in their own type; a sector of every row is read."""
@@ -336,7 +405,12 @@ class Tape:
             self.passes("nll_loss_backward.zeros", [], [grad])
             self.passes("nll_loss_backward.rows", [loss, target], [_part(grad, picked)])
             out = self.like(scores)
-            self.passes("_log_softmax_backward_data", [grad, chances], [out], *((rows, [(grad, 2)]) if long else ()))
+            self.passes(
+                "_log_softmax_backward_data",
+                [grad, chances],
+                [out],
+                *((rows, [(grad, 2)]) if long else ()),
+            )
             return [(scores, out)]
 
         self.backward(back)
@@ -348,13 +422,21 @@ class Tape:
             both = [(place, grad) for n, place, grad in self.parameters if n == times]
             states = [self.given(*place.sizes) for place, _ in both for _ in range(2)]
             places = [place for place, _ in both]
-            self.passes("_fused_adamw_", [*places, *(grad for _, grad in both), *states], [*places, *states])
+            self.passes(
+                "_fused_adamw_", [*places, *(grad for _, grad in both), *states], [*places, *states]
+            )
 
 
 def every(x: View, step: int) -> View:
     """The last of every `step` rows of a matrix."""
     (rows, cols), (stride, _) = x.sizes, x.strides
-    return View(x.storage, x.offset + (step - 1) * stride, (rows // step, cols), (step * stride, 1), x.element_bytes)
+    return View(
+        x.storage,
+        x.offset + (step - 1) * stride,
+        (rows // step, cols),
+        (step * stride, 1),
+        x.element_bytes,
+    )
 
 
 def _columns(x: View, start: int, width: int) -> View:

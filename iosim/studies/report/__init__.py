@@ -19,12 +19,31 @@ from iosim.show.html import html
 from iosim.show.page import Figure, markdown
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report import figures
-from iosim.studies.report.collect import ALWAYS_SAID, Point, Report, ReportRequest, baseline, by_gpu, collect, notes
+from iosim.studies.report.collect import (
+    ALWAYS_SAID,
+    Point,
+    Report,
+    ReportRequest,
+    baseline,
+    by_gpu,
+    collect,
+    notes,
+)
 from iosim.studies.report.face import as_page, question
 from iosim.studies.report.overview import overview
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
-__all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "beside", "build", "render", "targets", "write"]
+__all__ = [
+    "FORMATS",
+    "Report",
+    "ReportRequest",
+    "as_page",
+    "beside",
+    "build",
+    "render",
+    "targets",
+    "write",
+]
 FORMATS = ("both", "html", "md")
 NAME = "report"
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
@@ -43,14 +62,18 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
         accepted = "an existing directory, or a file name that ends in .html or .md"
         raise InputError(f"`out` '{out}' is no place for a report; accepted: {accepted}")
     elif own not in kinds:
-        raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
+        raise InputError(
+            f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}"
+        )
     else:
         places = {kind: path if kind == own else path.with_suffix(f".{kind}") for kind in kinds}
     for target in places.values():
         if target.is_dir():
             raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")
         if not target.parent.is_dir():
-            raise InputError(f"`out` '{out}' cannot be written: there is no directory '{target.parent}'")
+            raise InputError(
+                f"`out` '{out}' cannot be written: there is no directory '{target.parent}'"
+            )
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise InputError(f"`out` '{out}' cannot be written: Permission denied")
     return places
@@ -80,7 +103,9 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
     here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
     for gpu in here:
-        commands[profile_ids[gpu.label]] = shlex.join(["iosim", "profiles", "show", gpu.argument, "--format", "json"])
+        commands[profile_ids[gpu.label]] = shlex.join(
+            ["iosim", "profiles", "show", gpu.argument, "--format", "json"]
+        )
     rankings = search(request, here)
     ranked = [(gpu, ranking) for gpu in here if not isinstance(ranking := rankings[gpu.label], str)]
     tile_ids = {gpu.label: f"T{n:02d}" for n, (gpu, _) in enumerate(ranked, 1)}
@@ -98,9 +123,14 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         figures.call_time(request, points),
         figures.density(request, points, commands),
     ]
-    there, said = (f for f in drawn if f is not None), (note for note in notes(points) if ALWAYS_SAID not in note)
+    there, said = (
+        (f for f in drawn if f is not None),
+        (note for note in notes(points) if ALWAYS_SAID not in note),
+    )
     title = question(request, baseline(points))
-    return Report(title, request, points, omissions, summary(points), tuple(there), commands, tuple(said))
+    return Report(
+        title, request, points, omissions, summary(points), tuple(there), commands, tuple(said)
+    )
 
 
 def summary(points: Sequence[Point]) -> Table:
@@ -115,10 +145,24 @@ def summary(points: Sequence[Point]) -> Table:
     for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
-        ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
-        rows.append((
-            *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
-            p.prediction.memory_bytes["peak"], p.fits, ratio_l2, ratio_hbm,
-            p.id if naive is None else f"{p.id} {naive.id}",
-        ))  # fmt: skip
+        ratio_hbm = (
+            marked(naive.hbm / p.hbm, naive.prediction, p.prediction)
+            if naive and naive.hbm and p.hbm
+            else None
+        )
+        rows.append(
+            (
+                *figures.who(p),
+                str(p.prediction.kernel.tile),
+                p.l2,
+                p.hbm_shown,
+                p.time_s,
+                p.prediction.time.bound_by,
+                p.prediction.memory_bytes["peak"],
+                p.fits,
+                ratio_l2,
+                ratio_hbm,
+                p.id if naive is None else f"{p.id} {naive.id}",
+            )
+        )
     return Table((*figures.WHO, *more, figures.FROM), tuple(rows))

@@ -89,7 +89,13 @@ class Point:
     def fits(self) -> str | None:
         """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
         size = self.gpu.profile.usable_memory_bytes
-        return None if size is None else "yes" if self.prediction.memory_bytes["peak"] <= size else "no"
+        return (
+            None
+            if size is None
+            else "yes"
+            if self.prediction.memory_bytes["peak"] <= size
+            else "no"
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,9 @@ def collect(
         Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
         for gpu, _, problem, name in jobs
     ]
-    for (gpu, kernel, problem, _), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
+    for (gpu, kernel, problem, _), outcome in zip(
+        jobs, try_all(asked, progress=progress), strict=True
+    ):
         if isinstance(outcome, InputError):
             refused.append((gpu, kernel, problem.seq_q, outcome))
             continue
@@ -124,7 +132,10 @@ def collect(
     if not points:
         raise InputError(f"no kernel of this report can run: {refused[0][-1].marked}")
     alike = grouped(refused, lambda one: (one[0].label, one[1], str(one[3])))
-    omissions = (Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why) for (gpu, kernel, why), of in alike.items())
+    omissions = (
+        Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why)
+        for (gpu, kernel, why), of in alike.items()
+    )
     return tuple(points), tuple(omissions), commands
 
 
@@ -178,7 +189,9 @@ def notes(points: Sequence[Point]) -> tuple[str, ...]:
         for note in (*p.prediction.notes, *p.prediction.time.missing):
             kernels_of.setdefault(note, {})[p.kernel] = None
     named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
-    return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)
+    return tuple(
+        note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named
+    )
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,11 @@ class ReportRequest:
     """The kernels as they were asked for, DEFAULT among them; where there are none, `kernels`."""
 
     def __post_init__(self) -> None:
-        for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
+        for name, values in (
+            ("`profile`", self.gpus),
+            ("`kernel`", self.kernels),
+            ("problems", self.problems),
+        ):
             if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
         Conditions(l2_start=self.l2_start, method=self.method)
@@ -236,7 +253,9 @@ class ReportRequest:
         by_length = {p.seq_q: p for p in problems}
         listed, chosen = gpus_of(gpus), tuple(by_length[n] for n in sorted(by_length))
         names = (name_on(g, k, p) for k in kernels for g in listed for p in chosen)
-        return cls(listed, tuple(dict.fromkeys(names)) or kernels, chosen, l2_start, method, kernels)
+        return cls(
+            listed, tuple(dict.fromkeys(names)) or kernels, chosen, l2_start, method, kernels
+        )
 
     @property
     def jobs(self) -> list[tuple[Gpu, str, AttentionProblem, str]]:
@@ -258,7 +277,9 @@ class ReportRequest:
 
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
         one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
-        return command_line([*one, *length_options(problem)], problem, [*self._how(), "--format", "json"])
+        return command_line(
+            [*one, *length_options(problem)], problem, [*self._how(), "--format", "json"]
+        )
 
     def report_line(self) -> str:
         """The command line of the whole report, without its `--out`."""
@@ -297,7 +318,9 @@ def label_of(gpus: Sequence[Gpu], name: str, field: str) -> str:
     known = [gpu.label for gpu in gpus]
     wanted = name if name in known else load_profile(name).name
     if wanted not in known:
-        raise InputError(f"`{field}` {name} is none of the GPUs compared; accepted: {', '.join(known)}")
+        raise InputError(
+            f"`{field}` {name} is none of the GPUs compared; accepted: {', '.join(known)}"
+        )
     return wanted
 
 

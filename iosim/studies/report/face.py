@@ -28,15 +28,21 @@ def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
 def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
-    against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
+    against = next(
+        (p for p in others if p.kernel == baseline), max(others, key=_moved, default=None)
+    )
     at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
     moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
     bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
     if against is None:
-        return sentences([f"{moves} in {seconds_text(best.time_s)}, {bound}", reason(best.prediction), sure])
+        return sentences(
+            [f"{moves} in {seconds_text(best.time_s)}, {bound}", reason(best.prediction), sure]
+        )
     took = f"{seconds_text(best.time_s)}, not {seconds_text(against.time_s)}"
     less = f"{moves}, {_ratios(best, against)}, in {took}, {bound}"
-    return sentences([less, reason(against.prediction) if _moved(best) < _moved(against) else "", sure])
+    return sentences(
+        [less, reason(against.prediction) if _moved(best) < _moved(against) else "", sure]
+    )
 
 
 def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
@@ -46,17 +52,30 @@ def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     for gpu, members in by_gpu(points).items():
         _, here, best = _at_the_longest(members)
         others = [p for p in here if p is not best]
-        base = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
-        parts = [] if base is None else [*_from(members, best.kernel, base.kernel), _between(best, base)]
+        base = next(
+            (p for p in others if p.kernel == baseline), max(others, key=_moved, default=None)
+        )
+        parts = (
+            []
+            if base is None
+            else [*_from(members, best.kernel, base.kernel), _between(best, base)]
+        )
         rest = [p for p in others if p is not base and p.hbm is not None]
-        parts += [f"{p.kernel} moves {bytes_text(p.hbm or 0)} at HBM in {seconds_text(p.time_s)}" for p in rest]
+        parts += [
+            f"{p.kernel} moves {bytes_text(p.hbm or 0)} at HBM in {seconds_text(p.time_s)}"
+            for p in rest
+        ]
         said += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
     return tuple(said)
 
 
 def _between(best: Point, base: Point) -> str:
     factor = _factor(base.l2, best.l2)
-    than = f"{factor} than {base.kernel}'s {bytes_text(base.l2)}" if factor else f"as much as {base.kernel}"
+    than = (
+        f"{factor} than {base.kernel}'s {bytes_text(base.l2)}"
+        if factor
+        else f"as much as {base.kernel}"
+    )
     return f"{best.kernel} moves {bytes_text(best.l2)} between SMs and L2, {than}"
 
 
@@ -68,7 +87,9 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
         base = next((p for p in here if p.kernel == baseline), best)
         where = "between SMs and L2" if best.hbm is None else "at HBM"
         factor = "" if base is best else _factor(_moved(base), _moved(best)) or "as much"
-        less = f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
+        less = (
+            f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
+        )
         said.append(
             f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at {some(longest, 'token')}{less}."
         )
@@ -90,7 +111,9 @@ def _moved(p: Point) -> int:
 def _amounts(p: Point) -> str:
     if p.hbm is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
-    times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
+    times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(
+        p.hbm, p.compulsory, "compulsory"
+    )
     return f"{bytes_text(p.hbm)} at HBM ({times})"
 
 
@@ -109,7 +132,10 @@ def _factor(theirs: int, own: int) -> str:
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     """The length from which on the baseline's HBM bytes are at least twice as many, where that is not the first."""
-    own, theirs = ({p.seq_len: p.hbm for p in points if p.kernel == k and p.hbm is not None} for k in (kernel, against))
+    own, theirs = (
+        {p.seq_len: p.hbm for p in points if p.kernel == k and p.hbm is not None}
+        for k in (kernel, against)
+    )
     both = sorted(own.keys() & theirs.keys())
     below = [n for n in both if theirs[n] < HALF * own[n]]
     first = next((n for n in both if not below or n > below[-1]), None)
@@ -149,8 +175,14 @@ def subject(request: ReportRequest) -> str:
     span = some(first, "token") if first == last else several
     keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
-    others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
-    terms = "".join(f", {other.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for other in others)
+    others = [
+        asked
+        for name, asked in p.terms.items()
+        if name not in ("block_lists", "seq_lens", "looks_ahead")
+    ]
+    terms = "".join(
+        f", {other.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for other in others
+    )
     by = "replay" if request.method is None else f"the method '{request.method}'"
     return (
         f"Attention, {p.passes}: batch {p.batch}, {some(p.heads, 'head')}{kv}, head_dim {width}, {p.dtype}, "
@@ -173,15 +205,26 @@ def as_page(report: Report) -> Page:
     told = () if report.legend is None else (f"{report.legend}.",)
     sections = (
         first.section(report.legend, folded=False),
-        Section("summary", f"{at}, N = {length:,}", ((RATIOS,) * report.has_ratios) + told, table=report.summary),
-        *listed("left-out", "Left out", [omission(o, report.request.lengths) for o in report.omissions]),
+        Section(
+            "summary",
+            f"{at}, N = {length:,}",
+            ((RATIOS,) * report.has_ratios) + told,
+            table=report.summary,
+        ),
+        *listed(
+            "left-out", "Left out", [omission(o, report.request.lengths) for o in report.omissions]
+        ),
         *(f.section(report.legend) for f in others),
         *listed("notes", "Notes of the predictions", report.notes, folded=True),
         Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
     )
     points, base = report.points, baseline_of(report.points)
     return Page(
-        report.title, subject(report.request), sections, command=report.request.report_line(),
-        commands=report.commands, answer=(*verdicts(points, base), *further(points, base)),
+        report.title,
+        subject(report.request),
+        sections,
+        command=report.request.report_line(),
+        commands=report.commands,
+        answer=(*verdicts(points, base), *further(points, base)),
         verdict=in_short(points, base),
-    )  # fmt: skip
+    )

@@ -26,7 +26,15 @@ from iosim.show import axes
 from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
-from iosim.studies.report.collect import Gpu, Point, ReportRequest, baseline, by_gpu, least_bytes, series
+from iosim.studies.report.collect import (
+    Gpu,
+    Point,
+    ReportRequest,
+    baseline,
+    by_gpu,
+    least_bytes,
+    series,
+)
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
@@ -43,13 +51,22 @@ def _texts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def drawn(
-    kind: str, rows: Iterable[tuple[Cell, ...]], panels: Iterable[Panel], legend: Sequence[Series], *, id: str = "",
-    without: Sequence[str] = (), words: Mapping[str, object] = MappingProxyType({}), **more: Any,
-) -> Figure:  # fmt: skip
+    kind: str,
+    rows: Iterable[tuple[Cell, ...]],
+    panels: Iterable[Panel],
+    legend: Sequence[Series],
+    *,
+    id: str = "",
+    without: Sequence[str] = (),
+    words: Mapping[str, object] = MappingProxyType({}),
+    **more: Any,
+) -> Figure:
     """The figure of a kind of figures.toml: `words` are what its texts leave open, `without` columns that it has not,
     `more` further fields of `Figure`."""
     text = _texts()[kind]
-    title, caption, columns = (text[name].format(**words) for name in ("title", "caption", "columns"))
+    title, caption, columns = (
+        text[name].format(**words) for name in ("title", "caption", "columns")
+    )
     table = Table((*WHO, *columns_of(columns), FROM), tuple(rows)).without(*without)
     fields = {"pivot": text.get("pivot", "seq_len"), "shows": tuple(text["shows"])} | more
     return Figure(id or kind, title, caption, table, tuple(panels), tuple(legend), **fields)
@@ -72,7 +89,12 @@ def kernel_lines(
         there = [(p, dot) for p in row if (dot := place(p)) is not None]
         if there:
             dots = [dot for _, dot in there]
-            yield kernel, [p for p, _ in there], dots, axes.through(kernel, dots, request.kernels.index(kernel))
+            yield (
+                kernel,
+                [p for p, _ in there],
+                dots,
+                axes.through(kernel, dots, request.kernels.index(kernel)),
+            )
 
 
 def gpu_panels(
@@ -95,7 +117,11 @@ def gpu_panels(
 
     def place(p: Point) -> Dot | None:
         v = value(p)
-        return None if v is None else (p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})")
+        return (
+            None
+            if v is None
+            else (p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})")
+        )
 
     panels = []
     for n, (label, members) in enumerate(drawn.items(), 1):
@@ -105,8 +131,15 @@ def gpu_panels(
             marks.append(hollow(line, [estimate(p) for p in there]))
             ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
             readings.append(f"{kernel} {' to '.join(ends)}")
-        panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.",
-                            (*grey, *layered(marks)), axes.layout(x, y)))  # fmt: skip
+        panels.append(
+            Panel(
+                f"{figure_id}-{n}",
+                label,
+                f"{title}, {label}: {'; '.join(readings)}.",
+                (*grey, *layered(marks)),
+                axes.layout(x, y),
+            )
+        )
     return tuple(panels)
 
 
@@ -130,7 +163,9 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     known = request.method != "bounds"
     rows = []
     for p in points:
-        ways = (marked(p.prediction.total("hbm", way), p.prediction) if known else None for way in WAYS)
+        ways = (
+            marked(p.prediction.total("hbm", way), p.prediction) if known else None for way in WAYS
+        )
         rows.append((*who(p), *ways, p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id))
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
@@ -138,7 +173,13 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         grey_lines: list[Guide] = [("compulsory", hover, "dot", list(least), list(least.values()))]
         for k, row in () if known else series(members).items():
             grey_lines.append(
-                ("with no L2", f"{k}: with no L2", "dash", [p.seq_len for p in row], [p.no_l2 for p in row])
+                (
+                    "with no L2",
+                    f"{k}: with no L2",
+                    "dash",
+                    [p.seq_len for p in row],
+                    [p.no_l2 for p in row],
+                )
             )
         return grey_lines
 
@@ -147,31 +188,54 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         by = "replay" if request.method is None else f"the method '{request.method}'"
         more = "The truth lies between the compulsory bytes (inputs once, outputs once; dotted) and those with no L2."
         how = f"by {by}, L2 {request.l2_start} at the start. {more}"
-    panels = gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated)
-    legend = kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")]))
+    panels = gpu_panels(
+        request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated
+    )
+    legend = kernel_legend(
+        request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])
+    )
     words = {"how": how, "hollow": HOLLOW if any(map(estimated, points)) else ""}
     bounds: dict[str, Any] = {} if known else {"shows": ("compulsory_bytes", "no_l2_bytes")}
     return drawn("traffic-hbm", rows, panels, legend, words=words, **bounds)
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    sizes = ((p, (p.prediction.memory_bytes[name] for name in ("peak", "workspace"))) for p in points)
+    sizes = (
+        (p, (p.prediction.memory_bytes[name] for name in ("peak", "workspace"))) for p in points
+    )
     rows = ((*who(p), *of_call, p.gpu.profile.usable_memory_bytes, p.id) for p, of_call in sizes)
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
         size = gpu.profile.usable_memory_bytes
         ends = [request.lengths[0], request.lengths[-1]]
-        return [("memory of the GPU", f"{gpu.label} has {bytes_text(size)}", "dash", ends, [size] * 2)] if size else []
+        return (
+            [("memory of the GPU", f"{gpu.label} has {bytes_text(size)}", "dash", ends, [size] * 2)]
+            if size
+            else []
+        )
 
     panels = gpu_panels(
-        request, points, "memory", lambda p: p.prediction.memory_bytes["peak"], "peak bytes", bytes_text, guides
+        request,
+        points,
+        "memory",
+        lambda p: p.prediction.memory_bytes["peak"],
+        "peak bytes",
+        bytes_text,
+        guides,
     )
     return drawn("memory", rows, panels, kernel_legend(request, ("memory of the GPU", "dash")))
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
     rows = (
-        (*who(p), p.time_s, p.prediction.time.bound_by, p.prediction.time_specification.total_s, p.id) for p in points
+        (
+            *who(p),
+            p.time_s,
+            p.prediction.time.bound_by,
+            p.prediction.time_specification.total_s,
+            p.id,
+        )
+        for p in points
     )
     panels = gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text)
     return drawn("time", rows, panels, kernel_legend(request))
@@ -184,7 +248,9 @@ def roofline(
     request: ReportRequest, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
 ) -> Figure | None:
     """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted."""
-    payload = {p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm_payload) and p.flops}
+    payload = {
+        p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm_payload) and p.flops
+    }
     shown = [p for p in points if p.id in payload]
     if not shown:
         return None
@@ -194,7 +260,9 @@ def roofline(
     ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
     x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
     ends = [10**e for e in x["range"]]
-    rates = [p.flops / p.time_s for p in shown] + [f for of_gpu in roofs.values() for _, f in of_gpu.values()]
+    rates = [p.flops / p.time_s for p in shown] + [
+        f for of_gpu in roofs.values() for _, f in of_gpu.values()
+    ]
     y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
 
     def place(p: Point) -> Dot:
@@ -213,25 +281,58 @@ def roofline(
             data.append(line)
             readings.append(f"{kernel} reaches {rate_text(max(rate for _, rate, _ in dots))}")
         if not roofs[label]:
-            left_out.append(f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate")
-        panels.append(Panel(f"roofline-{level}-{n}", label, f"Roofline at {word}, {label}: {'; '.join(readings)}.",
-                            tuple(data), axes.layout(x, y)))  # fmt: skip
+            left_out.append(
+                f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate"
+            )
+        panels.append(
+            Panel(
+                f"roofline-{level}-{n}",
+                label,
+                f"Roofline at {word}, {label}: {'; '.join(readings)}.",
+                tuple(data),
+                axes.layout(x, y),
+            )
+        )
         for p in members:
-            roof = next((min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None)
+            roof = next(
+                (min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None
+            )
             rate = p.flops / p.time_s
-            rows.append((*who(p), p.flops, p.value(level), intensity[p.id], rate, roof,
-                         rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
-    guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
+            rows.append(
+                (
+                    *who(p),
+                    p.flops,
+                    p.value(level),
+                    intensity[p.id],
+                    rate,
+                    roof,
+                    rate / roof if roof else None,
+                    f"{p.id} {profile_ids[label]}",
+                )
+            )
+    guides = [
+        (f"roof, {name}", dash)
+        for name, dash in DASHES.items()
+        if any(name in f for f in roofs.values())
+    ]
     words = {"word": word, "level": level}
     legend, left = kernel_legend(request, *guides), tuple(left_out)
-    return drawn("roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=left)
+    return drawn(
+        "roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=left
+    )
 
 
 def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, Any]:
     ridge = fast / wide
     x = [ends[0], *([ridge] if ends[0] < ridge < ends[1] else []), ends[1]]
     y = [min(wide * v, fast) for v in x]
-    return axes.guide(f"roof, {name}", x, y, f"{name}: {rate_text(fast)}, {number_text(wide / 1e9)} GB/s", DASHES[name])
+    return axes.guide(
+        f"roof, {name}",
+        x,
+        y,
+        f"{name}: {rate_text(fast)}, {number_text(wide / 1e9)} GB/s",
+        DASHES[name],
+    )
 
 
 QUANTITIES = {"l2": "SM<->L2 bytes", "hbm": "HBM bytes", "time": "time"}
@@ -254,9 +355,20 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
-    cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
+    cell = (
+        (lambda v, *ps: marked(v, *(p.prediction for p in ps)))
+        if level == "hbm"
+        else (lambda v, *ps: v)
+    )
     rows = tuple(
-        (*who(p), base, cell(p.value(level), p), cell(b.value(level), b), cell(r, p, b), f"{p.id} {b.id}")
+        (
+            *who(p),
+            base,
+            cell(p.value(level), p),
+            cell(b.value(level), b),
+            cell(r, p, b),
+            f"{p.id} {b.id}",
+        )
         for p, b, r in pairs
     )
     gpus = [g.label for g in request.gpus]
@@ -267,15 +379,33 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         data: list[dict[str, Any]] = []
         readings = []
         for g, label in enumerate(gpus):
-            row = [(p.seq_len, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
+            row = [
+                (p.seq_len, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label
+            ]
             if row:
-                data.append(axes.through(label, ((n, r, f"{label}, N = {n:,}<br>{_times(r)}") for n, r in row), g))
+                data.append(
+                    axes.through(
+                        label, ((n, r, f"{label}, N = {n:,}<br>{_times(r)}") for n, r in row), g
+                    )
+                )
                 readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
         alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
         alt += f"{'; '.join(readings)}."
-        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
+        panels.append(
+            Panel(
+                f"ratio-{level}-{n}",
+                f"{base} / {kernel}",
+                alt,
+                tuple(layered(data)),
+                axes.layout(x, y),
+            )
+        )
     there = {p.gpu.label for p, *_ in pairs}
-    legend = [Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus) if label in there]
+    legend = [
+        Series(label, axes.colour(g), axes.symbol(g)[1])
+        for g, label in enumerate(gpus)
+        if label in there
+    ]
     words = {"word": word, "base": base, "level": level}
     return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
 
@@ -294,7 +424,9 @@ def kept(p: Point) -> float:
     return mask.kept_fraction if isinstance(mask, BlockMask) else 1.0
 
 
-def pairs(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> list[tuple[Point, Point]]:
+def pairs(
+    request: ReportRequest, points: Sequence[Point], commands: dict[str, str]
+) -> list[tuple[Point, Point]]:
     """(point, the same without a mask) of every point under a list of blocks; the command lines go to `commands`."""
     with_dense: list[tuple[Point, Point]] = []
     for p in points:
@@ -302,7 +434,9 @@ def pairs(request: ReportRequest, points: Sequence[Point], commands: dict[str, s
             continue
         dense = without_mask(p.prediction.problem)
         try:
-            prediction = predict(dense, p.kernel, p.gpu.profile, l2_start=request.l2_start, method=request.method)
+            prediction = predict(
+                dense, p.kernel, p.gpu.profile, l2_start=request.l2_start, method=request.method
+            )
         except InputError:  # more than the method takes
             continue
         other = Point(f"D{len(with_dense) + 1:03d}", p.gpu, p.kernel, p.seq_len, prediction)
@@ -311,7 +445,9 @@ def pairs(request: ReportRequest, points: Sequence[Point], commands: dict[str, s
     return with_dense
 
 
-def density(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> Figure | None:
+def density(
+    request: ReportRequest, points: Sequence[Point], commands: dict[str, str]
+) -> Figure | None:
     """Sparse over dense against the share of blocks kept; None for a report without lists of blocks."""
     with_dense = pairs(request, points, commands)
     if not with_dense:
@@ -332,13 +468,19 @@ def _percent(share: float) -> str:
     return f"{number_text(100 * share)} %"
 
 
-def _density_panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tuple[Panel, ...]:
+def _density_panels(
+    request: ReportRequest, with_dense: list[tuple[Point, Point]]
+) -> tuple[Panel, ...]:
     x = axes.log_axis([kept(p) for p, _ in with_dense], "blocks kept", _percent)
     dense = {p.id: d for p, d in with_dense}
     panels: list[Panel] = []
     for gpu, members in by_gpu(p for p, _ in with_dense).items():
         for key, name in QUANTITIES.items():
-            shares = {p.id: share for p in members if (share := _cells(p.value(key), dense[p.id].value(key))[2])}
+            shares = {
+                p.id: share
+                for p in members
+                if (share := _cells(p.value(key), dense[p.id].value(key))[2])
+            }
             if not shares:
                 continue
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
@@ -351,8 +493,17 @@ def _density_panels(request: ReportRequest, with_dense: list[tuple[Point, Point]
             in_order = sorted(members, key=lambda p: (request.kernels.index(p.kernel), kept(p)))
             for kernel, _, dots, line in kernel_lines(request, in_order, place):
                 data.append(line)
-                readings.append(f"{kernel} {_percent(dots[0][1])} of dense with {_percent(dots[0][0])} of the blocks")
+                readings.append(
+                    f"{kernel} {_percent(dots[0][1])} of dense with {_percent(dots[0][0])} of the blocks"
+                )
             y = axes.log_axis([*shares.values(), *ends], f"{name}, share of dense", _percent)
-            panels.append(Panel(f"density-{key}-{len(panels) + 1}", f"{gpu}, {name}", f"{name} on {gpu}: "
-                                f"{'; '.join(readings)}.", tuple(data), axes.layout(x, y)))  # fmt: skip
+            panels.append(
+                Panel(
+                    f"density-{key}-{len(panels) + 1}",
+                    f"{gpu}, {name}",
+                    f"{name} on {gpu}: {'; '.join(readings)}.",
+                    tuple(data),
+                    axes.layout(x, y),
+                )
+            )
     return tuple(panels)

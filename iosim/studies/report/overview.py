@@ -19,11 +19,16 @@ from iosim.studies.report.figures import HOLLOW, drawn, estimated, who
 
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
 LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
-MARKS = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
+MARKS = tuple(
+    Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items()
+)
 BAND = "rgba(139,143,152,0.55)"
 """Grey that lets the lines on it stand out, on white and on dark ground."""
 COMPULSORY = "compulsory"
-LINES = (*(Series(name, axes.NEUTRAL, dash=dash) for name, (_, dash) in LEVELS.items()), Series(COMPULSORY, BAND, "▬"))
+LINES = (
+    *(Series(name, axes.NEUTRAL, dash=dash) for name, (_, dash) in LEVELS.items()),
+    Series(COMPULSORY, BAND, "▬"),
+)
 ROOM = 0.6
 """Share of the range of bytes that is added on each side, for the words beside the marks."""
 LINES_REM = 21.0
@@ -33,24 +38,34 @@ ROW_REM, AXIS_REM = 2.4, 4.2
 
 
 def overview(
-    request: ReportRequest, points: Sequence[Point], every: Mapping[str, Sequence[str]] | None = None
+    request: ReportRequest,
+    points: Sequence[Point],
+    every: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
     """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
     few = lines and not every
-    shown = [p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)]
+    shown = [
+        p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)
+    ]
     values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
     together = by_gpu(shown)
     if len(request.lengths) > 1 and not lines:
-        together = grouped(sorted(shown, key=lambda p: p.seq_len), lambda p: f"N = {p.seq_len:,}, {p.gpu.label}")
+        together = grouped(
+            sorted(shown, key=lambda p: p.seq_len), lambda p: f"N = {p.seq_len:,}, {p.gpu.label}"
+        )
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
         asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
         where = (f"overview-{n}", title, members, values)
         panels.append(_lines(request, *where) if lines else _rows(asked, *where))
     base = baseline(points)
-    which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
+    which = (
+        f"of '{base}' and of the fastest tiled kernel of each GPU"
+        if base and few
+        else "of each kernel"
+    )
     words = {
         "against": " against the sequence length" if lines else "",
         "hollow": HOLLOW if any(map(estimated, shown)) else "",
@@ -58,9 +73,21 @@ def overview(
     words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
     rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
     without = () if any(p.smem for p in shown) else ("smem_bytes",)
-    across, short = 2 if lines or len(by_gpu(shown)) > 1 else 3, _short(request, shown) if lines else None
+    across, short = (
+        2 if lines or len(by_gpu(shown)) > 1 else 3,
+        _short(request, shown) if lines else None,
+    )
     legend = LINES if lines else MARKS
-    return drawn("overview", rows, panels, legend, without=without, words=words, most_across=across, short=short)
+    return drawn(
+        "overview",
+        rows,
+        panels,
+        legend,
+        without=without,
+        words=words,
+        most_across=across,
+        short=short,
+    )
 
 
 def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
@@ -70,7 +97,11 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         for kernel, row in series(members).items():
             at = {p.seq_len: p for p in row}
             rows += [
-                (gpu, f"{kernel} {level}", *(getattr(at[n], cell) if n in at else None for n in lengths))
+                (
+                    gpu,
+                    f"{kernel} {level}",
+                    *(getattr(at[n], cell) if n in at else None for n in lengths),
+                )
                 for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))
             ]
         least = least_bytes(members)
@@ -81,16 +112,32 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
     """Of one GPU: the naive kernel and the fastest other, or the two fastest."""
-    times = {kernel: row[-1].time_s for kernel, row in series(points).items() if not any(p.naive for p in row)}
+    times = {
+        kernel: row[-1].time_s
+        for kernel, row in series(points).items()
+        if not any(p.naive for p in row)
+    }
     base = baseline(points)
     kept = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
     return [p for p in points if p.kernel in kept]
 
 
-def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+def _lines(
+    request: ReportRequest,
+    panel_id: str,
+    gpu: str,
+    points: Sequence[Point],
+    values: Sequence[float],
+) -> Panel:
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, "", bytes_text)
     least = least_bytes(points)
-    band = axes.guide(COMPULSORY, list(least), list(least.values()), "compulsory: inputs once, outputs once", "solid")
+    band = axes.guide(
+        COMPULSORY,
+        list(least),
+        list(least.values()),
+        "compulsory: inputs once, outputs once",
+        "solid",
+    )
     data: list[dict[str, Any]] = [band | {"line": {"color": BAND, "width": 9}}]
     ends, readings = [], []
     for kernel, row in series(points).items():
@@ -112,37 +159,69 @@ def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poi
     return Panel(panel_id, gpu, alt, tuple(data), axes.layout(x, y, **at_ends(ends, y)), LINES_REM)
 
 
-def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+def _rows(
+    kernels: Sequence[str],
+    panel_id: str,
+    gpu: str,
+    points: Sequence[Point],
+    values: Sequence[float],
+) -> Panel:
     low, high = axes.log_range(values)
     room = max(0.3, ROOM * (high - low))
     x = axes.log_axis([10 ** (low - room), 10 ** (high + room)], "", bytes_text)
     x |= {"range": [low - room, high + room], "tickangle": 0}
     y = {**axes.category_axis(kernels), "autorange": "reversed"}
     data: list[dict[str, Any]] = [
-        {"type": "scatter", "mode": "lines", "name": "between", "x": [p.l2, p.hbm], "y": [p.kernel, p.kernel],
-         "hoverinfo": "skip", "line": {"color": BAND, "width": 3}}
-        for p in points if p.hbm
-    ]  # fmt: skip
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "between",
+            "x": [p.l2, p.hbm],
+            "y": [p.kernel, p.kernel],
+            "hoverinfo": "skip",
+            "line": {"color": BAND, "width": 3},
+        }
+        for p in points
+        if p.hbm
+    ]
     for level, (key, _) in LEVELS.items():
         drawn = [(p, v) for p in points if (v := getattr(p, key))]
-        right = [level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM" for p, _ in drawn]
+        right = [
+            level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM"
+            for p, _ in drawn
+        ]
         mark = {
-            "type": "scatter", "mode": "markers+text", "name": level, "x": [v for _, v in drawn],
-            "y": [p.kernel for p, _ in drawn], "text": [f" {bytes_text(v)} " for _, v in drawn],
-            "textposition": ["middle right" if r else "middle left" for r in right], "cliponaxis": False,
+            "type": "scatter",
+            "mode": "markers+text",
+            "name": level,
+            "x": [v for _, v in drawn],
+            "y": [p.kernel for p, _ in drawn],
+            "text": [f" {bytes_text(v)} " for _, v in drawn],
+            "textposition": ["middle right" if r else "middle left" for r in right],
+            "cliponaxis": False,
             "hovertext": [f"{p.kernel} {level}<br>{bytes_text(v)} ({p.id})" for p, v in drawn],
             "hovertemplate": "%{hovertext}<extra></extra>",
-            "marker": {"color": LEVEL_COLOURS[level], "size": 11, "symbol": "square" if key == "hbm" else "circle"},
-        }  # fmt: skip
+            "marker": {
+                "color": LEVEL_COLOURS[level],
+                "size": 11,
+                "symbol": "square" if key == "hbm" else "circle",
+            },
+        }
         data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
     least = min(p.compulsory for p in points)
     for kernel in {*kernels} - {p.kernel for p in points}:
-        data.append(axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"})
+        data.append(
+            axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"}
+        )
     line, text = axes.upright(least, "dot", layer="below"), f"compulsory {bytes_text(least)}"
     word = axes.note(text, math.log10(least), 1, xref="x", yref="paper", yanchor="bottom")
     readings = [
-        f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "") for p in points
+        f"{p.kernel} {bytes_text(p.l2)} SM<->L2"
+        + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "")
+        for p in points
     ]
     alt = f"Bytes on {gpu}: {'; '.join(readings)}; compulsory {bytes_text(least)}."
-    layout = axes.layout(x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8})
+    layout = axes.layout(
+        x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8}
+    )
     return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))

@@ -31,12 +31,16 @@ Place = tuple[int, int]
 
 def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
     """By GPU label, the ranking of the tiles for the middle length, or why there is none."""
-    problem = request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
+    problem = (
+        request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
+    )
     rankings: dict[str, TileRanking | str] = {}
     for gpu in gpus:
         try:
             ranking = pick_tiles(problem, gpu.profile)
-            rankings[gpu.label] = ranking if ranking.candidates else f"no tile fits: {ranking.rejected[-1].reason}"
+            rankings[gpu.label] = (
+                ranking if ranking.candidates else f"no tile fits: {ranking.rejected[-1].reason}"
+            )
         except InputError as error:
             rankings[gpu.label] = str(error)
     return rankings
@@ -44,10 +48,14 @@ def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking
 
 def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
     p = ranking.problem
-    return command_line(["tiles", "--gpu", gpu.argument, *length_options(p)], p, ["--format", "json"])
+    return command_line(
+        ["tiles", "--gpu", gpu.argument, *length_options(p)], p, ["--format", "json"]
+    )
 
 
-def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]) -> Figure:
+def tile_map(
+    request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]
+) -> Figure:
     """One heat map a GPU; `ids` gives, by GPU label, the id of the command line that prints its ranking."""
     panels: list[Panel] = []
     left_out: list[str] = []
@@ -57,7 +65,9 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
         if isinstance(ranking, str):
             left_out.append(f"the tiles of {label}: {ranking}")
             continue
-        cells = {(c.tile.block_q, c.tile.block_k): c for c in reversed(ranking.candidates)}  # the fastest of each
+        cells = {
+            (c.tile.block_q, c.tile.block_k): c for c in reversed(ranking.candidates)
+        }  # the fastest of each
         why, n, command = reasons(ranking), ranking.problem.seq_q, ids[label]
         panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells, why))
         for place in product(BLOCK_Q, BLOCK_K):
@@ -65,13 +75,29 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
             rows.append(_row(label, n, cells[place], ranking, command) if place in cells else empty)
         rows += [_row(label, n, c, ranking, command) for c in ranking.library]
         short += [
-            (label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
+            (
+                label,
+                c.kernel,
+                str(c.tile),
+                c.tile.warps,
+                c.tile.stages,
+                c.time_s,
+                c.time_s / ranking.best.time_s,
+            )
             for c in (ranking.best, *ranking.library)
         ]
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
-    return drawn("tiles", rows, panels, (FASTEST, LIBRARY), words=words, left_out=tuple(left_out), short=fastest)
+    return drawn(
+        "tiles",
+        rows,
+        panels,
+        (FASTEST, LIBRARY),
+        words=words,
+        left_out=tuple(left_out),
+        short=fastest,
+    )
 
 
 def reasons(ranking: TileRanking) -> dict[Place, str]:
@@ -80,14 +106,35 @@ def reasons(ranking: TileRanking) -> dict[Place, str]:
     return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
 
 
-def _row(label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str) -> tuple[Cell, ...]:
+def _row(
+    label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str
+) -> tuple[Cell, ...]:
     t, moved = c.tile, c.l2_read_bytes + c.l2_write_bytes
-    return (label, c.kernel, n, t.block_q, t.block_k, t.warps, t.stages, c.time_s, c.time_s / ranking.best.time_s,
-            moved, c.occupancy, c.registers, c.registers_source, None, command)  # fmt: skip
+    return (
+        label,
+        c.kernel,
+        n,
+        t.block_q,
+        t.block_k,
+        t.warps,
+        t.stages,
+        c.time_s,
+        c.time_s / ranking.best.time_s,
+        moved,
+        c.occupancy,
+        c.registers,
+        c.registers_source,
+        None,
+        command,
+    )
 
 
 def _panel(
-    panel_id: str, label: str, ranking: TileRanking, cells: Mapping[Place, TileCandidate], why: Mapping[Place, str]
+    panel_id: str,
+    label: str,
+    ranking: TileRanking,
+    cells: Mapping[Place, TileCandidate],
+    why: Mapping[Place, str],
 ) -> Panel:
     best = ranking.best
     z: list[list[float | None]] = []
@@ -97,16 +144,40 @@ def _panel(
         line = [cells.get((q, k)) for k in BLOCK_K]
         z.append([c.time_s / best.time_s if c else None for c in line])
         text.append([number_text(round(c.time_s / best.time_s, 1)) if c else "" for c in line])
-        hover.append([_hover(c) if c else f"{q}x{k}<br>{'<br>'.join(wrap(why.get((q, k), 'not tried'), 48))}"
-                      for k, c in zip(BLOCK_K, line, strict=True)])  # fmt: skip
+        hover.append(
+            [
+                _hover(c)
+                if c
+                else f"{q}x{k}<br>{'<br>'.join(wrap(why.get((q, k), 'not tried'), 48))}"
+                for k, c in zip(BLOCK_K, line, strict=True)
+            ]
+        )
     heat = {
-        "type": "heatmap", "x": list(map(str, BLOCK_K)), "y": list(map(str, BLOCK_Q)), "z": z, "text": text,
-        "hovertext": hover, "hovertemplate": "%{hovertext}<extra></extra>", "texttemplate": "%{text}",
-        "textfont": {"size": 9}, "zmin": 1.0, "zmax": SLOWEST_COLOUR, "colorscale": SCALE, "xgap": 1, "ygap": 1,
-        "colorbar": {"thickness": 8, "len": 0.9, "outlinewidth": 0, "tickvals": [1, 2, 3, 4],
-                     "ticktext": ["1x", "2x", "3x", "4x+"]},
-    }  # fmt: skip
-    on_grid = [c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K]
+        "type": "heatmap",
+        "x": list(map(str, BLOCK_K)),
+        "y": list(map(str, BLOCK_Q)),
+        "z": z,
+        "text": text,
+        "hovertext": hover,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "texttemplate": "%{text}",
+        "textfont": {"size": 9},
+        "zmin": 1.0,
+        "zmax": SLOWEST_COLOUR,
+        "colorscale": SCALE,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {
+            "thickness": 8,
+            "len": 0.9,
+            "outlinewidth": 0,
+            "tickvals": [1, 2, 3, 4],
+            "ticktext": ["1x", "2x", "3x", "4x+"],
+        },
+    }
+    on_grid = [
+        c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K
+    ]
     marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
     data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
     libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
@@ -120,17 +191,28 @@ def _panel(
 
 
 def _blocks(title: str) -> dict[str, Any]:
-    return {"type": "category", "title": {"text": title, "standoff": 10}, "automargin": True, "showgrid": False,
-            "tickangle": 0}  # fmt: skip
-
-
-def _marks(series: Series, tiles: Sequence[TileCandidate], symbol: str, size: int) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "markers", "name": series.name, "x": [str(c.tile.block_k) for c in tiles],
-        "y": [str(c.tile.block_q) for c in tiles], "text": [_hover(c) for c in tiles],
+        "type": "category",
+        "title": {"text": title, "standoff": 10},
+        "automargin": True,
+        "showgrid": False,
+        "tickangle": 0,
+    }
+
+
+def _marks(
+    series: Series, tiles: Sequence[TileCandidate], symbol: str, size: int
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": series.name,
+        "x": [str(c.tile.block_k) for c in tiles],
+        "y": [str(c.tile.block_q) for c in tiles],
+        "text": [_hover(c) for c in tiles],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"symbol": symbol, "size": size, "color": series.colour, "line": {"width": 2.5}},
-    }  # fmt: skip
+    }
 
 
 def _hover(c: TileCandidate) -> str:

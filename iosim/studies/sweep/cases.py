@@ -70,13 +70,19 @@ Cells = Mapping[str, Words | Numbers]
 
 
 def csv_lines(cells: Cells) -> str:
-    columns = [column.cells() if isinstance(column, Words) else _cells(column) for column in cells.values()]
+    columns = [
+        column.cells() if isinstance(column, Words) else _cells(column) for column in cells.values()
+    ]
     return "".join(f"{line}\n" for line in map(",".join, zip(*columns, strict=True)))
 
 
 def _cells(numbers: Numbers) -> list[str]:
     texts, empty = list(map(repr, numbers.data.tolist())), ma.getmaskarray(numbers)
-    return ["" if no else text for no, text in zip(empty.tolist(), texts, strict=True)] if empty.any() else texts
+    return (
+        ["" if no else text for no, text in zip(empty.tolist(), texts, strict=True)]
+        if empty.any()
+        else texts
+    )
 
 
 def joined(parts: Sequence[Cells]) -> Cells:
@@ -101,24 +107,47 @@ FOLLOWS = {"seq_k": "seq_q", "head_dim_v": "head_dim", "kv_heads": "heads"}
 """Size -> the one that it equals where it is not given."""
 NOT_SWEPT = ("seq_lens", "seq_lens_k")
 SETTINGS: Mapping[str, About] = {
-    name: field for name, field in (*FIELDS.items(), *OVERRIDES.items()) if field.option and name not in NOT_SWEPT
+    name: field
+    for name, field in (*FIELDS.items(), *OVERRIDES.items())
+    if field.option and name not in NOT_SWEPT
 }
-SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem": "shared_memory_bytes"} | {
-    str(field.option)[2:].replace("-", "_"): name for name, field in SETTINGS.items()
-}
+SPELLINGS = {
+    "profile": "gpu",
+    "pass": "passes",
+    "output_dtype": "output",
+    "smem": "shared_memory_bytes",
+} | {str(field.option)[2:].replace("-", "_"): name for name, field in SETTINGS.items()}
 NAMES = (*PLACES, *SETTINGS)
 LABELS = {"model": "text", "layer": "text", "count": "int"}
 """Columns that say what a row is of and change nothing, and their types."""
-ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "mask", "window", "passes")
+ALWAYS = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "head_dim_v",
+    "dtype",
+    "mask",
+    "window",
+    "passes",
+)
 """Columns of the problem that every row shows."""
 USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", DEFAULT)} | {
     name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
 }
 """Values of what is not given; they are those of `iosim predict`."""
 SLOWEST_FIRST = (
-    *PLACES, *(n for n in SETTINGS if n not in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "tile")),
-    "batch", "heads", "kv_heads", "tile", "seq_k", "seq_q",
-)  # fmt: skip
+    *PLACES,
+    *(n for n in SETTINGS if n not in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "tile")),
+    "batch",
+    "heads",
+    "kv_heads",
+    "tile",
+    "seq_k",
+    "seq_q",
+)
 """The order of a grid: the last name's values follow each other."""
 MAX_ROWS = 1 << 31
 
@@ -135,7 +164,9 @@ def checked(name: str, value: Any) -> Any:
         return value
     if name in PLACES:
         if not isinstance(value, str) or not value:
-            raise InputError(f"`{name}` {value!r} is no name; accepted: a name, or for `gpu` a profile file")
+            raise InputError(
+                f"`{name}` {value!r} is no name; accepted: a name, or for `gpu` a profile file"
+            )
         return value
     field = SETTINGS[name]
     if value is None:
@@ -147,7 +178,10 @@ def checked(name: str, value: Any) -> Any:
 
 def shown(name: str, column: Words) -> Words:
     if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
-        return replace(column, values=tuple(None if v is None else SETTINGS[name].text(v) for v in column.values))
+        return replace(
+            column,
+            values=tuple(None if v is None else SETTINGS[name].text(v) for v in column.values),
+        )
     return column
 
 
@@ -162,11 +196,17 @@ class Part:
 
     def followed(self, name: str) -> Words:
         """A size where it is given, and the one that it follows where it is not."""
-        leader, column, latent = self.columns[FOLLOWS[name]], self.columns.get(name), self.columns.get("latent_kv")
+        leader, column, latent = (
+            self.columns[FOLLOWS[name]],
+            self.columns.get(name),
+            self.columns.get("latent_kv"),
+        )
         values = (*leader.values, 1, *(() if column is None else column.values))
         codes = leader.codes
         if name == "kv_heads" and latent is not None:
-            codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
+            codes = np.where(
+                np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes
+            )
         if column is not None:
             given = np.array([value is not None for value in column.values])[column.codes]
             codes = np.where(given, column.codes + len(leader.values) + 1, codes)
@@ -212,7 +252,9 @@ class Cases:
         columns: dict[str, Words] = {}
         for block in reversed(self.blocks):
             numbers, at = np.divmod(numbers, _rows(block))
-            columns |= {name: replace(column, codes=column.codes[at]) for name, column in block.items()}
+            columns |= {
+                name: replace(column, codes=column.codes[at]) for name, column in block.items()
+            }
         return Part(start, stop - start, columns)
 
     def fingerprint(self) -> str:
@@ -241,7 +283,9 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
         if not values:
             raise InputError(f"`{name}` has no values; accepted: one or more")
         if name in listed:
-            raise InputError(f"`{name}` is given twice, as an option and as a column of the rows; give one of them")
+            raise InputError(
+                f"`{name}` is given twice, as an option and as a column of the rows; give one of them"
+            )
     if "seq_q" not in {*given, *listed}:
         check_queries(given)
     blocks = []
@@ -256,7 +300,11 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
         masks, windows = given.pop("mask", [None]), given.pop("window")
         taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
         pairs = [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
-        blocks.append(_checked({"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}))
+        blocks.append(
+            _checked(
+                {"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}
+            )
+        )
     prefixes = given.pop("prefix", None)
     if prefixes is not None:
         blocks.append(_prefixed(given, prefixes, listed))
@@ -275,7 +323,9 @@ def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Bloc
         )
     lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
     pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
-    return _checked({"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)})
+    return _checked(
+        {"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)}
+    )
 
 
 WINDOWED = ("window", *FIRST_TOKENS_MASKS)

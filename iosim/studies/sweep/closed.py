@@ -37,7 +37,17 @@ from iosim.readers.formula.lifting import lifted_problem
 from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, Words, ma, problem_of, settings_of
 
 METHODS = ("bounds", "capacity")
-SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
+SIZES = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "head_dim_v",
+    "window",
+    "offset",
+)
 SIDES = ("block_q", "block_k")
 AT_ONCE = 1 << 16
 """Rows that are worked out together: their arrays stay in a core's caches."""
@@ -51,21 +61,45 @@ MOSTLY, WORTH_IT = 0.75, 1 << 12
 KERNEL = ("block_q", "block_k", "used_warps", "used_stages", "used_splits")
 """What the kernel runs with: as asked, or its own choice."""
 FOUND = (
-    *KERNEL, "l2_read_bytes", "l2_write_bytes", "hbm_read_bytes", "hbm_write_bytes", "compulsory_read_bytes",
-    "compulsory_write_bytes", "no_l2_read_bytes", "no_l2_write_bytes", "flops", "memory_peak_bytes",
+    *KERNEL,
+    "l2_read_bytes",
+    "l2_write_bytes",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "compulsory_read_bytes",
+    "compulsory_write_bytes",
+    "no_l2_read_bytes",
+    "no_l2_write_bytes",
+    "flops",
+    "memory_peak_bytes",
     "spilled_registers",
-)  # fmt: skip
+)
 """Columns of whole numbers that are found for a row."""
 
 
-def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds, *beside: Any) -> dict[str, Any]:
+def numbers(
+    kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds, *beside: Any
+) -> dict[str, Any]:
     tile = kernel.tile
-    read, written = (None, None) if hbm is None else (hbm.total("hbm", "read"), hbm.total("hbm", "write"))
+    read, written = (
+        (None, None) if hbm is None else (hbm.total("hbm", "read"), hbm.total("hbm", "write"))
+    )
     values = (
-        tile.block_q, tile.block_k, tile.warps, tile.stages, kernel.splits, l2.total("l2", "read"),
-        l2.total("l2", "write"), read, written, limits.compulsory_read, limits.compulsory_write, limits.no_l2_read,
-        limits.no_l2_write, *beside,
-    )  # fmt: skip
+        tile.block_q,
+        tile.block_k,
+        tile.warps,
+        tile.stages,
+        kernel.splits,
+        l2.total("l2", "read"),
+        l2.total("l2", "write"),
+        read,
+        written,
+        limits.compulsory_read,
+        limits.compulsory_write,
+        limits.no_l2_read,
+        limits.no_l2_write,
+        *beside,
+    )
     return {name: value for name, value in zip(FOUND, values, strict=True) if value is not None}
 
 
@@ -92,7 +126,9 @@ class _Group:
     sizes: Mapping[str, IntArray]
 
     def cut(self, at: Any) -> _Group:
-        return replace(self, rows=self.rows[at], sizes={name: array[at] for name, array in self.sizes.items()})
+        return replace(
+            self, rows=self.rows[at], sizes={name: array[at] for name, array in self.sizes.items()}
+        )
 
     def case(self) -> dict[str, Any]:
         one = {name: int(array[0]) for name, array in self.sizes.items()}
@@ -103,7 +139,9 @@ class _Group:
 def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
     """All rows of a part that have a closed form, by "bounds" or "capacity"."""
     empty = {name: ma.masked_all(part.rows, dtype=np.int64) for name in FOUND}
-    found = Found(empty, [None] * part.rows, [None] * part.rows, np.arange(part.rows, dtype=np.int64))
+    found = Found(
+        empty, [None] * part.rows, [None] * part.rows, np.arange(part.rows, dtype=np.int64)
+    )
     if method not in METHODS:
         return found
     left = np.ones(part.rows, dtype=np.bool_)
@@ -160,7 +198,9 @@ def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: Hardwar
     for name in SIZES:
         if leader := FOLLOWS.get(name):
             column = part.followed(name)
-            sizes[name] = sizes[leader] if column.codes is part.columns[leader].codes else values(column)
+            sizes[name] = (
+                sizes[leader] if column.codes is part.columns[leader].codes else values(column)
+            )
         elif case.get(name) is not None:
             sizes[name] = values(part.columns[name])
     if case.get("tile") is not None:
@@ -201,7 +241,9 @@ def _fill(group: _Group, method: str, l2_start: str, found: Found) -> tuple[IntA
     return group.rows, True
 
 
-def _planned_as_the_first(group: _Group, method: str, l2_start: str, found: Found) -> BoolArray | None:
+def _planned_as_the_first(
+    group: _Group, method: str, l2_start: str, found: Found
+) -> BoolArray | None:
     """Fill in the rows that take the branches of the first; None where it has no closed form."""
     try:
         representative = problem_of(group.case())
@@ -258,7 +300,9 @@ class _Call:
         problem = lifted_problem(representative, companions, kind)
         overrides = settings_of(case)
         if case["tile"] is not None:
-            sides = tuple(Dual(case["tile"][n], group.sizes[side], kind) for n, side in enumerate(SIDES))
+            sides = tuple(
+                Dual(case["tile"][n], group.sizes[side], kind) for n, side in enumerate(SIDES)
+            )
             object.__setattr__(overrides, "tile", sides)
         kernel = resolve(case["kernel"], problem, profile, overrides)
         return cls(group, problem, kernel, plan(problem, kernel), kind)
@@ -267,11 +311,15 @@ class _Call:
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
         counted, gpu = closed_form(self.chain), self.group.profile
-        added = sum(n for launch in self.chain.launches for n in added_bytes(launch, self.chain).values())
+        added = sum(
+            n for launch in self.chain.launches for n in added_bytes(launch, self.chain).values()
+        )
         limits = bounds(self.problem, self.chain, counted, added)
         hbm = None
         if method == "capacity":
-            data = CapacityRule(self.chain, gpu, counted, slots, reach, lifted, l2_start == "warm").traffic()
+            data = CapacityRule(
+                self.chain, gpu, counted, slots, reach, lifted, l2_start == "warm"
+            ).traffic()
             hbm = data + check_bits(data, gpu)
         spilled = max(spilled_registers(n, gpu) for n in self.chain.launches)
         flops, peak = operations(self.problem, kernel, self.chain)[0], memory(self.chain)["peak"]
@@ -285,7 +333,10 @@ class _Call:
         return done
 
     def _resident(self) -> tuple[list[_Fit], list[Any]]:
-        fits = [_Fit.of(launch, self.group.profile, self.group.rows.size) for launch in self.chain.launches]
+        fits = [
+            _Fit.of(launch, self.group.profile, self.group.rows.size)
+            for launch in self.chain.launches
+        ]
         slots = []
         for launch, fit in zip(self.chain.launches, fits, strict=True):
             at_once = np.maximum(1, fit.ctas_per_sm) * self.group.profile.sm_count
@@ -302,11 +353,14 @@ class _Call:
             refused = fitting & (np.broadcast_to(fit.ctas_per_sm, rows.shape) == 0)
             fitting &= ~refused
             block_q, block_k = (
-                np.broadcast_to(lifted(side), rows.shape) for side in (launch.domain.block_q, launch.domain.block_k)
+                np.broadcast_to(lifted(side), rows.shape)
+                for side in (launch.domain.block_q, launch.domain.block_k)
             )
             for n in np.flatnonzero(refused & rows).tolist():
                 tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
-                found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))
+                found.refused[self.group.rows[n]] = str(
+                    does_not_fit(tile, *shape, self.group.profile)
+                )
         return fitting
 
 
@@ -320,7 +374,9 @@ class _Fit:
     @classmethod
     def of(cls, launch: Launch, profile: HardwareProfile, rows: int) -> _Fit:
         stated = launch.resources
-        registers = estimated_registers(launch, profile) if stated.registers is None else stated.registers
+        registers = (
+            estimated_registers(launch, profile) if stated.registers is None else stated.registers
+        )
         asked = [lifted(x) for x in (stated.threads, registers, stated.shared_memory_bytes or 0)]
         code = np.zeros(1, dtype=np.int64)
         for values in asked:
@@ -330,7 +386,9 @@ class _Fit:
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
         distinct = []
         for n in first.tolist():
-            threads, per_thread, shared = (int(values[n] if np.ndim(values) else values) for values in asked)
+            threads, per_thread, shared = (
+                int(values[n] if np.ndim(values) else values) for values in asked
+            )
             distinct.append((threads, occupancy(profile, threads, per_thread, shared)))
         return cls(tuple(distinct), np.broadcast_to(code, (rows,)))
 

@@ -22,7 +22,17 @@ CSV, PARQUET = "csv", "parquet"
 TYPES = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
-FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
+FOUND = (
+    "runs_as",
+    *KERNEL,
+    "method",
+    "l2_start",
+    "flops",
+    "spilled_registers",
+    "time_s",
+    "bound_by",
+    "refused",
+)
 """Columns that a sweep writes and that ask for nothing, beside those that end in "_bytes"."""
 ASKS_BYTES = ("shared_memory_bytes",)
 
@@ -30,7 +40,9 @@ ASKS_BYTES = ("shared_memory_bytes",)
 def kind_of(path: str | os.PathLike[str]) -> str:
     end = Path(path).suffix.lower()
     if end not in (".csv", ".parquet"):
-        raise InputError(f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does")
+        raise InputError(
+            f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does"
+        )
     return end[1:]
 
 
@@ -40,14 +52,18 @@ def _parquet() -> Any:
         import pyarrow.parquet
     except ImportError:
         hint = "accepted: pip install 'iosim[parquet]', or a file that ends in .csv"
-        raise InputError(f"Parquet files need the package pyarrow, which is not installed; {hint}") from None
+        raise InputError(
+            f"Parquet files need the package pyarrow, which is not installed; {hint}"
+        ) from None
     return pyarrow
 
 
 def check_target(path: Path) -> str:
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
-        why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
+        why = (
+            "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
+        )
         raise InputError(f"`path` '{path}' {why}; a file in a directory that exists is needed")
     if kind == PARQUET:
         _parquet()
@@ -62,12 +78,20 @@ def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, 
                 file.write(data)
         return
     arrow = _parquet()
-    types = {"text": arrow.string(), "int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
+    types = {
+        "text": arrow.string(),
+        "int": arrow.int64(),
+        "float": arrow.float64(),
+        "bool": arrow.bool_(),
+    }
     schema = arrow.schema([(name, types[word]) for name, word in kinds.items()])
     reading = {
         "read_options": arrow.csv.ReadOptions(column_names=list(kinds)),
         "convert_options": arrow.csv.ConvertOptions(
-            column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=schema,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
     }
     with written_whole(target) as file, arrow.parquet.ParquetWriter(file, schema) as writer:
@@ -127,7 +151,9 @@ def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, 
             raise InputError(f"{where}: two columns say what `{name}` is; accepted: one")
         columns[name] = _column(frame[head], name, word == "causal", where)
     if not columns:
-        raise InputError(f"{where}: no column of a problem; accepted: columns such as seq_len, heads, kernel, gpu")
+        raise InputError(
+            f"{where}: no column of a problem; accepted: columns such as seq_len, heads, kernel, gpu"
+        )
     return columns
 
 
@@ -140,12 +166,18 @@ def _frame(path: Path) -> pandas.DataFrame:
         if kind == PARQUET:
             _parquet()
             return pandas.read_parquet(path)
-        return pandas.read_csv(path, dtype="category", keep_default_na=False, na_values=[""], skipinitialspace=True)
+        return pandas.read_csv(
+            path, dtype="category", keep_default_na=False, na_values=[""], skipinitialspace=True
+        )
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-        raise InputError(f"'{path}' cannot be read: {why}; accepted: a {kind.upper()} file with a head line") from None
+        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(
+            str(error).split()
+        )
+        raise InputError(
+            f"'{path}' cannot be read: {why}; accepted: a {kind.upper()} file with a head line"
+        ) from None
 
 
 def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Words:
@@ -166,7 +198,9 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
     if (codes >= 0).all():
         return Words(tuple(values), codes.astype(np.int64))
     if name in PLACES:
-        raise InputError(f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name")
+        raise InputError(
+            f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name"
+        )
     return Words((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
 
 

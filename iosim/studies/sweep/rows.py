@@ -14,7 +14,17 @@ from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import cases, closed
-from iosim.studies.sweep.cases import FOLLOWS, SETTINGS, Numbers, Part, Words, ma, problem_of, settings_of, shown
+from iosim.studies.sweep.cases import (
+    FOLLOWS,
+    SETTINGS,
+    Numbers,
+    Part,
+    Words,
+    ma,
+    problem_of,
+    settings_of,
+    shown,
+)
 
 KEYS = {"passes": "pass"}
 KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
@@ -42,7 +52,9 @@ def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
     kinds = {name: kind for name, kind in cases.LABELS.items() if name in names}
     kinds |= dict.fromkeys((*cases.PLACES, "runs_as"), "text")
-    kinds |= {KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)}
+    kinds |= {
+        KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)
+    }
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
     if timed(asked):
@@ -69,15 +81,31 @@ def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
         method[row], bound_by[row] = outcome.method, outcome.time.bound_by
         times[row] = outcome.time.total_s
     cells: dict[str, Words | Numbers] = dict(part.columns) | found.columns | _problem(part, names)
-    words = {"runs_as": found.runs_as, "method": method, "bound_by": bound_by, "refused": found.refused}
+    words = {
+        "runs_as": found.runs_as,
+        "method": method,
+        "bound_by": bound_by,
+        "refused": found.refused,
+    }
     cells |= {name: Words.of(values) for name, values in words.items()}
-    cells |= {"l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)), "time_s": times}
+    cells |= {
+        "l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)),
+        "time_s": times,
+    }
     refused = sum(reason is not None for reason in found.refused)
     ordered = {name: cells[name] for name in columns(names, asked)}
-    return Done(part.start, part.start + part.rows, ordered, refused, 0 if timed(asked) else found.without_form)
+    return Done(
+        part.start,
+        part.start + part.rows,
+        ordered,
+        refused,
+        0 if timed(asked) else found.without_form,
+    )
 
 
-def _one_by_one(part: Part, rows: list[int], asked: Conditions) -> Iterator[tuple[int, Prediction | InputError]]:
+def _one_by_one(
+    part: Part, rows: list[int], asked: Conditions
+) -> Iterator[tuple[int, Prediction | InputError]]:
     """Rows by themselves, with their predictions or why they are refused; equal replays are shared."""
     requests: dict[int, Request] = {}
     for row in rows:
@@ -89,14 +117,25 @@ def _one_by_one(part: Part, rows: list[int], asked: Conditions) -> Iterator[tupl
             yield row, error
     for row, outcome in zip(requests, try_many(list(requests.values()), jobs=1), strict=True):
         if not isinstance(outcome, InputError) and max(_numbers(outcome).values()) >= MOST:
-            yield row, InputError("more bytes than 64 bits count; accepted: fewer tokens, heads or sequences")
+            yield (
+                row,
+                InputError(
+                    "more bytes than 64 bits count; accepted: fewer tokens, heads or sequences"
+                ),
+            )
         else:
             yield row, outcome
 
 
 def _numbers(p: Prediction) -> dict[str, int]:
-    beside = p.flops, p.memory_bytes["peak"], max(fit.spilled_registers for fit in p.call.residencies)
-    return closed.numbers(p.kernel, p.traffic, p.traffic if p.hbm_known else None, p.hbm_bounds, *beside)
+    beside = (
+        p.flops,
+        p.memory_bytes["peak"],
+        max(fit.spilled_registers for fit in p.call.residencies),
+    )
+    return closed.numbers(
+        p.kernel, p.traffic, p.traffic if p.hbm_known else None, p.hbm_bounds, *beside
+    )
 
 
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:

@@ -30,7 +30,18 @@ from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
 from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
 from iosim.studies.requests import SweepRequest
-from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, Cells, Part, Words, cases, csv_lines, joined, name_of
+from iosim.studies.sweep.cases import (
+    PLACES,
+    SETTINGS,
+    Cases,
+    Cells,
+    Part,
+    Words,
+    cases,
+    csv_lines,
+    joined,
+    name_of,
+)
 from iosim.studies.sweep.files import check_target, finish, frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Done, columns, evaluate, timed
 
@@ -68,7 +79,9 @@ class Where:
             raise InputError(f"`jobs` {self.jobs} is out of range; accepted: 1 or more")
         if self.jobs is not None and self.dask is not None:
             hint = "give one of them"
-            raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}")
+            raise InputError(
+                f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}"
+            )
 
     def processes(self, rows: int, asked: Conditions) -> int:
         if self.jobs is not None:
@@ -107,7 +120,9 @@ def in_memory(cases: Cases, asked: Conditions, where: Where) -> tuple[Cells, Sum
     return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].tolist() if r))
 
 
-def into_file(cases: Cases, asked: Conditions, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
+def into_file(
+    cases: Cases, asked: Conditions, where: Where, target: str | Path, *, fresh: bool = False
+) -> Summary:
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
@@ -119,12 +134,16 @@ def into_file(cases: Cases, asked: Conditions, where: Where, target: str | Path,
         if gaps := journal.gaps(len(cases)):
             raise RuntimeError(f"rows {gaps} of the sweep were given to no worker")
         first = (row for data in journal.csv() for row in csv.reader(io.StringIO(data.decode())))
-        summary = Summary.of(journal.parts, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"])
+        summary = Summary.of(
+            journal.parts, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"]
+        )
         finish(journal.csv(), place, kind, kinds)
     return summary
 
 
-def _all(cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
+def _all(
+    cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool
+) -> Iterator[Done]:
     left = sum(stop - start for start, stop in gaps)
     processes = where.processes(left, asked)
     size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)
@@ -155,7 +174,11 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
     elif processes == 1 or number < 2:
         yield from (_work(*task) for task in tasks)
     else:
-        how = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": f"{PARTS_AHEAD}*n_jobs"}
+        how = {
+            "return_as": "generator_unordered",
+            "batch_size": 1,
+            "pre_dispatch": f"{PARTS_AHEAD}*n_jobs",
+        }
         yield from in_processes(_work, tasks, min(processes, number), **how)
 
 
@@ -169,12 +192,16 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         accepted = "the address of a scheduler, such as tcp://host:8786"
-        raise InputError(f"`dask` '{address}' is not reached: {_line(error)}; accepted: {accepted}") from None
+        raise InputError(
+            f"`dask` '{address}' is not reached: {_line(error)}; accepted: {accepted}"
+        ) from None
     waiting = iter(tasks)
     try:
         threads = sum(client.nthreads().values())
         if not threads:
-            raise InputError(f"`dask` '{address}' has no workers; accepted: a cluster with at least one")
+            raise InputError(
+                f"`dask` '{address}' has no workers; accepted: a cluster with at least one"
+            )
         running = distributed.as_completed(loop=client.loop)
         for task in islice(waiting, PARTS_AHEAD * threads):
             running.add(client.submit(_work, *task, pure=False))
@@ -207,7 +234,10 @@ def _wait(running: Any, client: Any, address: str) -> None:
         if workers:
             alone_since = None
         elif alone_since is None:
-            announce(f"iosim: dask '{address}' has no worker left; waiting {ALONE_S:.0f} s for one", in_pipes=True)
+            announce(
+                f"iosim: dask '{address}' has no worker left; waiting {ALONE_S:.0f} s for one",
+                in_pipes=True,
+            )
             alone_since = now
         elif now - alone_since >= ALONE_S:
             raise InputError(f"`dask` '{address}' has no worker left; {GOES_ON}")
@@ -220,7 +250,9 @@ def _result(future: Any, address: str) -> Done:
         raise InputError(f"the scheduler of `dask` '{address}' is gone; {GOES_ON}") from None
     except (ImportError, AttributeError) as error:
         hint = f"accepted: workers with iosim {__version__}"
-        raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; {hint}") from None
+        raise InputError(
+            f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; {hint}"
+        ) from None
     future.release()
     return done
 
@@ -242,7 +274,9 @@ class Journal:
 
     @property
     def parts(self) -> list[Done]:
-        rows = self.file.execute("SELECT start, stop, refused, one_by_one FROM parts ORDER BY start")
+        rows = self.file.execute(
+            "SELECT start, stop, refused, one_by_one FROM parts ORDER BY start"
+        )
         return [Done(start, stop, None, refused, alone) for start, stop, refused, alone in rows]
 
     def gaps(self, rows: int) -> list[tuple[int, int]]:
@@ -275,7 +309,9 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
             if there not in (None, (sweep,)) and not fresh:
                 holds = "holds rows of another sweep, or of another version of iosim"
                 accepted = "another file, or `fresh=True` to drop them"
-                raise InputError(f"`path` '{target}': '{path.name}' beside it {holds}; accepted: {accepted}")
+                raise InputError(
+                    f"`path` '{target}': '{path.name}' beside it {holds}; accepted: {accepted}"
+                )
             if there != (sweep,) or fresh:
                 file.executescript("DELETE FROM parts; DELETE FROM sweep")
                 file.execute("INSERT INTO sweep VALUES (?)", (sweep,))
@@ -290,9 +326,13 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
     except sqlite3.Error as error:
         if error.sqlite_errorcode & 255 in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             accepted = "another file, or to wait for that one's end"
-            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: {accepted}") from None
+            raise InputError(
+                f"`path` '{target}' is being written by another sweep; accepted: {accepted}"
+            ) from None
         why = f"{path.name} beside it: {error}" if path.exists() else str(error)
-        hint = "a file in a directory that can be written is needed, with no other file of that name"
+        hint = (
+            "a file in a directory that can be written is needed, with no other file of that name"
+        )
         raise InputError(f"`path` '{target}' cannot be written: {why}; {hint}") from None
     with suppress(PermissionError):  # Windows keeps a file that another process has opened
         path.unlink(missing_ok=True)
@@ -315,7 +355,8 @@ def asked_cases(request: SweepRequest) -> Cases:
     of_problems = {
         name: several(name, value)
         for name, value in (
-            (word if word in BESIDES else name_of(word), value) for word, value in request.values.items()
+            (word if word in BESIDES else name_of(word), value)
+            for word, value in request.values.items()
         )
         if value is not None and (name in FIELDS or name in BESIDES)
     }
@@ -323,19 +364,28 @@ def asked_cases(request: SweepRequest) -> Cases:
     if model is None:
         return cases(grid, None if request.problems is None else problems_of(request.problems))
     if request.problems is not None:
-        raise InputError("`problems` contradicts `model`, which gives the rows their sizes; give one of them")
-    combinations = (dict(zip(of_problems, one, strict=True)) for one in product(*of_problems.values()))
+        raise InputError(
+            "`problems` contradicts `model`, which gives the rows their sizes; give one of them"
+        )
+    combinations = (
+        dict(zip(of_problems, one, strict=True)) for one in product(*of_problems.values())
+    )
     return cases_of_model(model, combinations, grid)
 
 
-def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]) -> Cases:
+def cases_of_model(
+    model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]
+) -> Cases:
     """A row for each kind of the model's layers at every combination of the other values: `given` is what was asked of
     the problems, as `iosim.studies.models.asked.calls_of` takes it, `grid` all that was asked, by column."""
     of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
     rows = [row for one in given for row in rows_of(model, one)]
     return cases(
         {name: values for name, values in grid.items() if name not in of_calls},
-        {name: Words.of(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
+        {
+            name: Words.of(row.get(name) for row in rows)
+            for name in dict.fromkeys(n for r in rows for n in r)
+        },
     )
 
 
@@ -366,7 +416,9 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
             raise InputError(f"`causal` {flag!r} is no truth value; accepted: True, False")
     if causal not in (None, False):
         if "mask" in grid:
-            raise InputError("`causal=True` contradicts `mask`, which says another mask; give one of them")
+            raise InputError(
+                "`causal=True` contradicts `mask`, which says another mask; give one of them"
+            )
         if "window" not in grid and "window_right" not in grid:  # beside a window it says the same
             grid["mask"] = ["causal" if flag else "none" for flag in several("causal", causal)]
     if prefix is not None:
@@ -382,8 +434,14 @@ def several(name: str, value: Any) -> list[Any]:
         kind = own[name] if name in own else SETTINGS[name].kind
         if kind is Kind.WHOLE and not value.startswith("-"):
             return list(sizes(value, f"`{name}`"))
-        return [part.strip() for part in value.split(",")] if kind in (Kind.WORD, Kind.SIDES) else [value]
+        return (
+            [part.strip() for part in value.split(",")]
+            if kind in (Kind.WORD, Kind.SIDES)
+            else [value]
+        )
     if isinstance(value, bytes | tuple) or not isinstance(value, Iterable):
         return [value]
     items = (item.item() if hasattr(item, "item") else item for item in value)
-    return [one for item in items for one in (several(name, item) if isinstance(item, str) else (item,))]
+    return [
+        one for item in items for one in (several(name, item) if isinstance(item, str) else (item,))
+    ]

@@ -53,10 +53,16 @@ class TileStudy:
         if self.ranked:
             rank, best = self.ranked[0]
             read, hbm = best.l2_read_bytes, best.hbm_read_bytes + best.hbm_write_bytes
-            place = f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
+            place = (
+                f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
+            )
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
-        closest = min(self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values())))
-        text = f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
+        closest = min(
+            self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values()))
+        )
+        text = (
+            f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
+        )
         if self.nearest is not None:
             rank, tile = self.nearest
             text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
@@ -67,7 +73,9 @@ class TileStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `excess` is what a rejected tile needs beyond what there is, by resource."""
-        nearest = None if self.nearest is None else {"rank": self.nearest[0], **self.nearest[1].to_dict()}
+        nearest = (
+            None if self.nearest is None else {"rank": self.nearest[0], **self.nearest[1].to_dict()}
+        )
         ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
         rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
         found = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
@@ -75,24 +83,36 @@ class TileStudy:
 
 
 def study_tile(
-    ranking: TileRanking, sides: tuple[int, int], matrix_unit: str = "mma.sync", *, warps: int | None = None,
+    ranking: TileRanking,
+    sides: tuple[int, int],
+    matrix_unit: str = "mma.sync",
+    *,
+    warps: int | None = None,
     stages: int | None = None,
-) -> TileStudy:  # fmt: skip
+) -> TileStudy:
     """What there is to say of a tile beside the `ranking` of all that are tried; it need not be one of them."""
     unit = pick.unit_of(ranking.problem, matrix_unit)
-    known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != pick.QUICK}
+    known = {
+        c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != pick.QUICK
+    }
     ranked, rejected, planned = [], [], []
-    for w, s in product(pick.WARPS if warps is None else (warps,), pick.STAGES if stages is None else (stages,)):
+    for w, s in product(
+        pick.WARPS if warps is None else (warps,), pick.STAGES if stages is None else (stages,)
+    ):
         tile = Tile(*sides, w, s)
         report = ranking.reports.get(tile)
-        tried = known.get(tile) or pick.try_tile(tile, ranking.problem, ranking.profile, unit, report)
+        tried = known.get(tile) or pick.try_tile(
+            tile, ranking.problem, ranking.profile, unit, report
+        )
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         elif isinstance(tried, PlannedTile):
             planned.append(tried)
         else:
             ranked.append(tried)
-    ranked += [(_rank(ranking, one.candidate), one.candidate) for one in pick.replayed_tiles(planned)]
+    ranked += [
+        (_rank(ranking, one.candidate), one.candidate) for one in pick.replayed_tiles(planned)
+    ]
     nearest = None
     if not ranked and ranking.candidates:
 
@@ -102,7 +122,14 @@ def study_tile(
 
         nearest = min(enumerate(ranking.candidates, 1), key=away)
     ranked.sort(key=lambda pair: pair[0])
-    return TileStudy(ranking.profile.name, *sides, tuple(ranked), tuple(rejected), nearest, len(ranking.candidates))
+    return TileStudy(
+        ranking.profile.name,
+        *sides,
+        tuple(ranked),
+        tuple(rejected),
+        nearest,
+        len(ranking.candidates),
+    )
 
 
 def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
@@ -140,8 +167,13 @@ class Rejections:
 
 def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
     """The rejected tiles by reason, the most frequent first."""
-    ordered = sorted(grouped(rejected, lambda one: NUMBER.sub("#", one.reason)).values(), key=len, reverse=True)
-    return [Rejections(_ranged([r.reason for r in group]), tuple(r.tile for r in group)) for group in ordered]
+    ordered = sorted(
+        grouped(rejected, lambda one: NUMBER.sub("#", one.reason)).values(), key=len, reverse=True
+    )
+    return [
+        Rejections(_ranged([r.reason for r in group]), tuple(r.tile for r in group))
+        for group in ordered
+    ]
 
 
 def _ranged(reasons: list[str]) -> str:
@@ -165,12 +197,22 @@ def _sentence(r: TileRanking) -> str:
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
-    spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
-    few = "the one tile that fits" if len(r.candidates) == 1 else f"fastest of {len(r.candidates):,} tiles that fit"
+    spilled = (
+        f", {best.spilled_bytes} bytes of a thread's registers spilled"
+        if best.spilled_bytes
+        else ""
+    )
+    few = (
+        "the one tile that fits"
+        if len(r.candidates) == 1
+        else f"fastest of {len(r.candidates):,} tiles that fit"
+    )
     parts = [f"{where} {best.tile} with {_how(best.tile)} is {few}: {_time(best)}{spilled}"]
     if r.library:
         first = r.library[0]
-        parts.append(f"The fastest library kernel, {first.kernel} {first.tile}, takes {_time(first)}")
+        parts.append(
+            f"The fastest library kernel, {first.kernel} {first.tile}, takes {_time(first)}"
+        )
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
     return sentences([*parts, f"Times by a model {checked}"])
@@ -181,13 +223,23 @@ def beneath(r: TileRanking) -> str:
     if not r.candidates:
         return ""
     parts = [f"{r.best.tile} moves {_moved(r.best)}"]
-    parts += [f"{r.library[0].kernel} {r.library[0].tile} moves {_moved(r.library[0])}"] if r.library else []
+    parts += (
+        [f"{r.library[0].kernel} {r.library[0].tile} moves {_moved(r.library[0])}"]
+        if r.library
+        else []
+    )
     if r.rejected:
         others = "Another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
         limits = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
-        counted = Counter(next((name for word, name in limits.items() if word in t.reason), "") for t in r.rejected)
+        counted = Counter(
+            next((name for word, name in limits.items() if word in t.reason), "")
+            for t in r.rejected
+        )
         name, n = counted.most_common(1)[0]
-        parts.append(f"{others} not fit" + (f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""))
+        parts.append(
+            f"{others} not fit"
+            + (f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else "")
+        )
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     return sentences([*parts, f"The time model's numbers for {r.profile.name}: {times.summary}"])
 

@@ -128,21 +128,30 @@ class TileRanking:
     def _repr_html_(self) -> str:
         from iosim.show.shown import html
 
-        shown = Table.of((vars(c) | {"tile": str(c.tile)} for c in self.candidates[:MOST_SHOWN]), SHOWN)
+        shown = Table.of(
+            (vars(c) | {"tile": str(c.tile)} for c in self.candidates[:MOST_SHOWN]), SHOWN
+        )
         return html([repr(self).strip("<>"), shown])
 
     @property
     def best(self) -> TileCandidate:
         """The fastest candidate. Raises InputError: every tile was rejected."""
         if not self.candidates:
-            raise InputError(f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})")
+            raise InputError(
+                f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})"
+            )
         return self.candidates[0]
 
 
 def pick_tiles(
-    problem: AttentionProblem, profile: str | HardwareProfile = "a100", *, replayed: int = REPLAYED,
-    reports: Mapping[Tile, BuildReport] | None = None, progress: Progress = silent, **asked: Any,
-) -> TileRanking:  # fmt: skip
+    problem: AttentionProblem,
+    profile: str | HardwareProfile = "a100",
+    *,
+    replayed: int = REPLAYED,
+    reports: Mapping[Tile, BuildReport] | None = None,
+    progress: Progress = silent,
+    **asked: Any,
+) -> TileRanking:
     return run(TilesRequest(problem=problem, gpu=profile, **asked), reports, progress, replayed)
 
 
@@ -156,16 +165,22 @@ def run(
     problem, profile, matrix_unit = request.problem, request.gpu, request.matrix_unit
     gpu = load_profile(profile)
     if problem.passes not in MAIN_LAUNCH:
-        raise InputError(f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
+        raise InputError(
+            f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
+        )
     if matrix_unit not in UNITS:
-        raise InputError(f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
+        raise InputError(
+            f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}"
+        )
     if matrix_unit == "wgmma" and gpu.cc != 90:
         raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
         there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
         hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {there}"
-        raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}")
+        raise InputError(
+            f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
+        )
     unit = unit_of(problem, matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []
@@ -178,8 +193,18 @@ def run(
     of_library = library_tiles(problem, gpu) if request.library else []
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
-    first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
-    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), request.kind, dict(reports or {}))
+    first, others = (
+        sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library)
+    )
+    return TileRanking(
+        problem,
+        gpu,
+        tuple(first),
+        tuple(rejected),
+        tuple(others),
+        request.kind,
+        dict(reports or {}),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +219,9 @@ class PlannedTile:
         return PlannedTile(replace(self.candidate, **found), self.request)
 
 
-def replayed_tiles(planned: Sequence[PlannedTile], progress: Progress = silent) -> list[PlannedTile]:
+def replayed_tiles(
+    planned: Sequence[PlannedTile], progress: Progress = silent
+) -> list[PlannedTile]:
     """The same tiles with what a replay of each says, on all cores."""
     outcomes = try_all([one.request for one in planned], progress=progress)
     return [
@@ -215,14 +242,25 @@ def _replayed(
         played = replayed_tiles([*todo, *also], progress)
         again = dict(zip(map(id, todo), played, strict=False))
         library = played[len(todo) :] or library
-        ranked = sorted((again.get(id(one), one) for one in ranked), key=lambda one: by_time(one.candidate))
+        ranked = sorted(
+            (again.get(id(one), one) for one in ranked), key=lambda one: by_time(one.candidate)
+        )
         known += again.values()
-        todo, also = [one for one in ranked[:first] if one not in known][: max(0, MOST_REPLAYED - len(known))], []
+        todo, also = (
+            [one for one in ranked[:first] if one not in known][
+                : max(0, MOST_REPLAYED - len(known))
+            ],
+            [],
+        )
     return ranked, library
 
 
 def try_tile(
-    tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None = None
+    tile: Tile,
+    problem: AttentionProblem,
+    gpu: HardwareProfile,
+    unit: MatrixUnit,
+    report: BuildReport | None = None,
 ) -> PlannedTile | str:
     """What is predicted of a tile, or why it does not fit or makes no sense."""
     return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit, report)
@@ -269,7 +307,11 @@ def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
 
 
 def _try(
-    tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None
+    tile: Tile,
+    problem: AttentionProblem,
+    gpu: HardwareProfile,
+    unit: MatrixUnit,
+    report: BuildReport | None,
 ) -> PlannedTile | str:
     """The candidate, or why no CTA of the tile fits on an SM, or is thought to spill where no report says how much."""
     if report is None and has_builds(problem, unit):
@@ -278,7 +320,9 @@ def _try(
     kernel = Kernel(ALGORITHM, ALGORITHM, tile, backward=of_pass, matrix_unit=unit, cta_shares=OWN)
     if report is not None:
         kernel = kernel.with_(
-            registers=report.registers, shared_memory_bytes=report.shared_memory_bytes, spill=report.spill
+            registers=report.registers,
+            shared_memory_bytes=report.shared_memory_bytes,
+            spill=report.spill,
         )
     chain = plan(problem, kernel)
     reason = residency(main_launch(chain, problem), gpu).misfit
@@ -297,15 +341,25 @@ def _candidate(
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
     total: dict[str, Any] = {
-        f"{level}_{way}_bytes": int(traffic.total(level, way)) for level in ("l2", "hbm") for way in WAYS
+        f"{level}_{way}_bytes": int(traffic.total(level, way))
+        for level in ("l2", "hbm")
+        for way in WAYS
     }
     candidate = TileCandidate(
-        kernel.name, tile, time.total_s, time.bound_by, **total, ctas_per_sm=resident.ctas_per_sm,
-        limited_by=resident.occupancy.limited_by, occupancy=resident.occupancy.occupancy, waves=resident.waves,
-        shared_memory_bytes=launch.resources.shared_memory_bytes, registers=resident.registers,
+        kernel.name,
+        tile,
+        time.total_s,
+        time.bound_by,
+        **total,
+        ctas_per_sm=resident.ctas_per_sm,
+        limited_by=resident.occupancy.limited_by,
+        occupancy=resident.occupancy.occupancy,
+        waves=resident.waves,
+        shared_memory_bytes=launch.resources.shared_memory_bytes,
+        registers=resident.registers,
         registers_source="estimated" if resident.registers_estimated else source,
         spilled_bytes=round(kernel.spill.frame) if kernel.spill and problem.passes == "fwd" else 0,
-    )  # fmt: skip
+    )
     return PlannedTile(candidate, Request(problem, kernel, gpu, chain=chain))
 
 
@@ -319,7 +373,9 @@ def tile_space() -> Iterator[Tile]:
     return starmap(Tile, product(BLOCK_Q, BLOCK_K, WARPS, STAGES))
 
 
-def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:
+def rejection(
+    tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit
+) -> str:
     """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
     return (
         _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row")

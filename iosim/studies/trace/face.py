@@ -62,7 +62,9 @@ def _asked(t: TraceResult) -> str:
         names = " and ".join(widest.shared_tensors)
         above = f"{100 * widest.share_above(kept):.0f} % of the time more than"
         fits = "within" if peak <= kept else above
-        parts.append(f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(kept)} kept")
+        parts.append(
+            f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(kept)} kept"
+        )
     return ". ".join(parts)
 
 
@@ -80,31 +82,70 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
     subject = f"{q.line}."
     top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
-    tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
+    tables = {
+        "read": tensor_table(traces),
+        "reuse": reuse_table(traces),
+        "drift": drift_table(traces),
+    }
     behind = _behind(traces[0])
     read = "HBM bytes read so far" if behind == "HBM" else f"Bytes from {behind} so far"
     sections: list[Section] = []
     last_ms = max(1e3 * t.bins * t.bin_ps / PS for t in traces)
     for name, heading, caption, draw in (
-        ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
-         "end. Lines that run close together share what they read. One time axis for all.", _walk),
-        ("read", read, "What missed in the L2, added up over time, by tensor. The dotted line is "
-         "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
-         partial(_reads, top=top)),
-        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there. Tensors that "
-         "fare alike share a line.", _hits),
-        ("drift", "What is in use at once", "Range between the first and the last CTA of every head in progress, added "
-         "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
-         "has read.", _in_use),
-        ("reuse", "Reuse distances", "Bytes loaded, by the distinct bytes that the partition had loaded since it "
-         "loaded the same line before. Past the dashed line they miss. First loads are in the table.", _reuse),
-    ):  # fmt: skip
+        (
+            "walk",
+            "Where CTAs stand",
+            "Every line is a CTA of one head on its way through the loop, from start to "
+            "end. Lines that run close together share what they read. One time axis for all.",
+            _walk,
+        ),
+        (
+            "read",
+            read,
+            "What missed in the L2, added up over time, by tensor. The dotted line is "
+            "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
+            partial(_reads, top=top),
+        ),
+        (
+            "tensors",
+            "Hit rate over time",
+            "Of the bytes that SMs ask of the L2, the share found there. Tensors that "
+            "fare alike share a line.",
+            _hits,
+        ),
+        (
+            "drift",
+            "What is in use at once",
+            "Range between the first and the last CTA of every head in progress, added "
+            "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
+            "has read.",
+            _in_use,
+        ),
+        (
+            "reuse",
+            "Reuse distances",
+            "Bytes loaded, by the distinct bytes that the partition had loaded since it "
+            "loaded the same line before. Past the dashed line they miss. First loads are in the table.",
+            _reuse,
+        ),
+    ):
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")], last_ms)
         if drawn or tables.get(name):
-            sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
-                                    folded=name not in ("walk", "read"), most_across=3))  # fmt: skip
+            sections.append(
+                Section(
+                    name,
+                    heading,
+                    (caption,),
+                    panels=tuple(drawn),
+                    table=tables.get(name),
+                    folded=name not in ("walk", "read"),
+                    most_across=3,
+                )
+            )
     said = tuple(answer(traces).split("\n"))
-    return Page(title, subject, tuple(sections), command=command, answer=said, verdict=(_verdict(traces),))
+    return Page(
+        title, subject, tuple(sections), command=command, answer=said, verdict=(_verdict(traces),)
+    )
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
@@ -112,17 +153,32 @@ def tensor_table(traces: Sequence[TraceResult]) -> Table:
         f"kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from {_behind(traces[0])} | "
         "hit_rate:percent=hit rate"
     )
-    return Table(columns, tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)))
+    return Table(
+        columns,
+        tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)),
+    )
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of("kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent")
+    columns = columns_of(
+        "kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent"
+    )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
         for launch in t.launches:
             total = max(1, launch.reuse.total)
-            rows += [(t.prediction.kernel.name, launch.name, r["kind"], r["from_bytes"], r["to_bytes"], r["bytes"],
-                      r["bytes"] / total) for r in reuse_rows(launch, t.partition_bytes)]  # fmt: skip
+            rows += [
+                (
+                    t.prediction.kernel.name,
+                    launch.name,
+                    r["kind"],
+                    r["from_bytes"],
+                    r["to_bytes"],
+                    r["bytes"],
+                    r["bytes"] / total,
+                )
+                for r in reuse_rows(launch, t.partition_bytes)
+            ]
     return Table(columns, tuple(rows))
 
 
@@ -137,11 +193,20 @@ def drift_table(traces: Sequence[TraceResult]) -> Table:
         for launch in t.launches:
             took = launch.ctas.end_ps - launch.ctas.start_ps
             drifts = launch.peak_in_use_bytes is not None
-            rows.append((
-                t.prediction.kernel.name, launch.name, launch.ctas.tiles, launch.slots, int(took.min()) / PS,
-                int(took.max()) / PS, launch.median_in_use_bytes, launch.peak_in_use_bytes, t.partition_bytes,
-                launch.share_above(t.partition_bytes) if drifts else None,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    t.prediction.kernel.name,
+                    launch.name,
+                    launch.ctas.tiles,
+                    launch.slots,
+                    int(took.min()) / PS,
+                    int(took.max()) / PS,
+                    launch.median_in_use_bytes,
+                    launch.peak_in_use_bytes,
+                    t.partition_bytes,
+                    launch.share_above(t.partition_bytes) if drifts else None,
+                )
+            )
     return Table(columns, tuple(rows))
 
 
@@ -180,8 +245,14 @@ def _hits(t: TraceResult, panel: str) -> list[Panel]:
     for n, names in enumerate(_same_rates(t, list(drawn))):
         hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
         both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
-        ys = numbers(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0), 4)
-        name = " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+        ys = numbers(
+            np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0), 4
+        )
+        name = (
+            " and ".join(names)
+            if len(names) <= 3
+            else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+        )
         hover = [f"{name}: {v:.4g} % hit" if v is not None else "" for v in ys]
         data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
         known = [v for v in ys if v is not None]
@@ -217,14 +288,23 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
         ys = [round(float(v), 4) for v in so_far[:, t.tensors.index(name)]]
         hover = [f"{name}: {v:.4g} MB so far" for v in ys]
         line = axes.line(name, _ms(t), ys, hover, n, mode="lines")
-        data.append(line | {"stackgroup": "bytes", "fillcolor": axes.colour(n), "line": {"width": 0}})
-        ends.append(End(f"{name} {bytes_text(t.misses()[name])}", base + ys[-1] / 2, axes.colour(n)))
+        data.append(
+            line | {"stackgroup": "bytes", "fillcolor": axes.colour(n), "line": {"width": 0}}
+        )
+        ends.append(
+            End(f"{name} {bytes_text(t.misses()[name])}", base + ys[-1] / 2, axes.colour(n))
+        )
         base += ys[-1]
     least = t.prediction.hbm_bounds.compulsory_read / MB
-    data.append(axes.guide("compulsory", [0, _ms(t)[-1]], [least] * 2, f"compulsory: {least:.4g} MB", "dot"))
+    data.append(
+        axes.guide("compulsory", [0, _ms(t)[-1]], [least] * 2, f"compulsory: {least:.4g} MB", "dot")
+    )
     y = _from_zero("MB read", top)
     layout = axes.layout(axes.axis(TIME), y, **at_ends(ends, y))
-    layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
+    layout["annotations"] = [
+        *layout["annotations"],
+        _above("compulsory", least) | {"x": 0, "xanchor": "left"},
+    ]
     kernel = t.prediction.kernel.name
     by_name = ", ".join(f"{name} {bytes_text(t.misses()[name])}" for name in names)
     alt = f"{kernel} reads {bytes_text(base * MB)} from HBM: {by_name}; compulsory {bytes_text(least * MB)}."
@@ -243,13 +323,21 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
         size = t.partition_bytes / MB
         data = (
             axes.line("in use", _ms(t), ys, hover, 0, mode="lines"),
-            axes.guide("one partition", [0, _ms(t)[-1]], [size] * 2, f"one partition: {size:.4g} MB", "dash"),
+            axes.guide(
+                "one partition",
+                [0, _ms(t)[-1]],
+                [size] * 2,
+                f"one partition: {size:.4g} MB",
+                "dash",
+            ),
         )
         title = f"{t.prediction.kernel.name}, {one.name}"
         rest = f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak."
         alt = f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, {rest}"
         y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
-        layout = axes.layout(axes.axis(TIME), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
+        layout = axes.layout(
+            axes.axis(TIME), y, annotations=[_above(f"one partition, {size:.4g} MB", size)]
+        )
         panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
     return panels
 
@@ -273,7 +361,9 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
             ys += [float(begin[n]), float(finish[n]), None]
             hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
         title = f"{t.prediction.kernel.name}, {one.name}"
-        line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
+        line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {
+            "line": {"color": axes.colour(0), "width": 0.7}
+        }
         what = "key" if one.shared_axis is Rows.KEY else "query"
         since, till = c.start_ps[mine].min() / 1e9, c.end_ps[mine].max() / 1e9
         rest = f"{what} blocks {c.first[mine].min()} to {end.max()}, from {since:.4g} to {till:.4g} ms."
@@ -296,7 +386,9 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
         size = t.partition_bytes / MB
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
-        last = max([1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)])
+        last = max(
+            [1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)]
+        )
         y = _from_zero("GB loaded", max(ys, default=0.0))
         anchor, shift = ("left", 4) if size < last / 2 else ("right", -4)
         place = {"xref": "x", "xanchor": anchor, "xshift": shift, "yref": "paper", "yanchor": "top"}

@@ -34,7 +34,9 @@ class TraceResult(Recording):
     prediction: Prediction
 
 
-def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
+def trace(
+    prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS
+) -> TraceResult:
     """Replay a prediction's chain once more, and write down what happens."""
     p = prediction
     if p.replay is None:
@@ -42,12 +44,20 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     check_bins(bins)
     _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
     spans = _spans(p, p.replay)
-    end_s = max(span.begin_s + span.seconds for name, span in spans.items() if launch in (None, name))
+    end_s = max(
+        span.begin_s + span.seconds for name, span in spans.items() if launch in (None, name)
+    )
     recording = record(
-        lambda tracer: p.call.replay(Play(l2_start=p.l2_start), tracer), p.profile,
-        launch=launch, bins=bins, bin_ps=max(1, -(-round(end_s * PS) // bins)), spans=spans,
-    )  # fmt: skip
-    return TraceResult(**{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p)
+        lambda tracer: p.call.replay(Play(l2_start=p.l2_start), tracer),
+        p.profile,
+        launch=launch,
+        bins=bins,
+        bin_ps=max(1, -(-round(end_s * PS) // bins)),
+        spans=spans,
+    )
+    return TraceResult(
+        **{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p
+    )
 
 
 def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
@@ -66,7 +76,9 @@ def check_traceable(call: Call, launch: str | None = None) -> int:
     """Accesses of a call's replay; refuses what `trace` would refuse before it is replayed, or lowered, at all."""
     chain = call.chain
     _refuse_untraceable(
-        call.problem, {one.name: tile_accesses(replace(chain, launches=(one,))) for one in chain.launches}, launch
+        call.problem,
+        {one.name: tile_accesses(replace(chain, launches=(one,))) for one in chain.launches},
+        launch,
     )
     lowered = lower(chain, 1)
     followed_sets(model(call.profile), lowered.size, beside=tile_bytes(chain))
@@ -75,13 +87,19 @@ def check_traceable(call: Call, launch: str | None = None) -> int:
     return sum(accesses.values())
 
 
-def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], launch: str | None) -> None:
+def _refuse_untraceable(
+    problem: AttentionProblem, accesses: Mapping[str, int], launch: str | None
+) -> None:
     if launch is not None and launch not in accesses:
-        raise InputError(f"`launch` '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
+        raise InputError(
+            f"`launch` '{launch}' is not of this chain; accepted: {', '.join(accesses)}"
+        )
     total = sum(accesses.values())
     if total > MAX_ACCESSES:
         accepted = f"up to {MAX_ACCESSES:,}, so fewer heads or tokens"
-        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: {accepted}")
+        raise InputError(
+            f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: {accepted}"
+        )
 
 
 MAX_EVENTS = 100_000
@@ -96,10 +114,15 @@ def tensor_rows(t: TraceResult) -> list[dict[str, Any]]:
     """Bytes asked of the L2 and bytes that missed, by tensor; tensors that are only written are left out."""
     loaded, missed = t.loaded(), t.misses()
     return [
-        {"tensor": name, "asked_bytes": loaded[name], "missed_bytes": missed[name],
-         "hit_rate": 1 - missed[name] / loaded[name]}
-        for name in t.tensors if loaded[name]
-    ]  # fmt: skip
+        {
+            "tensor": name,
+            "asked_bytes": loaded[name],
+            "missed_bytes": missed[name],
+            "hit_rate": 1 - missed[name] / loaded[name],
+        }
+        for name in t.tensors
+        if loaded[name]
+    ]
 
 
 def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
@@ -110,9 +133,22 @@ def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
     edges = sorted({0, 1, 2, 4, 8, 16, 32, h.loads.size, size})
     rows = [{"from_bytes": 0, "to_bytes": 0, "kind": "first load", "bytes": h.first}]
     for low, high in pairwise(edges):
-        rows.append({"from_bytes": low * h.width_bytes, "to_bytes": high * h.width_bytes, "kind": "reuse",
-                     "bytes": int(h.loads[low:high].sum())})  # fmt: skip
-    rows.append({"from_bytes": h.loads.size * h.width_bytes, "to_bytes": None, "kind": "reuse", "bytes": h.deeper})
+        rows.append(
+            {
+                "from_bytes": low * h.width_bytes,
+                "to_bytes": high * h.width_bytes,
+                "kind": "reuse",
+                "bytes": int(h.loads[low:high].sum()),
+            }
+        )
+    rows.append(
+        {
+            "from_bytes": h.loads.size * h.width_bytes,
+            "to_bytes": None,
+            "kind": "reuse",
+            "bytes": h.deeper,
+        }
+    )
     while not rows[-1]["bytes"] and len(rows) > 1:
         rows.pop()
     return rows
@@ -121,7 +157,10 @@ def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
 def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
     for launch in t.launches:
         columns = _cta_columns(launch)
-        ends = {f"{end}_us": [ps / PS_PER_US for ps in columns.pop(f"{end}_ps")] for end in ("start", "end")}
+        ends = {
+            f"{end}_us": [ps / PS_PER_US for ps in columns.pop(f"{end}_ps")]
+            for end in ("start", "end")
+        }
         for n, row in enumerate(zip(*columns.values(), *ends.values(), strict=True)):
             head = {"kernel": t.prediction.kernel.name, "launch": launch.name, "work_tile": n}
             yield head | dict(zip((*columns, *ends), row, strict=True))
@@ -156,13 +195,20 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
 
 def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
     return {
-        "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS,
+        "name": one.name,
+        "begin_s": one.begin_ps / PS,
+        "end_s": one.end_ps / PS,
         **plain(one, "slots shared_tensors peak_in_use_bytes median_in_use_bytes"),
-        "in_use_bytes": numbers(one.in_use_bytes), "heads_in_use": numbers(one.heads_in_use),
-        "reuse": {"width_bytes": one.reuse.width_bytes, "first_bytes": one.reuse.first,
-                  "deeper_bytes": one.reuse.deeper, "bytes": one.reuse.loads.tolist()},
+        "in_use_bytes": numbers(one.in_use_bytes),
+        "heads_in_use": numbers(one.heads_in_use),
+        "reuse": {
+            "width_bytes": one.reuse.width_bytes,
+            "first_bytes": one.reuse.first,
+            "deeper_bytes": one.reuse.deeper,
+            "bytes": one.reuse.loads.tolist(),
+        },
         "ctas": _cta_columns(one),
-    }  # fmt: skip
+    }
 
 
 def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
@@ -180,21 +226,34 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
     ]
     for one in t.launches:
         begin, end = one.begin_ps / PS_PER_US, one.end_ps / PS_PER_US
-        events.append(timeline.span(one.name, "launch", (LAUNCHES, 0), begin, end, {"slots": one.slots}))
+        events.append(
+            timeline.span(one.name, "launch", (LAUNCHES, 0), begin, end, {"slots": one.slots})
+        )
         c = one.ctas
         for n in np.flatnonzero(c.sm % every == 0).tolist():
             row = int(c.sm[n]) * places + int(c.slot[n])
             rows.add(row)
-            args = {"launch": one.name, "work_tile": n, "head": int(c.head[n]), "block": int(c.block[n]),
-                    "steps": int(c.count[n])}  # fmt: skip
+            args = {
+                "launch": one.name,
+                "work_tile": n,
+                "head": int(c.head[n]),
+                "block": int(c.block[n]),
+                "steps": int(c.count[n]),
+            }
             name = f"head {args['head']} block {args['block']}"
             begin, end = int(c.start_ps[n]) / PS_PER_US, int(c.end_ps[n]) / PS_PER_US
             events.append(timeline.span(name, one.name, (SMS, row), begin, end, args))
     for row in sorted(rows):
         events += timeline.row(SMS, row, f"SM {row // places} slot {row % places}")
-    told: dict[str, Any] = {"kernel": p.kernel.name, "gpu": p.profile.name, "made_by": "iosim trace"}
+    told: dict[str, Any] = {
+        "kernel": p.kernel.name,
+        "gpu": p.profile.name,
+        "made_by": "iosim trace",
+    }
     if every > 1:
-        told["note"] = f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
+        told["note"] = (
+            f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
+        )
     return timeline.whole([*events, *_counters(t)], **told)
 
 
@@ -207,7 +266,9 @@ def _counters(t: TraceResult) -> Iterator[timeline.Event]:
             if np.isfinite(rate[b, n]):
                 percent = round(100 * float(rate[b, n]), 3)
                 yield timeline.counter(f"hit rate of {t.tensors[n]}", MEMORY, at, {"%": percent})
-        yield timeline.counter("HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in asked})
+        yield timeline.counter(
+            "HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in asked}
+        )
         for launch in t.launches:
             if launch.in_use_bytes.size and np.isfinite(launch.in_use_bytes[b]):
                 used = {"bytes": int(launch.in_use_bytes[b])}

@@ -12,6 +12,13 @@ from iosim.studies.training.plan import plan
 from iosim.studies.training.prediction import TrainingPrediction, predict_training
 
 __all__ = [
-    "Decoder", "Frontier", "Kind", "Setup", "TrainingPrediction", "frontier", "longest_sequence", "plan",
+    "Decoder",
+    "Frontier",
+    "Kind",
+    "Setup",
+    "TrainingPrediction",
+    "frontier",
+    "longest_sequence",
+    "plan",
     "predict_training",
-]  # fmt: skip
+]

@@ -109,19 +109,32 @@ class Frontier(Shown):
     def records(self) -> Iterator[dict[str, Any]]:
         for value, peaks in zip(self.values, self.peak_bytes, strict=True):
             for seq_len, peak in zip(self.seq_lens, peaks, strict=True):
-                yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
+                yield {
+                    self.axis: value,
+                    "seq_len": seq_len,
+                    "peak_bytes": peak,
+                    "fits": peak <= self.capacity_bytes,
+                }
 
     def to_dict(self) -> dict[str, Any]:
         return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
 
     def setting(self) -> dict[str, Any]:
-        return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
+        return {
+            "model": self.model.to_dict(),
+            "setup": self.setup.to_dict(),
+            "profile": self.profile.name,
+        }
 
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        ends = dict.fromkeys(((self.values[0], self.longest[0]), (self.values[-1], self.longest[-1])))
-        at = {v: some(v, "layer") if self.axis == "layers" else f"{self.axis} {v:,}" for v, _ in ends}
+        ends = dict.fromkeys(
+            ((self.values[0], self.longest[0]), (self.values[-1], self.longest[-1]))
+        )
+        at = {
+            v: some(v, "layer") if self.axis == "layers" else f"{self.axis} {v:,}" for v, _ in ends
+        }
         said = " and ".join(f"{some(n, 'token') if n else 'nothing'} at {at[v]}" for v, n in ends)
         cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
         of = some(len(self.values) * len(self.seq_lens), "cell")
@@ -153,16 +166,22 @@ class Frontier(Shown):
 
     def _table(self) -> Table:
         return Table.of(
-            {self.axis: f"{v:,}"} | {some(n, "token"): f"{p / 1e9:.2f}{'' if p <= self.capacity_bytes else ' x'}"
-                               for n, p in zip(self.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
+            {self.axis: f"{v:,}"}
+            | {
+                some(n, "token"): f"{p / 1e9:.2f}{'' if p <= self.capacity_bytes else ' x'}"
+                for n, p in zip(self.seq_lens, row, strict=True)
+            }
+            | {"longest": f"{longest:,}"}
             for v, row, longest in zip(self.values, self.peak_bytes, self.longest, strict=True)
-        )  # fmt: skip
+        )
 
     @property
     def table(self) -> Table:
         """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
         lengths = " | ".join(f"peak_bytes_{n}:bytes={n:,} tokens" for n in self.seq_lens)
-        columns = columns_of(f"{self.axis}:count | {lengths} | longest_seq_len:count=longest that fits")
+        columns = columns_of(
+            f"{self.axis}:count | {lengths} | longest_seq_len:count=longest that fits"
+        )
         rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
         return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
 
@@ -182,27 +201,52 @@ class Frontier(Shown):
         ]
         in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
         heat = {
-            "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
-            "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1,
+            "type": "heatmap",
+            "x": xs,
+            "y": ys,
+            "z": [[min(2.0, s) for s in row] for row in share],
+            "text": cells,
+            "hovertext": text,
+            "hovertemplate": "%{hovertext}<extra></extra>",
+            "zmin": 0,
+            "zmax": 2,
+            "xgap": 1,
             "ygap": 1,
             **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
             "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
-            "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
-        }  # fmt: skip
-        outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not self.fits(r, c)]
+            "colorbar": {
+                "tickvals": [0, 1, 2],
+                "ticktext": ["0 %", "100 %", "200 %"],
+                "thickness": 10,
+            },
+        }
+        outside = [
+            (xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not self.fits(r, c)
+        ]
         marks = {
-            "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
-            "hoverinfo": "skip", "name": "does not fit",
+            "type": "scatter",
+            "mode": "markers",
+            "x": [x for x, _ in outside],
+            "y": [y for _, y in outside],
+            "hoverinfo": "skip",
+            "name": "does not fit",
             "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
-        }  # fmt: skip
+        }
         layout = axes.layout(
-            axes.axis("sequence length N (tokens)", type="category"), axes.axis(self.axis, type="category")
+            axes.axis("sequence length N (tokens)", type="category"),
+            axes.axis(self.axis, type="category"),
         )
         fitting = len(xs) * len(ys) - len(outside)
         alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(self.capacity_bytes)}."
-        title = f"Peak memory in GB, {self.axis} against tokens" if in_words else f"{self.axis} against tokens"
+        title = (
+            f"Peak memory in GB, {self.axis} against tokens"
+            if in_words
+            else f"{self.axis} against tokens"
+        )
         height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
-        return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)
+        return Panel(
+            "frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height
+        )
 
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
@@ -222,7 +266,9 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
     kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:
         hint = f"accepted: multiples of {model.width // model.kv_heads}"
-        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; {hint}")
+        raise InputError(
+            f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; {hint}"
+        )
     wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
 
@@ -240,7 +286,9 @@ def frontier(
 ) -> Frontier:
     """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns."""
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
-        raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
+        raise InputError(
+            f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells"
+        )
     capacity = profile.need_memory_bytes() - reserve_bytes
     cells, longest = [], []
     for value in progress(values):
@@ -248,8 +296,20 @@ def frontier(
         cells.append(tuple(peak_bytes(one, replace(how, seq_len=n)) for n in seq_lens))
         fitting = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p <= capacity]
         beyond = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p > capacity]
-        longest.append(longest_sequence(one, how, capacity, max(fitting, default=0), min(beyond, default=None)))
-    return Frontier(axis, tuple(values), tuple(seq_lens), tuple(cells), tuple(longest), capacity, model, setup, profile)
+        longest.append(
+            longest_sequence(one, how, capacity, max(fitting, default=0), min(beyond, default=None))
+        )
+    return Frontier(
+        axis,
+        tuple(values),
+        tuple(seq_lens),
+        tuple(cells),
+        tuple(longest),
+        capacity,
+        model,
+        setup,
+        profile,
+    )
 
 
 def longest_sequence(
@@ -263,7 +323,12 @@ def longest_sequence(
         except InputError:
             return False
 
-    low, high = fitting // TOKEN_STEP, -(-beyond // TOKEN_STEP) if beyond else max(1, 2 * fitting // TOKEN_STEP)
+    low, high = (
+        fitting // TOKEN_STEP,
+        -(-beyond // TOKEN_STEP) if beyond else max(1, 2 * fitting // TOKEN_STEP),
+    )
     while beyond is None and high * TOKEN_STEP <= MAX_TOKENS and fits(high):
         low, high = high, 2 * high
-    return (low + bisect_left(range(low + 1, high), True, key=lambda steps: not fits(steps))) * TOKEN_STEP
+    return (
+        low + bisect_left(range(low + 1, high), True, key=lambda steps: not fits(steps))
+    ) * TOKEN_STEP

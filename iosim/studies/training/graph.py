@@ -216,13 +216,23 @@ class Builder:
 
     # Nodes of general use
 
-    def view(self, name: str, values: dict[str, int], source: str, gradient: int | None = None) -> None:
+    def view(
+        self, name: str, values: dict[str, int], source: str, gradient: int | None = None
+    ) -> None:
         """Views of `source`, each with its number of elements; their gradient is one new storage of `gradient` bytes
         (parts put together) or a view."""
         for value, elements in values.items():
             self._value(value, self.lies_in[source], elements, self.sizes[source])
-        self.add(Node(name, Part.ELEMENTWISE, tuple(values), gradients=(Gradient(source, gradient),),
-                      kernel=gradient is not None, segment=self.segment))  # fmt: skip
+        self.add(
+            Node(
+                name,
+                Part.ELEMENTWISE,
+                tuple(values),
+                gradients=(Gradient(source, gradient),),
+                kernel=gradient is not None,
+                segment=self.segment,
+            )
+        )
 
     def pointwise(
         self,
@@ -248,8 +258,19 @@ class Builder:
         extra = tuple(s for s in saved if isinstance(s, Storage))
         others = (s.name if isinstance(s, Storage) else self.lies_in[s] for s in saved if s != name)
         kept = (*others, *(name,) * saves_output)
-        self.add(Node(name, Part.ELEMENTWISE, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
-                      saves_output=saves_output or bool(extra), gradients=gradients, segment=self.segment))  # fmt: skip
+        self.add(
+            Node(
+                name,
+                Part.ELEMENTWISE,
+                (name,),
+                (new, *extra),
+                tuple(self.lies_in[s] for s in of),
+                kept,
+                saves_output=saves_output or bool(extra),
+                gradients=gradients,
+                segment=self.segment,
+            )
+        )
         return name
 
     def parameter_bytes(self, name: str) -> int:
@@ -259,7 +280,9 @@ class Builder:
         """A copy of `source`, a value or a parameter, in another type, as autocast makes it."""
         value = source in self.sizes
         back = Gradient(source, self.bytes_of(source) if value else self.parameter_bytes(source))
-        return self.pointwise(name, [source] * value, kind, (self.elements[source], element_bytes), gradients=[back])
+        return self.pointwise(
+            name, [source] * value, kind, (self.elements[source], element_bytes), gradients=[back]
+        )
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
         return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
@@ -272,14 +295,18 @@ class Builder:
 
     def hold(self, *values: str) -> None:
         """The last node runs while the caller's variables still name `values`."""
-        self.amend(held=tuple(dict.fromkeys((*self.nodes[-1].held, *(self.lies_in[v] for v in values)))))
+        self.amend(
+            held=tuple(dict.fromkeys((*self.nodes[-1].held, *(self.lies_in[v] for v in values))))
+        )
 
     def amend(self, **changes: Any) -> None:
         self.nodes[-1] = replace(self.nodes[-1], **changes)
 
     # Layers of a network
 
-    def linear(self, name: str, source: str, out: int, kind: Kind, *, weight: str | None = None, bias: bool) -> str:
+    def linear(
+        self, name: str, source: str, out: int, kind: Kind, *, weight: str | None = None, bias: bool
+    ) -> str:
         """source [rows, columns] times a weight [out, columns], transposed, plus a bias."""
         n, columns = self.number, self.elements[source] // self.rows
         w = self.parameter(weight or f"{name}.weight", out * columns)
@@ -289,7 +316,10 @@ class Builder:
             w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
         gradients = [Gradient(b, out * n.compute_bytes, fitted=True)] if bias else []
-        gradients += [Gradient(x, self.bytes_of(x)), Gradient(w, out * columns * n.compute_bytes, transposed=True)]
+        gradients += [
+            Gradient(x, self.bytes_of(x)),
+            Gradient(w, out * columns * n.compute_bytes, transposed=True),
+        ]
         reads = (x, w) if n.autocast else (x,)
         saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
         self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
@@ -305,25 +335,34 @@ class Builder:
         a_row = self.rows * (self.number.parameter_bytes if layer and cpu else STATISTIC_BYTES)
         in_fp32 = self.elements[source] * STATISTIC_BYTES
         made, saved = {"mean": a_row, "rstd": a_row} if layer else {"rstd": a_row}, [source]
-        if cpu and not layer and source not in self.wanting:  # of elementary operations; only the weight's is recorded
+        if (
+            cpu and not layer and source not in self.wanting
+        ):  # of elementary operations; only the weight's is recorded
             made, saved = {"normalized": in_fp32}, []
         elif cpu and not layer:
             made["normalized"] = in_fp32
             if self.sizes[source] < STATISTIC_BYTES:
                 made["fp32"], saved = in_fp32, []
         extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items()]
-        columns, trained = self.elements[source] // self.rows, ("weight", "bias") if layer else ("weight",)
+        columns, trained = (
+            self.elements[source] // self.rows,
+            ("weight", "bias") if layer else ("weight",),
+        )
         weights = tuple(self.parameter(f"{name}.{w}", columns) for w in trained)
         return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
-        return self.pointwise(name, [source], kind, saved=[name if self.model.activation == "relu" else source])
+        return self.pointwise(
+            name, [source], kind, saved=[name if self.model.activation == "relu" else source]
+        )
 
     def residual(self, name: str, stream: str, branch: str) -> str:
         """stream + branch. The stream's gradient is the incoming one; so is the branch's, unless its type differs."""
         same = self.sizes[stream] == self.sizes[branch]
         to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
-        return self.pointwise(name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch])
+        return self.pointwise(
+            name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch]
+        )
 
     @contextmanager
     def checkpointed(self, recompute: str, name: str, value: str) -> Iterator[None]:
@@ -336,5 +375,15 @@ class Builder:
         self.segment = before
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
-        return Graph(self.model, self.setup, tuple(self.parameters), tuple(self.inputs), tuple(self.nodes),
-                     self.storages, self.lies_in, self.segments, seed, seed_held)  # fmt: skip
+        return Graph(
+            self.model,
+            self.setup,
+            tuple(self.parameters),
+            tuple(self.inputs),
+            tuple(self.nodes),
+            self.storages,
+            self.lies_in,
+            self.segments,
+            seed,
+            seed_held,
+        )

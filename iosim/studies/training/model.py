@@ -83,8 +83,14 @@ class Optimizer:
         if self.eight_bit:
             scaled = [n for p in parameters if (n := p.elements) >= MIN_8BIT_ELEMENTS]
             fp32 = sum(p.elements for p in parameters if p.elements < MIN_8BIT_ELEMENTS)
-            return QUANTILES_BYTES + 2 * (sum(n + -(-n // BLOCK_ELEMENTS) * 4 for n in scaled) + 4 * fp32)
-        counters = COUNTER_BYTES * len(parameters) if self.step == "fused" and self.name != "momentum" else 0
+            return QUANTILES_BYTES + 2 * (
+                sum(n + -(-n // BLOCK_ELEMENTS) * 4 for n in scaled) + 4 * fp32
+            )
+        counters = (
+            COUNTER_BYTES * len(parameters)
+            if self.step == "fused" and self.name != "momentum"
+            else 0
+        )
         total = sum(p.elements for p in parameters)
         return self.moments * total * element_bytes + (counters if self.moments else 0)
 
@@ -93,7 +99,11 @@ class Optimizer:
         if self.step == "fused" or self.eight_bit:
             return 0
         if self.step == "loop":
-            return self.loop_temporaries * max((p.elements for p in parameters), default=0) * element_bytes
+            return (
+                self.loop_temporaries
+                * max((p.elements for p in parameters), default=0)
+                * element_bytes
+            )
         return self.temporaries * sum(p.elements for p in parameters) * element_bytes
 
     def moved_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
@@ -146,15 +156,25 @@ class Decoder:
 
     layers: int = ask.count("layers", 12, metavar="", high=MAX_LAYERS)
     width: int = ask.count("columns of the residual stream", 768, metavar="", high=MAX_WIDTH)
-    heads: int = ask.count("query heads; width / heads is the head dimension", 12, metavar="", high=MAX_WIDTH)
+    heads: int = ask.count(
+        "query heads; width / heads is the head dimension", 12, metavar="", high=MAX_WIDTH
+    )
     kv_heads: Resolved[int] = ask.count("key/value heads, by default as many", UNSET, metavar="")
     mlp_width: Resolved[int] = ask.count(
-        "columns inside the MLP; by default 4 x width, 0 for none", UNSET, metavar="", low=0, high=64 * MAX_WIDTH
+        "columns inside the MLP; by default 4 x width, 0 for none",
+        UNSET,
+        metavar="",
+        low=0,
+        high=64 * MAX_WIDTH,
     )
     gated: bool = ask.flag("down(activation(gate(x)) * up(x)), three matrices in place of two")
     activation: str = ask.word("between them", ACTIVATIONS, "gelu")
     vocabulary: int = ask.count(
-        "tokens; 0: neither embedding nor head, fed with hidden states", 50257, metavar="", low=0, high=MAX_VOCABULARY
+        "tokens; 0: neither embedding nor head, fed with hidden states",
+        50257,
+        metavar="",
+        low=0,
+        high=MAX_VOCABULARY,
     )
     tied: bool = ask.flag("the head's matrix is the embedding", True)
     norm: str = ask.word("before attention and MLP", NORMS, "layer")
@@ -171,7 +191,9 @@ class Decoder:
             if part > whole:
                 raise InputError(f"`{name}` {part} is out of range; accepted: 1 to {whole}")
             if whole % part:
-                raise InputError(f"`{name}` {part} does not divide `{of}` {whole}; accepted: divisors of it")
+                raise InputError(
+                    f"`{name}` {part} does not divide `{of}` {whole}; accepted: divisors of it"
+                )
 
     @property
     def head_dim(self) -> int:
@@ -200,13 +222,21 @@ class Setup:
 
     batch: int = ask.count("sequences", 1, metavar="", high=MAX_BATCH)
     seq_len: int = ask.count("tokens of each", 1024, metavar="", high=MAX_TOKENS)
-    attention: str = ask.word("naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash")
+    attention: str = ask.word(
+        "naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash"
+    )
     causal: bool = ask.flag("a token sees no later ones", True)
-    precision: str = ask.word("amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_usual)
+    precision: str = ask.word(
+        "amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_usual
+    )
     optimizer: str = ask.word("whose states and step", OPTIMIZERS, "adamw", normal=_usual)
-    step: str = ask.word("over lists of tensors, tensor by tensor, or as one kernel", STEPS, "foreach")
+    step: str = ask.word(
+        "over lists of tensors, tensor by tensor, or as one kernel", STEPS, "foreach"
+    )
     recompute: str = ask.word(
-        "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", RECOMPUTE, "none"
+        "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)",
+        RECOMPUTE,
+        "none",
     )
     backend: str = ask.word("whose kernels' saved statistics and random state", BACKENDS, "cuda")
     accumulate: bool = ask.flag("gradients of an earlier backward are there and are added to")
@@ -231,7 +261,11 @@ class Setup:
     def fused_kernel(self) -> str:
         """Which fused kernel runs for "flash": FlashAttention's has no fp32, for which CUDA has the memory-efficient
         kernel. NB: on GPUs before cc 8.0 that one runs in fp16 too, with rows of the log-sum-exp padded to 32."""
-        return "memory-efficient" if self.backend == "cuda" and self.number.compute_bytes == 4 else "flash"
+        return (
+            "memory-efficient"
+            if self.backend == "cuda" and self.number.compute_bytes == 4
+            else "flash"
+        )
 
     def check(self, model: Decoder) -> None:
         """Refuse what PyTorch would not run without another kernel or a padded copy."""

@@ -35,7 +35,12 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     for n, heads in heads_of.items():
         source = f"{at}{n}.columns"
         copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
-        b.view(f"{at}{n}", {f"{at}{n}": b.elements[source]}, source, b.bytes_of(source) if copied else None)
+        b.view(
+            f"{at}{n}",
+            {f"{at}{n}": b.elements[source]},
+            source,
+            b.bytes_of(source) if copied else None,
+        )
     return f"{at}q", f"{at}k", f"{at}v"
 
 
@@ -46,7 +51,9 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
         rows = rows // s.seq_len * -(-s.seq_len // LSE_ROWS) * LSE_ROWS
     extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
     if s.backend == "cuda" and s.fused_kernel == "flash":
-        extra += [b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")]
+        extra += [
+            b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")
+        ]
     output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name, *extra))
     b.amend(part=Part.ATTENTION, backward_scratch=_workspace(b) if s.backend == "cuda" else 0)
     return output
@@ -69,9 +76,13 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     columns = b.rows * m.width
     scores = s.batch * m.heads * s.seq_len * s.seq_len
     copies = s.batch > 1 and m.heads > 1
-    if m.heads != m.kv_heads:  # written out once a query head; the gradients of a group are added up
+    if (
+        m.heads != m.kv_heads
+    ):  # written out once a query head; the gradients of a group are added up
         size = columns, b.number.compute_bytes
-        k, v = (b.pointwise(f"{at}{n}.repeated", [x], Kind.QKV, size) for n, x in (("k", k), ("v", v)))
+        k, v = (
+            b.pointwise(f"{at}{n}.repeated", [x], Kind.QKV, size) for n, x in (("k", k), ("v", v))
+        )
     q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV)
     b.amend(part=Part.ATTENTION)
     if copies:
@@ -107,13 +118,17 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     source = x
     if wide != size and b.number.dtype == "bf16":
         source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
-    weights = b.pointwise(f"{at}softmax", [source], Kind.SCORES, (scores, wide), saved=[f"{at}softmax"])
+    weights = b.pointwise(
+        f"{at}softmax", [source], Kind.SCORES, (scores, wide), saved=[f"{at}softmax"]
+    )
     b.amend(part=Part.ATTENTION, backward_scratch=scores * wide * cuda)
     b.hold(x)
     return weights
 
 
-def _product(b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int) -> str:
+def _product(
+    b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int
+) -> str:
     """A batched product, which keeps both operands."""
     b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=operands)
     b.amend(part=Part.ATTENTION, flops=flops)
@@ -128,12 +143,20 @@ MAX_BYTES = 1 << 60
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
     setup.check(model)
-    largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
+    largest = (
+        setup.batch
+        * setup.seq_len
+        * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
+    )
     if largest * 8 > MAX_BYTES:
         why = f"a tensor of {largest} elements is out of range; accepted: up to {MAX_BYTES // 8}"
         raise InputError(f"`batch` {setup.batch} with `seq_len` {setup.seq_len}: {why}")
     b = Builder(model, setup)
-    x = _embed(b) if model.vocabulary else b.given("hidden", Kind.INPUT, b.rows * model.width, b.number.parameter_bytes)
+    x = (
+        _embed(b)
+        if model.vocabulary
+        else b.given("hidden", Kind.INPUT, b.rows * model.width, b.number.parameter_bytes)
+    )
     if setup.attention == "naive" and setup.causal:
         b.given("mask", Kind.INPUT, setup.seq_len * setup.seq_len, 1)
     for n in range(model.layers):
@@ -147,14 +170,29 @@ def _embed(b: Builder) -> str:
     m, s, size = b.model, b.setup, b.number.parameter_bytes
     b.given("tokens", Kind.INPUT, b.rows, INDEX_BYTES)
     b.given("targets", Kind.INPUT, b.rows, INDEX_BYTES)
-    x = b.pointwise("embedded", ["tokens"], Kind.RESIDUAL, (b.rows * m.width, size), saved=["tokens"], gradients=(),
-                    parameters=(b.parameter("embedding", m.vocabulary * m.width, embedding=True),))  # fmt: skip
+    x = b.pointwise(
+        "embedded",
+        ["tokens"],
+        Kind.RESIDUAL,
+        (b.rows * m.width, size),
+        saved=["tokens"],
+        gradients=(),
+        parameters=(b.parameter("embedding", m.vocabulary * m.width, embedding=True),),
+    )
     if m.positions != "learned":
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
     table = b.parameter("positions", rows, embedding=True)
-    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(), parameters=(table,))
+    p = b.pointwise(
+        "positioned",
+        [],
+        Kind.RESIDUAL,
+        (rows, size),
+        saved=[numbers],
+        gradients=(),
+        parameters=(table,),
+    )
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 
@@ -193,7 +231,12 @@ def _head(b: Builder, x: str) -> Graph:
     m, n = b.model, b.number
     h = b.norm("norm", x)
     logits = b.linear(
-        "logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight", bias=False
+        "logits",
+        h,
+        m.vocabulary,
+        Kind.LOGITS,
+        weight="embedding" if m.tied else "head.weight",
+        bias=False,
     )
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)

@@ -85,7 +85,10 @@ class TrainingPrediction(Shown):
         return allocated(self.timeline.requests)
 
     def frontier(
-        self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
+        self,
+        axis: str = "width",
+        values: str | Sequence[int] | None = None,
+        seq_lens: str | Sequence[int] = SEQ_LENS,
     ) -> Frontier:
         """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
         tokens. Values are a list or a text such as "1k:4k:1k", the width's default. Raises InputError: an unknown axis,
@@ -94,7 +97,15 @@ class TrainingPrediction(Shown):
             raise unknown_name("`axis`", axis, AXES)
         rows = lengths(AXES[axis] if values is None else values, axis)
         columns = lengths(seq_lens, "seq_lens")
-        return frontier(self.model, self.setup, self.profile, axis, rows, columns, reserve_bytes=self.reserve_bytes)
+        return frontier(
+            self.model,
+            self.setup,
+            self.profile,
+            axis,
+            rows,
+            columns,
+            reserve_bytes=self.reserve_bytes,
+        )
 
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""
@@ -104,7 +115,9 @@ class TrainingPrediction(Shown):
         for event in self.timeline.events:
             again = event.phase == "backward" and event.name.endswith("(again)")
             key = ("recompute" if again else event.phase, -1 if event.node is None else event.node)
-            now += 1.0 if self.time is None else seconds.pop(key, 0.0)  # of several events, at the first
+            now += (
+                1.0 if self.time is None else seconds.pop(key, 0.0)
+            )  # of several events, at the first
             points.append((now, event.phase, event.by_kind))
         return points
 
@@ -139,7 +152,11 @@ class TrainingPrediction(Shown):
     @property
     def answer(self) -> str:
         """The step, and the longest sequence that fits."""
-        s, by_kind, fits = self.setup, self.timeline.peak.by_kind, "fits" if self.fits else "does not fit"
+        s, by_kind, fits = (
+            self.setup,
+            self.timeline.peak.by_kind,
+            "fits" if self.fits else "does not fit",
+        )
         most = max(by_kind, key=by_kind.__getitem__)
         longest = longest_sequence(self.model, s, self.capacity_bytes)
         parts = [
@@ -165,14 +182,30 @@ class TrainingPrediction(Shown):
                 f"Peak memory by {frontier.axis} and sequence length; colours show it as a share of the GPU's {of}, a "
                 "cross what does not fit."
             )
-            fits = [Section("frontier", "What fits", (caption,), panels=(frontier.panel,), table=frontier.table)]
+            fits = [
+                Section(
+                    "frontier",
+                    "What fits",
+                    (caption,),
+                    panels=(frontier.panel,),
+                    table=frontier.table,
+                )
+            ]
         share = self.peak_bytes / self.capacity_bytes
         memory = f"The GPU's memory, {size}, lies far above: the peak takes {share:.0%} of it."
         memory = f"The dashed line is the GPU's memory, {size}." if self._shows_capacity else memory
         caption = f"Bytes of tensors that live at once, by what they hold. {memory}"
         panel, legend = memory_panel(self)
         folded, table = frontier is not None, memory_table(self)
-        over = Section("memory", "Memory over one step", (caption,), legend, (panel,), table=table, folded=folded)
+        over = Section(
+            "memory",
+            "Memory over one step",
+            (caption,),
+            legend,
+            (panel,),
+            table=table,
+            folded=folded,
+        )
         said = self.answer if frontier is None else frontier.answer
         return Page(title, f"{self.subject()}.", (*fits, over), command=command, answer=(said,))
 
@@ -190,7 +223,9 @@ class TrainingPrediction(Shown):
         return [self.answer, self._head(), memory_table(self), tuple(self._below())]
 
     def _head(self) -> str:
-        grouped = f" ({self.model.kv_heads} key/value)" if self.model.heads != self.model.kv_heads else ""
+        grouped = (
+            f" ({self.model.kv_heads} key/value)" if self.model.heads != self.model.kv_heads else ""
+        )
         return f"{self.subject(grouped, f' ({self.setup.step})')}; {self.profile.name}"
 
     def subject(self, grouped: str = "", step: str = "") -> str:
@@ -231,7 +266,9 @@ def predict_training(
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
     model, setup = asked_for(request, axis)
-    return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
+    return predict_training(
+        model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve
+    )
 
 
 def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
@@ -240,7 +277,9 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
     profile = load_profile(request.gpu)
     model, setup = asked_for(request, axis)
     rows, columns = _several(request, axis, AXES[axis]), _several(request, "seq_len", SEQ_LENS)
-    return frontier(model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress)
+    return frontier(
+        model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress
+    )
 
 
 def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
@@ -254,12 +293,16 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
         values = _several(r, name, on_axes.get(name, its.get(name)))
         if len(values) > 1 and name not in on_axes:
             accepted = "one, or a list on an axis of `frontier`"
-            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: {accepted}")
+            raise InputError(
+                f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: {accepted}"
+            )
         chosen |= {name: values[0]} if values else {}
     width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
     if r.mlp_ratio is not None:
         if mlp is not None:
-            raise InputError(f"`mlp_ratio` {r.mlp_ratio:g} contradicts `mlp_width` {mlp}; give one of them")
+            raise InputError(
+                f"`mlp_ratio` {r.mlp_ratio:g} contradicts `mlp_width` {mlp}; give one of them"
+            )
         mlp = round(r.mlp_ratio * width)
     elif mlp is None and r.width is None:
         mlp = its.get("mlp_width")
@@ -269,10 +312,16 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     bias = r.linear_bias and its.get("linear_bias", True)
     model = Decoder(**chosen, mlp_width=mlp, gated=gated, tied=not untied, bias=bias)
     setup = Setup(
-        **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True),
+        **of_setup,
+        attention=r.attention,
+        causal=r.causal and its.get("causal", True),
         precision=usual_precision(load_profile(r.gpu)) if r.precision is None else r.precision,
-        optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
-    )  # fmt: skip
+        optimizer=r.optimizer,
+        step=r.step,
+        recompute=r.recompute,
+        backend=r.backend,
+        accumulate=r.accumulate_gradients,
+    )
     return model, setup
 
 
@@ -296,9 +345,15 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 
 
 def _time_lines(time: StepTime) -> list[str]:
-    phases = ", ".join(f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p))
-    by_part = grouped((one for parts in time.parts.values() for one in parts.items()), lambda one: one[0])
-    parts = {part: math.fsum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()}
+    phases = ", ".join(
+        f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p)
+    )
+    by_part = grouped(
+        (one for parts in time.parts.values() for one in parts.items()), lambda one: one[0]
+    )
+    parts = {
+        part: math.fsum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()
+    }
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
     told = legend_of([time.method])
@@ -314,34 +369,69 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
     Kinds that never take a hundredth of the peak are one."""
     curve = prediction.curve()
     step = -(-len(curve) // MAX_POINTS)
-    bins = [max(curve[n : n + step], key=lambda e: sum(e[2].values())) for n in range(0, len(curve), step)]
+    bins = [
+        max(curve[n : n + step], key=lambda e: sum(e[2].values()))
+        for n in range(0, len(curve), step)
+    ]
     unit = 1e3 if prediction.time else 1.0
     xs = [round(t * unit, 6) for t, _, _ in bins]
-    large = [k for k in Kind if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes]
+    large = [
+        k
+        for k in Kind
+        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
+    ]
     small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
     parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
     colours = (*axes.COLOURS, *MORE_COLOURS)
     data: list[dict[str, Any]] = []
     for n, (name, kinds) in enumerate(parts):
         amounts = [sum(by.get(k, 0) for k in kinds) for _, _, by in bins]
-        hover = [f"{name}: {bytes_text(v)}, {phase}" for v, (_, phase, _) in zip(amounts, bins, strict=True)]
-        data.append({
-            "type": "scatter", "mode": "lines", "name": name, "x": xs, "y": [v / GB for v in amounts], "text": hover,
-            "hovertemplate": "%{text}<extra></extra>", "stackgroup": "bytes",
-            "fillcolor": colours[n % len(colours)],
-            "line": {"color": colours[n % len(colours)], "width": 0, "shape": "vh"},
-        })  # fmt: skip
+        hover = [
+            f"{name}: {bytes_text(v)}, {phase}"
+            for v, (_, phase, _) in zip(amounts, bins, strict=True)
+        ]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": name,
+                "x": xs,
+                "y": [v / GB for v in amounts],
+                "text": hover,
+                "hovertemplate": "%{text}<extra></extra>",
+                "stackgroup": "bytes",
+                "fillcolor": colours[n % len(colours)],
+                "line": {"color": colours[n % len(colours)], "width": 0, "shape": "vh"},
+            }
+        )
     capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     words: list[dict[str, Any]] = []
     if prediction._shows_capacity:
-        data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
-        words.append({"xref": "paper", "x": 1, "xanchor": "right", "y": capacity, "yanchor": "bottom",
-                      "showarrow": False, "text": f"memory of the GPU, {capacity:.4g} GB",
-                      "font": {"size": 11}})  # fmt: skip
+        data.append(
+            axes.guide(
+                "memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"
+            )
+        )
+        words.append(
+            {
+                "xref": "paper",
+                "x": 1,
+                "xanchor": "right",
+                "y": capacity,
+                "yanchor": "bottom",
+                "showarrow": False,
+                "text": f"memory of the GPU, {capacity:.4g} GB",
+                "font": {"size": 11},
+            }
+        )
         top = max(top, capacity)
     borders, names = _phases(bins, xs)
     x = axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]])
-    more = {"annotations": [*words, *names], "shapes": borders, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
+    more = {
+        "annotations": [*words, *names],
+        "shapes": borders,
+        "margin": {"l": 8, "r": 12, "t": 24, "b": 8},
+    }
     layout = axes.layout(x, axes.axis("GB", range=[0, 1.1 * top]), **more)
     peak = prediction.timeline.peak
     alt = (
@@ -349,7 +439,11 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
         f"{bytes_text(prediction.capacity_bytes)}."
         + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else "")
     )
-    legend = tuple(Series(trace["name"], trace["line"]["color"], "■") for trace in data if "stackgroup" in trace)
+    legend = tuple(
+        Series(trace["name"], trace["line"]["color"], "■")
+        for trace in data
+        if "stackgroup" in trace
+    )
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
 
 
@@ -362,14 +456,28 @@ def _phases(
         begins.setdefault(phase, before)
     borders = [*begins.values(), xs[-1]]
     lines = [
-        {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
-         "line": {"color": axes.NEUTRAL, "width": 1, "dash": "dot"}}
+        {
+            "type": "line",
+            "x0": x,
+            "x1": x,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": axes.NEUTRAL, "width": 1, "dash": "dot"},
+        }
         for x in borders[1:-1]
-    ]  # fmt: skip
+    ]
     names = [
-        {"x": (first + last) / 2, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": phase,
-         "font": {"size": 11}}
+        {
+            "x": (first + last) / 2,
+            "yref": "paper",
+            "y": 1,
+            "yanchor": "bottom",
+            "showarrow": False,
+            "text": phase,
+            "font": {"size": 11},
+        }
         for phase, (first, last) in zip(begins, pairwise(borders), strict=True)
         if last - first >= NARROWEST * (xs[-1] - xs[0])
-    ]  # fmt: skip
+    ]
     return lines, names

@@ -44,8 +44,12 @@ class StepTime:
         return math.fsum(self.parts.get(phase, {}).values())
 
     def to_dict(self) -> dict[str, object]:
-        phases = {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()}
-        return plain(self, "time_s=total_s attention_kernel=kernel attention_method=method") | {"phases": phases}
+        phases = {
+            phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()
+        }
+        return plain(self, "time_s=total_s attention_kernel=kernel attention_method=method") | {
+            "phases": phases
+        }
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ class Rates:
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """What large products reach (`HardwareProfile.product_flops`), in fp32 on the fp32 units, and HBM's measured or
         else specified rate. Raises InputError: the profile lacks a rate."""
-        hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
+        hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need(
+            "dram_bandwidth_bytes_per_s"
+        )
         return cls(profile.product_flops(dtype), hbm, profile.need("launch_latency_s"))
 
     def seconds(self, flops: int, moved: int) -> float:
@@ -100,7 +106,8 @@ def _run_again(graph: Graph) -> list[int]:
     return [
         n
         for n, x in enumerate(graph.nodes)
-        if x.segment is not None and (n < last[x.segment] or (n == last[x.segment] and x.saves_output))
+        if x.segment is not None
+        and (n < last[x.segment] or (n == last[x.segment] and x.saves_output))
     ]
 
 
@@ -117,10 +124,16 @@ def _moved(graph: Graph, node: Node, phase: str) -> int:
     """Bytes that a node reads and writes: its operands and results forward; backward the incoming gradient (twice for
     a product, whose two gradients are made apart), what it saved and the gradients that it makes."""
     size = graph.setup.number.parameter_bytes
-    weights = sum(size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops)
+    weights = sum(
+        size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops
+    )
     if phase == "forward":
         made_bytes = sum(s.bytes for s in node.makes)
-        return made_bytes + sum(graph.storages[n].bytes for n in node.reads) + weights if made_bytes else 0
+        return (
+            made_bytes + sum(graph.storages[n].bytes for n in node.reads) + weights
+            if made_bytes
+            else 0
+        )
     fresh = sum(g.bytes or 0 for g in node.gradients)
     if not fresh:
         return 0
@@ -152,22 +165,36 @@ def _attention_seconds(
 ) -> tuple[dict[str, float], Method]:
     """(seconds of a layer's attention by phase, how its HBM bytes were found)."""
     seconds, methods = {}, []
-    if kernel is None and setup.attention == "flash" and profile.computes_in_fp32(setup.number.dtype):
+    if (
+        kernel is None
+        and setup.attention == "flash"
+        and profile.computes_in_fp32(setup.number.dtype)
+    ):
         why = f"{profile.name}'s tensor cores do not take {setup.number.dtype}, and no kernel of PyTorch's is described"
         accepted = "amp-fp16, fp16 or fp32, or `attention` naive"
-        raise InputError(f"`precision` {setup.precision}: {why} for its backward there; accepted: {accepted}")
+        raise InputError(
+            f"`precision` {setup.precision}: {why} for its backward there; accepted: {accepted}"
+        )
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
         problem = AttentionProblem(
-            batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=setup.seq_len,
-            head_dim=model.head_dim, dtype=setup.number.dtype, mask="causal" if setup.causal else "none",
-            passes=passes, layout="bshd",
-        )  # fmt: skip
+            batch=setup.batch,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            seq_q=setup.seq_len,
+            head_dim=model.head_dim,
+            dtype=setup.number.dtype,
+            mask="causal" if setup.causal else "none",
+            passes=passes,
+            layout="bshd",
+        )
         seconds[phase], how = _predicted(problem, kernel or KERNELS[setup.attention], profile)
         methods.append(how)
     return seconds, method_of(methods)
 
 
 @lru_cache(maxsize=4096)
-def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> tuple[float, Method]:
+def _predicted(
+    problem: AttentionProblem, kernel: str, profile: HardwareProfile
+) -> tuple[float, Method]:
     prediction = predict(problem, kernel, profile)
     return prediction.time.total_s, prediction.method

@@ -93,14 +93,18 @@ class _Player:
         self.again: dict[str, dict[str, str]] = {}
         self.transposed: set[str] = set()
         self.awaited = Counter(gradient.to for node in graph.nodes for gradient in node.gradients)
-        self.first_of = {node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved}
+        self.first_of = {
+            node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved
+        }
         self.made = 0
         sizes = {p.name: p.elements * self.element_bytes for p in graph.parameters}
         constant = [Storage(name, Kind.PARAMETER, size) for name, size in sizes.items()]
         states = self.optimizer.state_bytes(graph.parameters, self.element_bytes)
         constant.append(Storage("states", Kind.OPTIMIZER, states))
         if graph.setup.accumulate:
-            constant += [Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()]
+            constant += [
+                Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()
+            ]
         for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
 
@@ -139,7 +143,9 @@ class _Player:
                 heap.hold(graph.storages[name])
             cached += [s.name for s in node.makes if s.cached]
             for name in last[n]:
-                if not graph.storages[name].cached and name != result:  # the caller keeps the result
+                if (
+                    not graph.storages[name].cached and name != result
+                ):  # the caller keeps the result
                     heap.drop(name)
         for name in cached:
             heap.drop(name)
@@ -181,7 +187,11 @@ class _Player:
             self._deliver(n, node, gradient, name)
 
     def _kept(self, node: Node) -> Sequence[str]:
-        return node.saved if node.segment is None else [self.again[node.segment][name] for name in node.saved]
+        return (
+            node.saved
+            if node.segment is None
+            else [self.again[node.segment][name] for name in node.saved]
+        )
 
     def _send(self, node: Node, incoming: list[str], *, fitted: bool) -> list[tuple[Gradient, str]]:
         """The gradients that a node gives, or the engine fits, as they come to live."""
@@ -189,7 +199,14 @@ class _Player:
         for gradient in (g for g in node.gradients if g.fitted is fitted):
             if gradient.bytes is None:
                 self.heap.hold(self.heap.live[incoming[0]])
-            sent.append((gradient, incoming[0] if gradient.bytes is None else self._flow(gradient.to, gradient.bytes)))
+            sent.append(
+                (
+                    gradient,
+                    incoming[0]
+                    if gradient.bytes is None
+                    else self._flow(gradient.to, gradient.bytes),
+                )
+            )
         return sent
 
     def _flow(self, to: str, size: int) -> str:
@@ -228,7 +245,11 @@ class _Player:
         nodes = [(n, x) for n, x in enumerate(graph.nodes) if x.segment == segment]
         stop = max(i for i, (_, x) in enumerate(nodes) if x.saved)
         made_again = {s.name for _, x in nodes for s in x.makes}
-        names = {s: f"{s} (again)" if s in made_again else s for _, x in nodes for s in (*made_again, *x.saved)}
+        names = {
+            s: f"{s} (again)" if s in made_again else s
+            for _, x in nodes
+            for s in (*made_again, *x.saved)
+        }
         last = _last_readers([x for _, x in nodes])
         live: set[str] = set()
         for i, (n, node) in enumerate(nodes[: stop + 1]):

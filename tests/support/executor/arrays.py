@@ -54,8 +54,12 @@ def _parted(array: Array, problem: AttentionProblem) -> Array:
     batch, heads, rows, cols = array.shape
     if cols == problem.head_dim_v:
         return array
-    apart = array.reshape(batch, heads, rows, cols // problem.head_dim_v, problem.head_dim_v).transpose(0, 1, 3, 2, 4)
-    return np.asarray(apart.reshape(batch, heads * cols // problem.head_dim_v, rows, problem.head_dim_v))
+    apart = array.reshape(
+        batch, heads, rows, cols // problem.head_dim_v, problem.head_dim_v
+    ).transpose(0, 1, 3, 2, 4)
+    return np.asarray(
+        apart.reshape(batch, heads * cols // problem.head_dim_v, rows, problem.head_dim_v)
+    )
 
 
 def gated(chain: Chain, seed: int) -> dict[str, Array]:
@@ -70,7 +74,9 @@ def gated(chain: Chain, seed: int) -> dict[str, Array]:
             is_number = name in ("beta", "dt", "A") or name.split("_")[0] == "g"
             values = generator.random(shape) if is_number else generator.standard_normal(shape)
             scale = {"g": -0.25, "A": -1.0, "K": t.cols**-0.5}.get(name, 1.0)
-            made[name] = round_to(scale * values, "fp32" if is_number or t.element_bytes == 4 else t.format)
+            made[name] = round_to(
+                scale * values, "fp32" if is_number or t.element_bytes == 4 else t.format
+            )
     return made
 
 
@@ -83,7 +89,9 @@ def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
     return {TABLE: slots.reshape(problem.batch, pages).astype(np.float64)}
 
 
-def new_tokens(problem: AttentionProblem, chain: Chain, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+def new_tokens(
+    problem: AttentionProblem, chain: Chain, arrays: Mapping[str, npt.ArrayLike]
+) -> dict[str, Array]:
     """The last keys and values as [batch, 1, seq_q, kv_heads x width] and their slots, where the chain appends them."""
     p, arrays_by_name = problem, {}
     for name in ("K", "V"):

@@ -120,7 +120,9 @@ _BODIES: Registry[tuple[str, str], BodyFactory] = Registry("body")
 _Registered = TypeVar("_Registered", bound=type[Body] | Callable[..., None])
 
 
-def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_Registered], _Registered]:
+def body(
+    algorithm: str, *launches: str, override: bool = False
+) -> Callable[[_Registered], _Registered]:
     """Register a `Body` class, or a function of a Place for flat and one-pair launches, for launches of an algorithm.
 
     Launches numbered at their end (copy0, copy1) share the body of the bare name. Raises ValueError: a launch has a

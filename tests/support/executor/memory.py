@@ -17,7 +17,18 @@ from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.catalog.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Access,
+    Chain,
+    Domain,
+    Fetch,
+    Mode,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 
@@ -39,7 +50,9 @@ def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
             return kind.name
     by_width = {1: "fp8", 2: "bf16", 8: "fp64"}
     if tensor.element_bytes not in by_width:
-        raise ExecutionError(f"tensor {tensor.name} has {tensor.element_bytes} bytes an element: no known format")
+        raise ExecutionError(
+            f"tensor {tensor.name} has {tensor.element_bytes} bytes an element: no known format"
+        )
     return by_width[tensor.element_bytes]
 
 
@@ -49,7 +62,9 @@ def check_size(chain: Chain) -> None:
     tensors = sum(t.elements for t in chain.tensors.values())
     largest = max([tensors, *(x.domain.rows * x.domain.seq_k for x in chain.launches)])
     if largest > MAX_ELEMENTS:
-        raise InputError(f"a problem of {largest} elements is too large to execute; accepted: up to {MAX_ELEMENTS}")
+        raise InputError(
+            f"a problem of {largest} elements is too large to execute; accepted: up to {MAX_ELEMENTS}"
+        )
 
 
 def whole_sectors(n_bytes: int) -> int:
@@ -68,7 +83,8 @@ def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int, inside: in
     if cols == 1:
         run = access.packet_rows or rows
         return sum(
-            whole_sectors(min(run, rows - start) * tensor.element_bytes) for start in range(0, rows, max(run, 1))
+            whole_sectors(min(run, rows - start) * tensor.element_bytes)
+            for start in range(0, rows, max(run, 1))
         )
     row = cols * tensor.element_bytes
     plain = whole_sectors(row) if tensor.strided else row
@@ -113,7 +129,9 @@ def packed_head(domain: Domain, row: Indices) -> Indices:
 class Memory:
     """The arrays of a chain. `given` fills tensors by name, in the shape [batch, heads, rows, cols] or without cols."""
 
-    def __init__(self, chain: Chain, problem: AttentionProblem, inputs: Mapping[str, npt.ArrayLike]) -> None:
+    def __init__(
+        self, chain: Chain, problem: AttentionProblem, inputs: Mapping[str, npt.ArrayLike]
+    ) -> None:
         self.tensors = chain.tensors
         self.formats = {name: storage_format(t, problem) for name, t in chain.tensors.items()}
         self.arrays: dict[str, Array] = {}
@@ -136,7 +154,13 @@ class Memory:
         return np.asarray(whole[..., 0] if name in ROW_STATISTICS else whole, dtype=np.float64)
 
     def read(
-        self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, entries: Array | None = None
+        self,
+        access: Access,
+        domain: Domain,
+        spot: Spot,
+        q: Indices,
+        k: Indices,
+        entries: Array | None = None,
     ) -> Array:
         """The tile of the access at query rows `q` and key rows `k`, found through `entries` of the block table where
         its rows lie in pages."""
@@ -147,7 +171,9 @@ class Memory:
         if tensor.picked_by and entries is not None:
             each = self.tensors[tensor.picked_by].keys_per_row
             picks = (entries.reshape(-1, 1) * each + np.arange(each)).reshape(-1).astype(np.int64)
-            tile = self.arrays[tensor.name][0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols]
+            tile = self.arrays[tensor.name][
+                0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols
+            ]
             return np.where(picks[:, None] >= 0, tile, 0.0)
         if entries is not None and not isinstance(row, int):
             there, row = place_of_rows(tensor, row[:, 0], entries)
@@ -155,36 +181,53 @@ class Memory:
         tile = self.arrays[tensor.name][copy, batch, head, row, cols]
         return np.asarray(tile, dtype=np.float64)
 
-    def write(self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array) -> None:
+    def write(
+        self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array
+    ) -> None:
         """Store `values`, or add them, at the access's tile, rounded to the tensor's format."""
         tensor, add = self.tensors[access.tensor], access.mode is Mode.REDUCE
         index = self._index(access, domain, spot, q, k)
         stored = self.arrays[tensor.name]
         if stored[index].shape != values.shape:
-            raise ExecutionError(f"a tile of {tensor.name} has shape {stored[index].shape}, not {values.shape}")
+            raise ExecutionError(
+                f"a tile of {tensor.name} has shape {stored[index].shape}, not {values.shape}"
+            )
         shared = tensor.heads < domain.heads or tensor.batch < domain.batch
         if shared and not add and access.per is not Per.LAUNCH:
-            raise ExecutionError(f"several heads of the grid store over each other in {tensor.name}")
-        stored[index] = round_to(stored[index] + values if add else values, self.formats[tensor.name])
+            raise ExecutionError(
+                f"several heads of the grid store over each other in {tensor.name}"
+            )
+        stored[index] = round_to(
+            stored[index] + values if add else values, self.formats[tensor.name]
+        )
         self.written.add(tensor.name)
 
-    def _index(self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices) -> tuple[int | Indices, ...]:
+    def _index(
+        self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices
+    ) -> tuple[int | Indices, ...]:
         tensor = self.tensors[access.tensor]
         along, length = (k, domain.seq_k) if access.rows is Rows.KEY else (q, domain.rows)
         if access.rows is Rows.OWN:
             along, length = np.arange(tensor.rows), tensor.rows
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
-        if tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY:  # a query's list
+        if (
+            tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY
+        ):  # a query's list
             row, head = token(domain, q[:1]), spot.head // (domain.heads // tensor.heads)
             cols = np.unique(k // tensor.keys_per_row)
             return 0, np.array([[spot.batch]]), np.array([[head]]), row[:, None], cols[None, :]
         if tensor.keys_per_row and access.rows is Rows.KEY:
-            along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
+            along, length = (
+                np.unique(k // tensor.keys_per_row),
+                -(-domain.seq_k // tensor.keys_per_row),
+            )
         cols = np.arange(tensor.cols)
         if access.rows is Rows.PAIR:
             if tensor.cols != domain.seq_k:
-                raise ExecutionError(f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys")
+                raise ExecutionError(
+                    f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys"
+                )
             cols = k
         copy = spot.split if tensor.copies > 1 else 0
         if tensor.copies > 1 and access.rows is Rows.OWN:  # a state a block
@@ -207,7 +250,11 @@ def _locate(
         length = tensor.rows
     in_batch = (spot.batch if tensor.batch == domain.batch else 0) * ones
     sequences = tensor.batch // domain.batch
-    if sequences > 1 and access.times * domain.grid_heads == tensor.batch * tensor.heads and tensor.rows == length:
+    if (
+        sequences > 1
+        and access.times * domain.grid_heads == tensor.batch * tensor.heads
+        and tensor.rows == length
+    ):
         heads = tensor.heads // domain.heads
         which, inside = divmod(spot.repetition, heads)
         return (spot.batch * sequences + which) * ones, (spot.head * heads + inside) * ones, along
@@ -220,7 +267,9 @@ def _locate(
         along = np.unique(token(domain, along))
         return spot.batch * np.ones_like(along), spot.head * np.ones_like(along), along
     if tensor.rows != length:
-        raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
+        raise ExecutionError(
+            f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}"
+        )
     if domain.heads % tensor.heads == 0:
         head_index = spot.head // (domain.heads // tensor.heads)
     elif tensor.heads == domain.heads * access.times:

@@ -54,7 +54,12 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def kept_weights(
-    seed: int, batch: int, heads: npt.ArrayLike, queries: npt.ArrayLike, keys: npt.ArrayLike, dropout: float
+    seed: int,
+    batch: int,
+    heads: npt.ArrayLike,
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike,
+    dropout: float,
 ) -> npt.NDArray[np.bool_]:
     """Which weights survive. `heads`, `queries` and `keys` broadcast against each other; so does the result."""
     state = np.array([seed * _STEP & _MASK64], dtype=np.uint64)

@@ -42,9 +42,13 @@ class Grid:
         if isinstance(d.mask, PickedMask):
             self.visited[:] = True  # a list is walked to its end
         some = np.diff(by_rows, axis=1) > 0
-        self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
+        self.needed_end = np.array(
+            [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some]
+        )
         """One past the last key that each query block keeps."""
-        self.split_of = np.arange(self.k_starts.size) % (self.k_starts.size // len(d.key_axis.lengths))
+        self.split_of = np.arange(self.k_starts.size) % (
+            self.k_starts.size // len(d.key_axis.lengths)
+        )
         """Place of each key block in its sequence, by which splits divide it."""
 
     def q_rows(self, block: int) -> Indices:
@@ -59,7 +63,9 @@ class Grid:
 class WalkPlace(Place):
     """What a body sees, and what the walk keeps for it: the tiles loaded, the stores due, the values handed over."""
 
-    def __init__(self, launch: Launch, problem: AttentionProblem, kernel: Kernel, seed: int, grid: Grid) -> None:
+    def __init__(
+        self, launch: Launch, problem: AttentionProblem, kernel: Kernel, seed: int, grid: Grid
+    ) -> None:
         self.launch, self.problem, self.kernel = launch, problem, kernel
         self.seed = seed
         self.grid = grid
@@ -82,7 +88,9 @@ class WalkPlace(Place):
             if tensor in tiles:
                 self.used.add(tensor)
                 return tiles[tensor]
-        raise ExecutionError(f"launch {self.launch.name} uses a tile of {tensor} that it has not loaded here")
+        raise ExecutionError(
+            f"launch {self.launch.name} uses a tile of {tensor} that it has not loaded here"
+        )
 
     def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
         if tensor in self.skipped_loads:
@@ -94,7 +102,9 @@ class WalkPlace(Place):
         if tensor in self.due:
             self.values[tensor] = value
         elif tensor not in self.skipped_stores:
-            raise ExecutionError(f"launch {self.launch.name} has a value of {tensor} and no access here to store it")
+            raise ExecutionError(
+                f"launch {self.launch.name} has a value of {tensor} and no access here to store it"
+            )
 
     def writes(self, tensor: str) -> bool:
         return any(a.tensor == tensor and a.mode is not Mode.LOAD for a in self.launch.accesses)
@@ -118,12 +128,18 @@ class WalkPlace(Place):
         domain = self.launch.domain
         heads = self.spot.head * domain.pack + packed_head(domain, self.q)
         queries, keys = self.grid.tokens[self.q][:, None], self.keys[None, :]
-        kept = kept_weights(seed, self.spot.batch, heads[:, None], queries, keys, self.problem.dropout)
+        kept = kept_weights(
+            seed, self.spot.batch, heads[:, None], queries, keys, self.problem.dropout
+        )
         return kept.astype(np.float64)
 
     @property
     def dropout_factor(self) -> Array:
-        return self._factor_of(self.seed) if self.problem.dropout else np.ones((self.q.size, self.keys.size))
+        return (
+            self._factor_of(self.seed)
+            if self.problem.dropout
+            else np.ones((self.q.size, self.keys.size))
+        )
 
     @property
     def dropout_factor_again(self) -> Array:

@@ -30,7 +30,10 @@ def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
     if p.latent_kv:
         del shapes["V"]
     formats = {"Q": p.dtype, "K": p.cache_type.name, "V": p.cache_type.name}
-    random_by_name = {name: round_to(generator.standard_normal(shape), formats[name]) for name, shape in shapes.items()}
+    random_by_name = {
+        name: round_to(generator.standard_normal(shape), formats[name])
+        for name, shape in shapes.items()
+    }
     if p.backward:
         gradient = generator.standard_normal((p.batch, p.heads, p.seq_q, p.head_dim_v))
         random_by_name["dO"] = round_to(gradient, p.output_type.name)
@@ -46,7 +49,9 @@ def _random_terms(p: AttentionProblem, generator: np.random.Generator) -> dict[s
         terms["bias"] = round_to(generator.standard_normal(shape), p.bias_type.name)
     if p.bias == "alibi":
         by_head = 2.0 ** (-8 * np.arange(1, p.heads + 1) / p.heads)
-        terms["slopes"] = round_to(np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32")
+        terms["slopes"] = round_to(
+            np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32"
+        )
     if p.sinks:
         terms["sinks"] = round_to(generator.standard_normal((1, p.heads, 1, 1)), "bf16")
     if p.key_padding:
@@ -103,7 +108,9 @@ def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
 
 def dense(mask: Mask, seq_q: int, seq_k: int) -> npt.NDArray[np.bool_]:
     """Boolean [seq_q, seq_k], True where kept, as the mask says itself."""
-    return mask.keeps(np.arange(seq_q, dtype=np.int64)[:, None], np.arange(seq_k, dtype=np.int64)[None, :])
+    return mask.keeps(
+        np.arange(seq_q, dtype=np.int64)[:, None], np.arange(seq_k, dtype=np.int64)[None, :]
+    )
 
 
 def dense_blocks(mask: BlockMask) -> npt.NDArray[np.bool_]:
@@ -137,7 +144,9 @@ def dropout_factor(problem: AttentionProblem, seed: int) -> Array:
     return np.asarray(kept / (1 - p.dropout), dtype=np.float64)
 
 
-def reference(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], seed: int = 0) -> dict[str, Array]:
+def reference(
+    problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], seed: int = 0
+) -> dict[str, Array]:
     """O and LSE, and dQ, dK, dV where the problem has a backward.
 
     Args:
@@ -150,7 +159,11 @@ def reference(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], se
         where Q and K have one. Gradients have the heads of what they are the gradient of.
     """
     q, k = (np.asarray(arrays[name], dtype=np.float64) for name in "QK")
-    v = k[..., : problem.head_dim_v] if problem.latent_kv else np.asarray(arrays["V"], dtype=np.float64)
+    v = (
+        k[..., : problem.head_dim_v]
+        if problem.latent_kv
+        else np.asarray(arrays["V"], dtype=np.float64)
+    )
     heads = {"Q": q.shape[1], "K": k.shape[1], "V": v.shape[1]}
     q, k, v = (np.repeat(x, problem.heads // x.shape[1], axis=1) for x in (q, k, v))
     scale = 1 / np.sqrt(problem.head_dim)
@@ -162,14 +175,19 @@ def reference(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], se
     weights = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
     factor = dropout_factor(problem, seed) if problem.dropout else np.ones_like(weights)
     scored = max(heads["Q"], heads["K"])
-    out = {"O": np.einsum("bhij,bhjd->bhid", weights * factor, v), "LSE": lse[:, :: problem.heads // scored]}
+    out = {
+        "O": np.einsum("bhij,bhjd->bhid", weights * factor, v),
+        "LSE": lse[:, :: problem.heads // scored],
+    }
     if not problem.backward:
         return out
     do = np.asarray(arrays["dO"], dtype=np.float64)
     d_weights = np.einsum("bhid,bhjd->bhij", do, v) * factor
     d_scores = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
     if problem.bias_grad:
-        shared = tuple(n for n, size in enumerate((problem.bias_batch, problem.bias_heads)) if size == 1)
+        shared = tuple(
+            n for n, size in enumerate((problem.bias_batch, problem.bias_heads)) if size == 1
+        )
         out["dBias"] = d_scores.sum(axis=shared, keepdims=True)
     d_scores = d_scores * scale
 

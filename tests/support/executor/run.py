@@ -62,7 +62,11 @@ def execute(
     """
     chain = plan(problem, kernel) if chain is None else chain
     check_size(chain)
-    all_arrays = {**cut(random_arrays(problem, seed), chain), **gated(chain, seed)} if arrays is None else arrays
+    all_arrays = (
+        {**cut(random_arrays(problem, seed), chain), **gated(chain, seed)}
+        if arrays is None
+        else arrays
+    )
     inputs = {name: np.asarray(values, dtype=np.float64) for name, values in all_arrays.items()}
     chain_inputs: dict[str, npt.ArrayLike] = {
         "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs
@@ -77,21 +81,41 @@ def execute(
 def _mask_values(problem: AttentionProblem) -> Array:
     """The mask as a tensor holds it: 1 and 0, or 0 and -inf to be added."""
     kept = dense(problem.pair_mask, problem.seq_q, problem.seq_k)
-    return np.where(kept, 0.0, -np.inf) if problem.mask_storage == "additive" else kept.astype(np.float64)
+    return (
+        np.where(kept, 0.0, -np.inf)
+        if problem.mask_storage == "additive"
+        else kept.astype(np.float64)
+    )
 
 
 def _run(
-    problem: AttentionProblem, kernel: Kernel, chain: Chain, all_arrays: Mapping[str, npt.ArrayLike], seed: int
+    problem: AttentionProblem,
+    kernel: Kernel,
+    chain: Chain,
+    all_arrays: Mapping[str, npt.ArrayLike],
+    seed: int,
 ) -> tuple[Memory, Traffic]:
-    chain_inputs = {name: a for name, a in joined(all_arrays, chain).items() if name in chain.tensors}
-    memory, traffic, seen = Memory(chain, problem, chain_inputs), Traffic(), reading(problem, kernel)
+    chain_inputs = {
+        name: a for name, a in joined(all_arrays, chain).items() if name in chain.tensors
+    }
+    memory, traffic, seen = (
+        Memory(chain, problem, chain_inputs),
+        Traffic(),
+        reading(problem, kernel),
+    )
     for launch in chain.launches:
-        traffic += Walk(launch, memory, seen, kernel, seed, body_of(kernel.algorithm, launch.name)).run()
+        traffic += Walk(
+            launch, memory, seen, kernel, seed, body_of(kernel.algorithm, launch.name)
+        ).run()
     return memory, traffic
 
 
 def _saved(
-    problem: AttentionProblem, kernel: Kernel, all_arrays: Mapping[str, npt.ArrayLike], seed: int, backward: Chain
+    problem: AttentionProblem,
+    kernel: Kernel,
+    all_arrays: Mapping[str, npt.ArrayLike],
+    seed: int,
+    backward: Chain,
 ) -> dict[str, npt.ArrayLike]:
     """What the forward leaves for `backward`: the tensors of both that the backward reads and does not write first."""
     before = problem.with_(passes="fwd")

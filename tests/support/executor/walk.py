@@ -46,7 +46,13 @@ class Walk:
     """One launch on one memory."""
 
     def __init__(
-        self, launch: Launch, memory: Memory, problem: AttentionProblem, kernel: Kernel, seed: int, make: BodyFactory
+        self,
+        launch: Launch,
+        memory: Memory,
+        problem: AttentionProblem,
+        kernel: Kernel,
+        seed: int,
+        make: BodyFactory,
     ) -> None:
         self.launch = launch
         self.memory = memory
@@ -66,7 +72,9 @@ class Walk:
         for a in self.launch.accesses:
             where = f"launch {self.launch.name}: access of {a.tensor}"
             if a.per not in {*_PLACES[self.launch.outer], Per.LAUNCH}:
-                raise ExecutionError(f"{where} per {a.per} has no place in work tiles of {self.launch.outer}")
+                raise ExecutionError(
+                    f"{where} per {a.per} has no place in work tiles of {self.launch.outer}"
+                )
             if a.per not in _COVERS[a.rows]:
                 raise ExecutionError(f"{where} has a tile along {a.rows} and is made per {a.per}")
             if (a.tensor, a.mode is Mode.LOAD, a.per) in seen:
@@ -92,15 +100,29 @@ class Walk:
                 self.at.spot = Spot(batch, head)
                 try:
                     walk()
-                except (LookupError, StopIteration, ValueError) as error:  # of a body that lacks what it computes on
-                    raise ExecutionError(f"launch {self.launch.name} cannot be computed: {error!r}") from error
+                except (
+                    LookupError,
+                    StopIteration,
+                    ValueError,
+                ) as error:  # of a body that lacks what it computes on
+                    raise ExecutionError(
+                        f"launch {self.launch.name} cannot be computed: {error!r}"
+                    ) from error
         for a in self.launch.accesses:
             loaded = a.mode is Mode.LOAD and self.moved[a.tensor, "read"] > 0
-            idle = a.rows is Rows.OWN and self.pairs == 0  # read as a CTA starts, whether or not it visits anything
+            idle = (
+                a.rows is Rows.OWN and self.pairs == 0
+            )  # read as a CTA starts, whether or not it visits anything
             if loaded and not idle and a.tensor not in self.at.used:
-                raise ExecutionError(f"launch {self.launch.name} loads {a.tensor} and never uses it")
+                raise ExecutionError(
+                    f"launch {self.launch.name} loads {a.tensor} and never uses it"
+                )
         self._overheads()
-        return Traffic(tuple(TrafficRow(self.launch.name, "l2", t, way, n) for (t, way), n in self.moved.items()))
+        return Traffic(
+            tuple(
+                TrafficRow(self.launch.name, "l2", t, way, n) for (t, way), n in self.moved.items()
+            )
+        )
 
     def _overheads(self) -> None:
         ctas = self.work_tiles
@@ -108,9 +130,14 @@ class Walk:
             ctas = min(ctas, self.launch.persistent_ctas)
         for o in self.launch.overheads:
             key = (o.name, _way(o.mode))
-            tile_bytes = o.per_tile * (self.work_tiles - self.empty_tiles) + o.per_tile_fetch * self.work_tiles
+            tile_bytes = (
+                o.per_tile * (self.work_tiles - self.empty_tiles)
+                + o.per_tile_fetch * self.work_tiles
+            )
             cta_bytes = (o.per_cta + o.per_tile_fetch) * ctas
-            self.moved[key] = self.moved.get(key, 0) + tile_bytes + cta_bytes + o.per_pair * self.pairs
+            self.moved[key] = (
+                self.moved.get(key, 0) + tile_bytes + cta_bytes + o.per_pair * self.pairs
+            )
 
     # The walks, by what one work tile is.
 
@@ -176,7 +203,12 @@ class Walk:
             self._at(body.end, (), self._writes(Per.KEY, blocks.size > 0), Per.KEY)
         for iq in np.flatnonzero(visits == 0):
             self._move(int(iq), 0)
-            self._at(body.finish_query, self._loads(Per.QUERY, False), self._writes(Per.QUERY, False), Per.QUERY)
+            self._at(
+                body.finish_query,
+                self._loads(Per.QUERY, False),
+                self._writes(Per.QUERY, False),
+                Per.QUERY,
+            )
 
     def _key_blocks(self) -> Iterator[tuple[int, bool]]:
         """Key blocks of a head as its work tiles walk them, and whether a work tile begins there."""
@@ -212,7 +244,9 @@ class Walk:
     def _directed(self, blocks: Iterable[int]) -> Iterator[int]:
         """Key blocks in the schedule's direction; alternating by work tile."""
         direction = self.launch.schedule.direction
-        turned = direction is Direction.DESCENDING or (direction is Direction.ALTERNATING and self.work_tiles % 2 == 0)
+        turned = direction is Direction.DESCENDING or (
+            direction is Direction.ALTERNATING and self.work_tiles % 2 == 0
+        )
         ordered = [int(b) for b in blocks]
         return iter(reversed(ordered) if turned else ordered)
 
@@ -225,7 +259,12 @@ class Walk:
         self._move(iq, ik, split)
         body = self.make()
         if self.work_tiles == 1:
-            self._at(body.launch, self._loads(Per.LAUNCH, True), self._writes(Per.LAUNCH, True), Per.LAUNCH)
+            self._at(
+                body.launch,
+                self._loads(Per.LAUNCH, True),
+                self._writes(Per.LAUNCH, True),
+                Per.LAUNCH,
+            )
         return body
 
     def _move(self, iq: int, ik: int, split: int = 0) -> None:
@@ -248,7 +287,11 @@ class Walk:
         return (a for a in self.launch.accesses if a.per is per and (visited or not a.visited_only))
 
     def _pair(
-        self, body: Body, of_query: tuple[int, int], of_key: tuple[int, int] = (0, 1), also: Sequence[Access] = ()
+        self,
+        body: Body,
+        of_query: tuple[int, int],
+        of_key: tuple[int, int] = (0, 1),
+        also: Sequence[Access] = (),
     ) -> None:
         """A visit: its number among all of the query block, and of the key block. Skipped: loads of the first, stores
         of the last."""
@@ -265,7 +308,11 @@ class Walk:
         self._at(body.pair, loads, [*writes, *also], Per.PAIR)
 
     def _at(
-        self, hook: Callable[[WalkPlace], None] | None, loads: Sequence[Access], writes: Sequence[Access], per: Per
+        self,
+        hook: Callable[[WalkPlace], None] | None,
+        loads: Sequence[Access],
+        writes: Sequence[Access],
+        per: Per,
     ) -> None:
         """Loads, the body's hook, and the stores due."""
         at = self.at
@@ -278,7 +325,9 @@ class Walk:
             hook(at)
         for a in writes:
             if a.tensor not in at.values:
-                raise ExecutionError(f"launch {self.launch.name} stores {a.tensor} here and has no value for it")
+                raise ExecutionError(
+                    f"launch {self.launch.name} stores {a.tensor} here and has no value for it"
+                )
             self._store(a, at.values[a.tensor])
         at.due = {}
 
@@ -312,7 +361,11 @@ class Walk:
         rows = k if access.rows is Rows.KEY else q
         cols = k if access.rows is Rows.PAIR else tensor.cols
         self.moved[access.tensor, _way(access.mode)] += moved_bytes(
-            tensor, access, rows, cols, self.at.keys.size if access.rows is Rows.KEY else self.at.q.size
+            tensor,
+            access,
+            rows,
+            cols,
+            self.at.keys.size if access.rows is Rows.KEY else self.at.q.size,
         )
 
     def _load(self, access: Access) -> Array:

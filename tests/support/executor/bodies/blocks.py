@@ -69,12 +69,18 @@ class TopK(Body):
     def pair(self, at: Place) -> None:
         own = tokens(at)[0] // at.kernel.tile.block_k
         share = exp_less(at["Q"] @ at["K_cmp"].T * at.scale, at["LSE_cmp"]).sum(axis=0)
-        self.shares.append(np.where(at.keys == own, np.inf, np.where(at.keys < own, share, -np.inf)))
+        self.shares.append(
+            np.where(at.keys == own, np.inf, np.where(at.keys < own, share, -np.inf))
+        )
 
     def end(self, at: Place) -> None:
         shares, room = np.concatenate(self.shares), options_of(at.kernel, NsaOptions).blocks
-        best = np.sort(np.argsort(-shares, kind="stable")[: min(room, int((shares > -np.inf).sum()))])
-        at.put(LISTS, np.concatenate((best, np.full(room - best.size, -1)))[None, :].astype(np.float64))
+        best = np.sort(
+            np.argsort(-shares, kind="stable")[: min(room, int((shares > -np.inf).sum()))]
+        )
+        at.put(
+            LISTS, np.concatenate((best, np.full(room - best.size, -1)))[None, :].astype(np.float64)
+        )
 
 
 @body("nsa", "selected")
@@ -100,7 +106,11 @@ class Window(Loop):
 @body("nsa", "gate_slc", "gate_cmp", "gate_swa")
 def gate(at: Place) -> None:
     term = at.launch.name.removeprefix("gate_")
-    loads = [a.tensor for a in at.launch.accesses if a.tensor.startswith("O_") and not at.writes(a.tensor)]
+    loads = [
+        a.tensor
+        for a in at.launch.accesses
+        if a.tensor.startswith("O_") and not at.writes(a.tensor)
+    ]
     summed = at[f"O_{term}"] * at[f"g_{term}"]
     if term != "slc":
         summed = summed + at[next(name for name in loads if name != f"O_{term}")]
@@ -136,11 +146,15 @@ def sum_of_one(at: Place) -> None:
     at.put(name, at[f"{name}_part"])
 
 
-@body("nsa", *(f"bwd.add_{n}" for n in ("dQ_slc", "dK_slc", "dV_slc", "dQ_cmp", "dK_pool", "dV_pool")))
+@body(
+    "nsa", *(f"bwd.add_{n}" for n in ("dQ_slc", "dK_slc", "dV_slc", "dQ_cmp", "dK_pool", "dV_pool"))
+)
 def add(at: Place) -> None:
     """A term's gradient, and those before it."""
     name, term = at.launch.name.removeprefix("bwd.add_").split("_")
-    before = "swa" if term == "slc" else "sum" if options_of(at.kernel, NsaOptions).window else "slc"
+    before = (
+        "swa" if term == "slc" else "sum" if options_of(at.kernel, NsaOptions).window else "slc"
+    )
     at.put(f"{name}_sum" if term == "slc" else name, at[f"{name}_{before}"] + at[f"{name}_{term}"])
 
 
@@ -194,7 +208,9 @@ class KeyGradients(Body):
     def pair(self, at: Place) -> None:
         token = tokens(at)[:, None]
         if self.term == "slc":
-            assert at["mask_columns"][token[0, 0], 0] == 1.0, "it visits a token that did not pick its block"
+            assert at["mask_columns"][token[0, 0], 0] == 1.0, (
+                "it visits a token that did not pick its block"
+            )
             seen = at.keys[None, :] <= token
         else:
             seen = (at.keys[None, :] + 1) * at.kernel.tile.block_k <= token + 1
@@ -213,7 +229,10 @@ class Windowed:
     def __init__(self, at: Place) -> None:
         self.at = at
         self.launch = replace(
-            at.launch, accesses=tuple(replace(a, tensor=a.tensor.removesuffix("_swa")) for a in at.launch.accesses)
+            at.launch,
+            accesses=tuple(
+                replace(a, tensor=a.tensor.removesuffix("_swa")) for a in at.launch.accesses
+            ),
         )
 
     def _name(self, name: str) -> str:

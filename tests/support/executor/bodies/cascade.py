@@ -14,7 +14,9 @@ def merged(outputs: list[Array], lses: list[Array]) -> tuple[Array, Array]:
     tops = np.stack(lses)
     weights = exp_less(tops, tops.max(axis=0))
     total = weights.sum(axis=0)
-    return divided((weights * np.stack(outputs)).sum(axis=0), total), log_sum_exp(tops.max(axis=0), total)
+    return divided((weights * np.stack(outputs)).sum(axis=0), total), log_sum_exp(
+        tops.max(axis=0), total
+    )
 
 
 @body("cascade", "main", f"{SHARED}.main")

@@ -59,7 +59,10 @@ class Forward(Body):
         self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
 
     def pair(self, at: Place) -> None:
-        running = next((a.tensor for a in at.launch.accesses if a.tensor in RUNNING and a.per is Per.PAIR), None)
+        running = next(
+            (a.tensor for a in at.launch.accesses if a.tensor in RUNNING and a.per is Per.PAIR),
+            None,
+        )
         if running:
             self.softmax.sums = at.resume(running, 0.0, at.problem.head_dim_v)
         self.softmax.add(masked_scores(at), at["V"], at.dropout_factor)
@@ -107,12 +110,24 @@ class Combine(Body):
 
     def end(self, at: Place) -> None:
         loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
-        top = at["row_max"] if "row_max" in loaded else np.max(self.maxima, axis=0) if self.maxima else None
-        weights = at["weights"].T[:, :, None] if "weights" in loaded else exp_less(np.stack(self.maxima), top)
+        top = (
+            at["row_max"]
+            if "row_max" in loaded
+            else np.max(self.maxima, axis=0)
+            if self.maxima
+            else None
+        )
+        weights = (
+            at["weights"].T[:, :, None]
+            if "weights" in loaded
+            else exp_less(np.stack(self.maxima), top)
+        )
         if at.writes("weights"):
             at.put("weights", weights[:, :, 0].T)
             return
-        total = at["row_sum"] if "row_sum" in loaded else (weights * np.stack(self.totals)).sum(axis=0)
+        total = (
+            at["row_sum"] if "row_sum" in loaded else (weights * np.stack(self.totals)).sum(axis=0)
+        )
         if self.outputs:
             at.put("O", divided((weights * np.stack(self.outputs)).sum(axis=0), total))
         for name, value in (("row_max", top), ("row_sum", total)):
@@ -129,7 +144,16 @@ def _read(at: Place, name: str) -> Array:
     return at[copy_name if copied else name]
 
 
-@body("flash", "bwd.fill", "bwd.copy", "bwd.dot", "bwd.convert", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")
+@body(
+    "flash",
+    "bwd.fill",
+    "bwd.copy",
+    "bwd.dot",
+    "bwd.convert",
+    "bwd.sum_groups",
+    "bwd.sum_dK",
+    "bwd.sum_dV",
+)
 def pass_rows(at: Place) -> None:
     """What `RowPass` says of the tensors that the launch writes."""
     for name in (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE):
@@ -142,7 +166,9 @@ def _row_values(at: Place, name: str) -> Array:
     if name == "dQ_acc":
         return np.zeros((at.q.size, dq_sums(at.problem, at.kernel).cols))
     if name in KEY_SUMS:
-        return np.zeros((at.q.size, at.problem.head_dim if name == "dK_acc" else at.problem.head_dim_v))
+        return np.zeros(
+            (at.q.size, at.problem.head_dim if name == "dK_acc" else at.problem.head_dim_v)
+        )
     if name == "dQ":
         return np.asarray(at["dQ_acc"][:, : at.problem.head_dim])
     if name in ("dK", "dV"):

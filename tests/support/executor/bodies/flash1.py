@@ -51,7 +51,12 @@ class Forward(Body):
 
     def finish_query(self, at: Place) -> None:
         if at.writes("O_acc"):
-            at.put("O", np.zeros((at.q.size, at.problem.head_dim_v)) if self.output is None else self.output)
+            at.put(
+                "O",
+                np.zeros((at.q.size, at.problem.head_dim_v))
+                if self.output is None
+                else self.output,
+            )
 
     def end(self, at: Place) -> None:
         self.output = None
@@ -71,7 +76,10 @@ class Backward(KeyGradients):
 
     def pair(self, at: Place) -> None:
         running = "dQ_acc" if at.writes("dQ_acc") else "dQ"
-        weights = divided(exp_less(masked_scores(at), at["m"]), np.broadcast_to(at["l"], (at.q.size, at.keys.size)))
+        weights = divided(
+            exp_less(masked_scores(at), at["m"]),
+            np.broadcast_to(at["l"], (at.q.size, at.keys.size)),
+        )
         more = PairGradients(at, weights, (at["dO"] * at["O"]).sum(axis=1, keepdims=True), at["dO"])
         self.dq = at.resume(running, 0.0, at.problem.head_dim) + more.dq
         at.put(running, self.dq)

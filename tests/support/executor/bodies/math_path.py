@@ -12,7 +12,11 @@ from executor.body import Array, Body, Place, body
 
 
 def _mask_added(at: Place) -> Array:
-    return source(at) + at["mask_added"] if at.problem.mask_storage == "bool" else masked(at, source(at))
+    return (
+        source(at) + at["mask_added"]
+        if at.problem.mask_storage == "bool"
+        else masked(at, source(at))
+    )
 
 
 def _softmax(at: Place) -> Array:
@@ -38,7 +42,10 @@ for compute, launches in (
     (_softmax, ("softmax",)),
     (lambda at: np.isneginf(source(at)).astype(np.float64), ("is_masked",)),
     (lambda at: np.asarray(source(at).min(axis=1, keepdims=True)), ("all_masked",)),
-    (lambda at: np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)), ("select",)),
+    (
+        lambda at: np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)),
+        ("select",),
+    ),
 ):
     step(compute, *launches, algorithms=("math",))
 body("math", "convert_mask")(make_mask_additive)

@@ -47,7 +47,9 @@ def mask(at: Place) -> None:
 
 @body("moba", "top_k")
 def top_k(at: Place) -> None:
-    best = np.argsort(-at["gate"], axis=1, kind="stable")[:, : options_of(at.kernel, MobaOptions).top_k - 1]
+    best = np.argsort(-at["gate"], axis=1, kind="stable")[
+        :, : options_of(at.kernel, MobaOptions).top_k - 1
+    ]
     at.put("values", np.take_along_axis(at["gate"], best, axis=1))
     at.put("indices", best.astype(np.float64))
 
@@ -91,7 +93,9 @@ class EachPick(Body):
 @body("moba", "places")
 class Places(EachPick):
     def move(self, at: Place) -> None:
-        at.put("places", np.stack([np.full(at.q.size, at.spot.split), at.q], axis=1).astype(np.float64))
+        at.put(
+            "places", np.stack([np.full(at.q.size, at.spot.split), at.q], axis=1).astype(np.float64)
+        )
 
 
 @body("moba", "pick")
@@ -128,7 +132,10 @@ def merge(at: Place) -> None:
         at.put("O_self_32", at["O_self"] * np.exp(at["LSE_self"]) / at["sums"])
     else:
         at.put(
-            "O_32", np.zeros((at.q.size, at.problem.head_dim_v)) if name == "fill_O" else at["O_32"] + at["O_self_32"]
+            "O_32",
+            np.zeros((at.q.size, at.problem.head_dim_v))
+            if name == "fill_O"
+            else at["O_32"] + at["O_self_32"],
         )
 
 
@@ -138,7 +145,9 @@ class Call(Body):
 
     def begin(self, at: Place) -> None:
         self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
-        self.loads = [access.tensor for access in at.launch.accesses if not at.writes(access.tensor)]
+        self.loads = [
+            access.tensor for access in at.launch.accesses if not at.writes(access.tensor)
+        ]
 
     def pair(self, at: Place) -> None:
         q, k, v = (at[name] for name in self.loads)

@@ -40,7 +40,9 @@ def put(at: Place, value: Array) -> None:
     at.put(target, value)
 
 
-def step(compute: Callable[[Place], Array], *launches: str, algorithms: tuple[str, ...] = ("naive",)) -> None:
+def step(
+    compute: Callable[[Place], Array], *launches: str, algorithms: tuple[str, ...] = ("naive",)
+) -> None:
     """Register what launches with one result compute at a tile."""
     for name in algorithms:
         body(name, *launches)(lambda at: put(at, compute(at)))
@@ -63,7 +65,11 @@ def _scores(at: Place) -> Array:
 
 def masked(at: Place, scores: Array) -> Array:
     """Scores with the mask's tensor: added, or -inf where its bytes are 0."""
-    return scores + at["mask"] if at.problem.mask_storage == "additive" else np.where(at["mask"] > 0, scores, -np.inf)
+    return (
+        scores + at["mask"]
+        if at.problem.mask_storage == "additive"
+        else np.where(at["mask"] > 0, scores, -np.inf)
+    )
 
 
 def _softmax(at: Place) -> Array:
@@ -128,7 +134,11 @@ body("math", "values")(Summed)
 step(lambda at: source(at) * _scale_share(at), "scale_q", "scale", "bwd.scale")
 step(_scores, "scores")
 step(lambda at: source(at) + at["bias"], "bias", algorithms=("naive", "math"))
-step(lambda at: np.where(at["padding"].T > 0, source(at), -np.inf), "padding", algorithms=("naive", "math"))
+step(
+    lambda at: np.where(at["padding"].T > 0, source(at), -np.inf),
+    "padding",
+    algorithms=("naive", "math"),
+)
 step(lambda at: masked(at, source(at)), "mask")
 step(_softmax, "softmax")
 step(lambda at: at["dO"] @ at["V"].T, "bwd.dp")

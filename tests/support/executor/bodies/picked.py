@@ -21,11 +21,15 @@ class Latent(Forward):
             self.softmax.add(masked_scores(at), at["K"][:, : p.head_dim_v], at.dropout_factor)
             return
         rows = at["K"]
-        if p.compress_ratio is not None:  # in fp8 columns with positions lie as one byte each, scales behind them
+        if (
+            p.compress_ratio is not None
+        ):  # in fp8 columns with positions lie as one byte each, scales behind them
             rows = rows[:, : p.head_dim]
         elif p.cache_dtype is not None:  # scales are 1 in the executing reader
             last = p.head_dim - p.head_dim_v
-            rows = np.concatenate((rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1)
+            rows = np.concatenate(
+                (rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1
+            )
         there = at[LISTS][0] >= 0
         scores = np.where(there[None, :], at["Q"] @ rows.T * at.scale, -np.inf)
         self.softmax.add(scores, rows[:, : p.head_dim_v], at.dropout_factor)
@@ -39,7 +43,9 @@ body("mla", "append")(append)
 def list_all(at: Place) -> None:
     """All keys that the queries see, in order."""
     p = at.problem
-    entries = np.arange(min(p.top_k or 0, p.scored_keys) if p.compress_ratio is not None else p.top_k or 0)[None, :]
+    entries = np.arange(
+        min(p.top_k or 0, p.scored_keys) if p.compress_ratio is not None else p.top_k or 0
+    )[None, :]
     sees = p.scored_mask.end_key(at.q[:, None], p.scored_keys)
     at.put(LISTS, behind_window(p, at.q, np.where(entries < sees, entries, -1)))
 
@@ -59,7 +65,9 @@ def behind_window(p: AttentionProblem, queries: Indices, picks: Array) -> Array:
 def score(at: Place) -> None:
     weights, keys = at["index_weights"], at["index_K"]
     heads = weights.shape[1]
-    scores = np.maximum(np.einsum("thd,sd->ths", at["index_Q"].reshape(len(weights), heads, -1), keys), 0.0)
+    scores = np.maximum(
+        np.einsum("thd,sd->ths", at["index_Q"].reshape(len(weights), heads, -1), keys), 0.0
+    )
     at.put("logits", np.einsum("ths,th->ts", scores, weights) * at["index_scale"].T)
 
 
@@ -76,5 +84,12 @@ class Select(Body):
 
     def end(self, at: Place) -> None:
         logits, picks = np.concatenate(self.seen or [np.zeros(0)]), at.problem.top_k or 0
-        best = np.sort(np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))])
-        at.put(LISTS, behind_window(at.problem, at.q, np.concatenate((best, np.full(picks - best.size, -1)))[None, :]))
+        best = np.sort(
+            np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))]
+        )
+        at.put(
+            LISTS,
+            behind_window(
+                at.problem, at.q, np.concatenate((best, np.full(picks - best.size, -1)))[None, :]
+            ),
+        )

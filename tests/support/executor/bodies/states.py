@@ -58,13 +58,17 @@ def _queries(at: Place) -> Array:
 def decayed(rows: Array, keys: Array, sums: Array) -> Array:
     """rows_i . keys_j, each column decayed from token j to token i; where j <= i, else 0."""
     between = np.tril(np.ones((len(rows), len(rows))))[:, :, None] * (sums[:, None] - sums[None, :])
-    products: Array = np.einsum("id,jd,ijd->ij", rows, keys, np.exp(between) * np.ones(keys.shape[1]))
+    products: Array = np.einsum(
+        "id,jd,ijd->ij", rows, keys, np.exp(between) * np.ones(keys.shape[1])
+    )
     return np.tril(products)
 
 
 def inverse(square: Array, beta: Array) -> Array:
     """(I + tril(beta square, -1))^-1."""
-    return np.asarray(np.linalg.inv(np.eye(len(square)) + np.tril(beta * square, -1)), dtype=np.float64)
+    return np.asarray(
+        np.linalg.inv(np.eye(len(square)) + np.tril(beta * square, -1)), dtype=np.float64
+    )
 
 
 def _whole(at: Place, square: Array) -> Array:
@@ -122,7 +126,12 @@ def solve(at: Place) -> None:
     """The inverse of one part, or of KDA's whole chunk."""
     if not at.writes("A"):
         square = at["KK_near"]
-        at.put("near", np.pad(inverse(square[:, : len(square)], ONE), ((0, 0), (0, square.shape[1] - len(square)))))
+        at.put(
+            "near",
+            np.pad(
+                inverse(square[:, : len(square)], ONE), ((0, 0), (0, square.shape[1] - len(square)))
+            ),
+        )
         return
     keys, sums = _keys(at), at["g_sum"]
     parts = Parts(at, len(keys))
@@ -137,7 +146,9 @@ def merge(at: Place) -> None:
     near, far = at["near"], at["KK_far"]
     parts = Parts(at, len(near))
     diagonal = parts.joined(near, np.zeros_like(far))
-    at.put("A", _whole(at, inverse(diagonal @ parts.joined(np.zeros_like(near), far), ONE) @ diagonal))
+    at.put(
+        "A", _whole(at, inverse(diagonal @ parts.joined(np.zeros_like(near), far), ONE) @ diagonal)
+    )
 
 
 @body("delta_rule", "recompute")
@@ -180,7 +191,9 @@ def step(at: Place) -> None:
     """One token after the other, as the recurrence says."""
     state, rows = at[STATE], []
     scaled = unit if options_of(at.kernel, DeltaOptions).norm else lambda x: x
-    for q, k, v, g, beta in zip(scaled(at["Q"]), scaled(at["K"]), at["V"], at["g"], at["beta"], strict=True):
+    for q, k, v, g, beta in zip(
+        scaled(at["Q"]), scaled(at["K"]), at["V"], at["g"], at["beta"], strict=True
+    ):
         state = np.exp(g)[:, None] * state
         state = state + np.outer(k, beta * (v - k @ state))
         rows.append(q @ state * at.scale)
@@ -223,7 +236,9 @@ def bmm(at: Place) -> None:
 @body("ssd", "chunk_scan")
 def chunk_scan(at: Place) -> None:
     sums, n = at["sums"], len(at["sums"])
-    within = np.tril(at["CB"][:, :n] * np.exp(np.minimum(sums - sums.T, 0))) @ (at["dt_chunk"] * at["V"])
+    within = np.tril(at["CB"][:, :n] * np.exp(np.minimum(sums - sums.T, 0))) @ (
+        at["dt_chunk"] * at["V"]
+    )
     at.put("O", np.exp(sums) * (at["Q"] @ at["before"]) + within)
 
 

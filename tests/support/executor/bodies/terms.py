@@ -76,12 +76,16 @@ def write_alibi(at: Place) -> None:
 
 
 def zero_bias_gradient(at: Place) -> None:
-    at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
+    at.put(
+        "dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size))
+    )
 
 
 def add_bias_gradients(at: Place) -> None:
     """dBias: the gradients of the scores that share it, summed."""
-    gradients = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
+    gradients = at[
+        next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")
+    ]
     at.put("dBias", gradients if gradients.ndim == 2 else gradients.sum(axis=0))
 
 

@@ -35,8 +35,12 @@ class Fp8Forward(Forward):
     """`flash`'s forward on the copies."""
 
     def pair(self, at: Place) -> None:
-        q, k, v = (next((name for name in _moved(at, Mode.LOAD) if name.startswith(n)), n) for n in "QKV")
-        self.softmax.add(np.where(at.kept, at[q] @ at[k].T * at.scale, -np.inf), at[v], at.dropout_factor)
+        q, k, v = (
+            next((name for name in _moved(at, Mode.LOAD) if name.startswith(n)), n) for n in "QKV"
+        )
+        self.softmax.add(
+            np.where(at.kept, at[q] @ at[k].T * at.scale, -np.inf), at[v], at.dropout_factor
+        )
 
 
 def _moved(at: Place, mode: Mode) -> list[str]:
@@ -91,8 +95,12 @@ class Backward(KeyGradients):
         self.dq = _added(at, "dQ_acc", gradients.dq)
         loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
         for name, more in (("dK", gradients.dk), ("dV", gradients.dv)):
-            running = next((n for n in (f"{name}_acc", head_gradient(at, name)) if n in loaded), None)
-            self.sums[name] = self.sums[name] + more if running is None else _added(at, running, more)
+            running = next(
+                (n for n in (f"{name}_acc", head_gradient(at, name)) if n in loaded), None
+            )
+            self.sums[name] = (
+                self.sums[name] + more if running is None else _added(at, running, more)
+            )
 
     def finish_query(self, at: Place) -> None:
         at.put("dQ", np.zeros((at.q.size, at.problem.head_dim)) if self.dq is None else self.dq)
@@ -104,7 +112,10 @@ class Backward(KeyGradients):
 
 def _added(at: Place, tensor: str, more: Array) -> Array:
     """Running sums with what a pair adds, handed over to be stored; without the columns that fill a tile."""
-    cols = next((b.cols for b in workspace_tensors(at.problem, at.kernel) if b.name == tensor), more.shape[1])
+    cols = next(
+        (b.cols for b in workspace_tensors(at.problem, at.kernel) if b.name == tensor),
+        more.shape[1],
+    )
     total = at.resume(tensor, 0.0, cols) + np.pad(more, ((0, 0), (0, cols - more.shape[1])))
     at.put(tensor, total)
     return total[:, : more.shape[1]]
