@@ -26,7 +26,7 @@ from iosim.prediction.confidence import left_out_spills, who
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
 from iosim.studies.requests import AgainstRequest
@@ -43,8 +43,15 @@ UNSAID = (
     "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
     "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
 )
-COLUMNS = columns_of(
-    "level | launch | tensor | direction | before:right | now:right | change:right | limit"
+COLUMNS = (
+    Column("level"),
+    Column("launch"),
+    Column("tensor"),
+    Column("direction"),
+    Column("before", kind="right"),
+    Column("now", kind="right"),
+    Column("change", kind="right"),
+    Column("limit"),
 )
 Entry = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 from iosim.base.records import plain
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.code_costs import CodeCosts
 
 UNITS = {
@@ -65,10 +65,18 @@ def loop_table(c: CodeCosts) -> Table:
         )
         for loop in c.loops
     )
-    told = "code= | lines= | share:percent=of the time | turns:number | instructions:count"
-    told += " | cycles:count=cycles a turn"
-    of_units = "".join(f" | {unit.replace('-', '_')}:count={UNITS[unit]}" for unit in used)
-    return Table(columns_of(f"{told}{of_units} | exposed:count=exposed"), rows)
+    units = (Column(unit.replace("-", "_"), UNITS[unit], kind="count") for unit in used)
+    columns = (
+        Column("code", ""),
+        Column("lines", ""),
+        Column("share", "of the time", kind="percent"),
+        Column("turns", kind="number"),
+        Column("instructions", kind="count"),
+        Column("cycles", "cycles a turn", kind="count"),
+        *units,
+        Column("exposed", kind="count"),
+    )
+    return Table(columns, rows)
 
 
 def cost_table(c: CodeCosts) -> Table:
@@ -77,8 +85,12 @@ def cost_table(c: CodeCosts) -> Table:
         (cost.kind, cost.place, cost.detail, cost.time_without_s, cost.saved) for cost in c.costs
     )
     return Table(
-        columns_of(
-            "cost= | place=where | detail=what | time_without_s=time without | saved:percent=less"
+        (
+            Column("cost", ""),
+            Column("place", "where"),
+            Column("detail", "what"),
+            Column("time_without_s", "time without"),
+            Column("saved", "less", kind="percent"),
         ),
         rows,
     )

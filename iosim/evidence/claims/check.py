@@ -30,7 +30,7 @@ from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -414,7 +414,12 @@ def head(c: Check) -> str:
 
 def table(c: Check) -> Table:
     columns = (
-        "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+        Column("counts", "what it may count"),
+        Column("direction"),
+        Column("value"),
+        Column("error", "claim is off by"),
+        Column("slips", "if it is"),
+        Column("why", "why a counter differs"),
     )
     rows = []
     for r, error in (
@@ -422,7 +427,7 @@ def table(c: Check) -> Table:
     ):
         counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
-    return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def as_text(c: Check) -> str:

@@ -15,7 +15,7 @@ from iosim.base.units import parse_limit
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times import tables
 from iosim.evidence.times.tables import Case, Timed
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 
 Reads = Callable[[int], Iterator[Case]]
 Shows = Callable[[Sequence[Reads]], Iterable[Reads]]
@@ -189,8 +189,18 @@ class TimesReport:
                         f"{f.mean:.1%} of {f.n}" if f else "",
                     )
                 )
-        columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
-        return Table(columns_of(columns), tuple(lines))
+        columns = (
+            Column("group"),
+            Column("title", "rows"),
+            Column("n"),
+            Column("mean"),
+            Column("p90"),
+            Column("max"),
+            Column("signed", "median, signed"),
+            Column("target"),
+            Column("fitted", "fitted on"),
+        )
+        return Table(columns, tuple(lines))
 
     def by_gpu(self) -> Table:
         """Errors of each GPU's times, of rows that nothing was fitted on, a row that is in several groups once."""
@@ -211,7 +221,15 @@ class TimesReport:
                     )
                 )
         return Table(
-            columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines)
+            (
+                Column("gpu", "GPU"),
+                Column("n"),
+                Column("median"),
+                Column("mean"),
+                Column("p90"),
+                Column("signed", "median, signed"),
+            ),
+            tuple(lines),
         )
 
     def to_dict(self) -> dict[str, Any]:

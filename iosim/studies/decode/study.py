@@ -27,7 +27,7 @@ from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of, grouped, spread_out
+from iosim.show.tables import Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
@@ -74,18 +74,41 @@ FITS = {
     False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
 }
 """What fits, with the weights and without."""
-COLUMNS = columns_of(
-    "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
-    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
-    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("step_s", "step"),
+    Column("tokens_per_s", "tokens/s", kind="per_second"),
+    Column("bound_tokens_per_s", "K/V bound", kind="per_second"),
+    Column("bound_by", "bound by"),
+    Column("splits", kind="count"),
+    Column("cache_bytes", "cache"),
+    Column("weight_bytes", "weights"),
+    Column("fits"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("l2_bytes_per_token", "SM<->L2/token", kind="bytes"),
 )
-KIND_COLUMNS = columns_of(
-    "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
-    "hbm_bytes_per_token:bytes=HBM/token | step_s=of the step | share=of the time | bound_by=bound by"
+KIND_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("cache_bytes", "cache"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("step_s", "of the step"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
 )
-WORK_COLUMNS = columns_of(
-    "gpu | kernel | context:count | sequences:count | splits:count | keys_per_split:count=keys per split | "
-    "work_tiles:count=work tiles"
+WORK_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("sequences", kind="count"),
+    Column("splits", kind="count"),
+    Column("keys_per_split", "keys per split", kind="count"),
+    Column("work_tiles", "work tiles", kind="count"),
 )
 Value = Callable[[DecodePoint], float | None]
 

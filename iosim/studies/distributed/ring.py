@@ -20,7 +20,7 @@ from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
 from iosim.show.shown import Part, Several
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import TIMED_GPUS, Cluster, cluster, longer_than_predicted
 from iosim.studies.distributed.study import Result, study
@@ -28,7 +28,12 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=received")
+COLUMNS = (
+    Column("name", "method"),
+    Column("layers", kind="count"),
+    Column("time_s", "time"),
+    Column("received_bytes", "received"),
+)
 
 
 @dataclass(frozen=True, repr=False)

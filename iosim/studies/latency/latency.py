@@ -31,7 +31,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
 from iosim.studies.models.asked import chosen, layer_problems
@@ -306,10 +306,25 @@ def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = columns_of(
-    "stack | gpu | kernel | batch:count | seq_q:count=new tokens | seq_k:count=keys | part | time_s=time | share"
+COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("kernel"),
+    Column("batch", kind="count"),
+    Column("seq_q", "new tokens", kind="count"),
+    Column("seq_k", "keys", kind="count"),
+    Column("part"),
+    Column("time_s", "time"),
+    Column("share"),
 )
-MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of a step | share")
+MODEL_COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("layer"),
+    Column("layers", kind="count"),
+    Column("time_s", "time of a step"),
+    Column("share"),
+)
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.models.asked import (
     LayerCall,
     asked_model,
@@ -31,9 +31,17 @@ from iosim.studies.models.asked import (
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
-COLUMNS = columns_of(
-    "layer | count:count=layers | sees=a query sees | kernel | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | "
-    "share=of the time | bound_by=bound by | kv_cache_bytes=KV cache"
+COLUMNS = (
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("kernel"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
+    Column("kv_cache_bytes", "KV cache"),
 )
 MOST_NAMED = 6
 """Results that a sentence names."""

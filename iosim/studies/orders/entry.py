@@ -23,7 +23,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Marked, Table, columns_of
+from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -35,9 +35,16 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-COLUMNS = columns_of(
-    "rank:count | words=order | tile | hbm_bytes=HBM | side_bytes:bytes=behind the L2s | "
-    "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
+COLUMNS = (
+    Column("rank", kind="count"),
+    Column("words", "order"),
+    Column("tile"),
+    Column("hbm_bytes", "HBM"),
+    Column("side_bytes", "behind the L2s", kind="bytes"),
+    Column("times_compulsory", "over compulsory", kind="ratio"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("what", ""),
 )
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {

@@ -23,7 +23,7 @@ from iosim.show import timeline
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Several
-from iosim.show.tables import Column, Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.program.operators import Program
 from iosim.studies.program.play import Bytes, Playing
 
@@ -31,10 +31,16 @@ US = 1e6
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
-SUMMED = columns_of(
-    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
-    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
-    "time_share:percent=of the time"
+SUMMED = (
+    Column("operators", kind="number"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("hbm_write_bytes", "HBM written"),
+    Column("hbm_share", "share", kind="percent"),
+    Column("compulsory_bytes", "in and out once"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("gflop", "GFLOP", kind="number"),
+    Column("time_s", "time"),
+    Column("time_share", "of the time", kind="percent"),
 )
 IN_TRACE = (
     "module",

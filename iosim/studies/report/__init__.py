@@ -17,7 +17,7 @@ from iosim.base.progress import Progress, silent
 from iosim.prediction.result import marked
 from iosim.show.html import html
 from iosim.show.page import Figure, markdown
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report import figures
 from iosim.studies.report.collect import (
     ALWAYS_SAID,
@@ -137,9 +137,16 @@ def summary(points: Sequence[Point]) -> Table:
     """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
-    more = columns_of(
-        "tile | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | bound_by=bound by | peak_bytes=memory | fits | "
-        "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
+    more = (
+        Column("tile"),
+        Column("l2_bytes", "SM<->L2"),
+        Column("hbm_bytes", "HBM"),
+        Column("time_s", "time"),
+        Column("bound_by", "bound by"),
+        Column("peak_bytes", "memory"),
+        Column("fits"),
+        Column("ratio_l2", "naive over it, SM<->L2", kind="ratio"),
+        Column("ratio_hbm", "naive over it, HBM", kind="ratio"),
     )
     rows: list[tuple[Cell, ...]] = []
     for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each

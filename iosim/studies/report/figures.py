@@ -25,7 +25,7 @@ from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
 from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
+from iosim.show.tables import COMMANDS, Cell, Column, Table
 from iosim.studies.report.collect import (
     Gpu,
     Point,
@@ -41,7 +41,11 @@ Guide = tuple[str, str, str, list[int], list[float]]
 Dot = tuple[float, float, str]
 """Where a point stands, and its hover text."""
 
-WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
+WHO = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("seq_len", "N", kind="count"),
+)
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
@@ -52,6 +56,7 @@ def _texts() -> Mapping[str, Mapping[str, Any]]:
 
 def drawn(
     kind: str,
+    columns: Iterable[Column],
     rows: Iterable[tuple[Cell, ...]],
     panels: Iterable[Panel],
     legend: Sequence[Series],
@@ -61,13 +66,11 @@ def drawn(
     words: Mapping[str, object] = MappingProxyType({}),
     **more: Any,
 ) -> Figure:
-    """The figure of a kind of figures.toml: `words` are what its texts leave open, `without` columns that it has not,
-    `more` further fields of `Figure`."""
+    """The figure of a kind of figures.toml: `columns` are its table's, beside those that say whose row it is; `words` what
+    its texts leave open, `without` columns that it has not, `more` further fields of `Figure`."""
     text = _texts()[kind]
-    title, caption, columns = (
-        text[name].format(**words) for name in ("title", "caption", "columns")
-    )
-    table = Table((*WHO, *columns_of(columns), FROM), tuple(rows)).without(*without)
+    title, caption = (text[name].format(**words) for name in ("title", "caption"))
+    table = Table((*WHO, *columns, FROM), tuple(rows)).without(*without)
     fields = {"pivot": text.get("pivot", "seq_len"), "shows": tuple(text["shows"])} | more
     return Figure(id or kind, title, caption, table, tuple(panels), tuple(legend), **fields)
 
@@ -155,7 +158,13 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     moved = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
     rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in moved)
     panels = gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text)
-    return drawn("traffic-l2", rows, panels, kernel_legend(request))
+    columns = (
+        Column("l2_read_bytes", "read"),
+        Column("l2_write_bytes", "written"),
+        Column("l2_bytes", "SM<->L2 bytes"),
+        Column("tile"),
+    )
+    return drawn("traffic-l2", columns, rows, panels, kernel_legend(request))
 
 
 def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
@@ -196,7 +205,15 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     )
     words = {"how": how, "hollow": HOLLOW if any(map(estimated, points)) else ""}
     bounds: dict[str, Any] = {} if known else {"shows": ("compulsory_bytes", "no_l2_bytes")}
-    return drawn("traffic-hbm", rows, panels, legend, words=words, **bounds)
+    columns = (
+        Column("hbm_read_bytes", "read"),
+        Column("hbm_write_bytes", "written"),
+        Column("hbm_bytes", "HBM bytes"),
+        Column("compulsory_bytes", "compulsory"),
+        Column("no_l2_bytes", "with no L2"),
+        Column("method"),
+    )
+    return drawn("traffic-hbm", columns, rows, panels, legend, words=words, **bounds)
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
@@ -223,7 +240,14 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
         bytes_text,
         guides,
     )
-    return drawn("memory", rows, panels, kernel_legend(request, ("memory of the GPU", "dash")))
+    columns = (
+        Column("peak_bytes", "peak"),
+        Column("workspace_bytes", "of it workspace"),
+        Column("gpu_memory_bytes", "the GPU has"),
+    )
+    return drawn(
+        "memory", columns, rows, panels, kernel_legend(request, ("memory of the GPU", "dash"))
+    )
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
@@ -238,7 +262,12 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
         for p in points
     )
     panels = gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text)
-    return drawn("time", rows, panels, kernel_legend(request))
+    columns = (
+        Column("time_s", "time"),
+        Column("bound_by", "bound by"),
+        Column("time_specification_s", "at specified rates"),
+    )
+    return drawn("time", columns, rows, panels, kernel_legend(request))
 
 
 DASHES = {"measured": "solid", "specification": "dot"}
@@ -317,8 +346,23 @@ def roofline(
     ]
     words = {"word": word, "level": level}
     legend, left = kernel_legend(request, *guides), tuple(left_out)
+    columns = (
+        Column("flops", "FLOP", kind="count"),
+        Column(f"{level}_bytes", f"{word} bytes"),
+        Column("flops_per_byte", "FLOP/byte", kind="number"),
+        Column("flops_per_s", "FLOP/s", kind="rate"),
+        Column("roof_flops_per_s", "roof there", kind="rate"),
+        Column("share_of_roof", "of the roof", kind="percent"),
+    )
     return drawn(
-        "roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=left
+        "roofline",
+        columns,
+        rows,
+        panels,
+        legend,
+        id=f"roofline-{level}",
+        words=words,
+        left_out=left,
     )
 
 
@@ -407,7 +451,13 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         if label in there
     ]
     words = {"word": word, "base": base, "level": level}
-    return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
+    columns = (
+        Column("baseline"),
+        Column(f"{level}_bytes", f"{word} bytes"),
+        Column(f"baseline_{level}_bytes", "baseline's"),
+        Column("ratio", f"{base} over it", kind="ratio"),
+    )
+    return drawn("ratio", columns, rows, panels, legend, id=f"ratio-{level}", words=words)
 
 
 def _times(r: float) -> str:
@@ -457,7 +507,19 @@ def density(
         cells = (cell for key in QUANTITIES for cell in _cells(p.value(key), d.value(key)))
         rows.append((*who(p), kept(p), *cells, f"{p.id} {d.id}"))
     legend = kernel_legend(request, ("as the blocks", "dot"))
-    return drawn("density", rows, _density_panels(request, with_dense), legend)
+    columns = (
+        Column("kept_fraction", "blocks kept", kind="percent"),
+        Column("l2_bytes", "SM<->L2 bytes"),
+        Column("dense_l2_bytes", "dense"),
+        Column("l2_share", "SM<->L2 bytes, of dense", kind="percent"),
+        Column("hbm_bytes", "HBM bytes"),
+        Column("dense_hbm_bytes", "dense"),
+        Column("hbm_share", "HBM bytes, of dense", kind="percent"),
+        Column("time_s", "time"),
+        Column("dense_time_s", "dense"),
+        Column("time_share", "time, of dense", kind="percent"),
+    )
+    return drawn("density", columns, rows, _density_panels(request, with_dense), legend)
 
 
 def _cells(sparse: float | None, dense: float | None) -> tuple[float | None, ...]:

@@ -13,7 +13,7 @@ from iosim.base.units import bytes_text
 from iosim.show import axes
 from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, grouped, spread_out
 from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, least_bytes, series
 from iosim.studies.report.figures import HOLLOW, drawn, estimated, who
 
@@ -78,8 +78,15 @@ def overview(
         _short(request, shown) if lines else None,
     )
     legend = LINES if lines else MARKS
+    columns = (
+        Column("smem_bytes", "shared memory"),
+        Column("l2_bytes", "SM<->L2"),
+        Column("hbm_bytes", "HBM"),
+        Column("compulsory_bytes", "compulsory"),
+    )
     return drawn(
         "overview",
+        columns,
         rows,
         panels,
         legend,
@@ -107,7 +114,7 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
-    return Table((*columns_of("gpu=GPU | bytes"), *columns), tuple(rows))
+    return Table((Column("gpu", "GPU"), Column("bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
