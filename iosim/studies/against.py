@@ -287,10 +287,10 @@ class Difference:
         found = {
             "kernel": self.later["kernel"]["name"],
             "levels": levels,
-            **plain(self, "parts"),
+            **plain(parts=self.parts),
             "fields": fields,
         }
-        return names | found | plain(self, "reasons new_notes=notes")
+        return names | found | plain(reasons=self.reasons, new_notes=self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -372,7 +372,9 @@ class Differences(Shown):
         return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "file holds differences left_out")
+        return plain(
+            file=self.file, holds=self.holds, differences=self.differences, left_out=self.left_out
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         for d in self.differences:

@@ -128,10 +128,27 @@ def as_dict(c: CodeCosts) -> dict[str, Any]:
         "time_s": p.time_s,
         "bound_by": p.bound_by,
         "loops": [
-            plain(loop, "name lines turns instructions cycles exposed share")
+            plain(
+                name=loop.name,
+                lines=loop.lines,
+                turns=loop.turns,
+                instructions=loop.instructions,
+                cycles=loop.cycles,
+                exposed=loop.exposed,
+                share=loop.share,
+            )
             | {"units": dict(loop.units)}
             for loop in c.loops
         ],
-        "costs": [plain(cost, "kind place detail time_without_s saved") for cost in c.costs],
+        "costs": [
+            plain(
+                kind=cost.kind,
+                place=cost.place,
+                detail=cost.detail,
+                time_without_s=cost.time_without_s,
+                saved=cost.saved,
+            )
+            for cost in c.costs
+        ],
         "notes": list(c.notes),
     }

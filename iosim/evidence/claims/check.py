@@ -209,12 +209,23 @@ class Check(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record = plain(
+            quantity=self.claim.quantity,
+            claim=self.claim.text,
+            value=self.claim.value,
+            tolerance=self.tolerance,
+            readings_tried=self.tried,
+            matches=self.matches,
+            nearest=self.nearest,
+            predicted=self.counter,
+            agrees=self.agrees,
+        )
         record["published"] = None if self.published is None else self.published.to_dict()
         return (
             record
-            | plain(p, "problem kernel=kernel.name profile=profile.name method")
+            | plain(
+                problem=p.problem, kernel=p.kernel.name, profile=p.profile.name, method=p.method
+            )
             | {"answer": self.answer()}
         )
 

@@ -71,12 +71,17 @@ class Row:
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        case = "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime row=case.number"
-        times = "measured_s=timed.measured_s predicted_s=timed.predicted_s error=timed.error"
-        return (
-            plain(self, case)
-            | {"launch": self.timed.launch or "call"}
-            | plain(self, f"held_out {times}")
+        return plain(
+            group=self.group.key,
+            kernel=self.case.name,
+            gpu=self.case.call.profile.name,
+            regime=self.case.regime,
+            row=self.case.number,
+            launch=self.timed.launch or "call",
+            held_out=self.held_out,
+            measured_s=self.timed.measured_s,
+            predicted_s=self.timed.predicted_s,
+            error=self.timed.error,
         )
 
 
@@ -237,7 +242,11 @@ class TimesReport:
         for g, e in ((g, self.held_out.get(g.key)) for g in GROUPS):
             if e is not None:
                 meets = None if g.target is None else e.mean <= g.target
-                groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
+                groups.append(
+                    plain(group=g.key, title=g.title, target=g.target)
+                    | asdict(e)
+                    | {"meets": meets}
+                )
         numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
         record = {
             "answer": self.answer,

@@ -182,8 +182,16 @@ class Option:
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys tokens=work.tokens"
-        row = plain(self, f"gpu=gpu.label kernel {sizes} gpus price_per_hour=price")
+        row = plain(
+            gpu=self.gpu.label,
+            kernel=self.kernel,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            tokens=self.work.tokens,
+            gpus=self.gpus,
+            price_per_hour=self.price,
+        )
         cost = self.a_token("dollars")
         amounts = {
             "time_s": self.time_s,
@@ -199,7 +207,12 @@ class Option:
                 f"{name}_low": low,
                 f"{name}_high": high,
             }
-        row |= plain(self, "bound_by=slowest.bound_by method=slowest.method memory_bytes fits")
+        row |= plain(
+            bound_by=self.slowest.bound_by,
+            method=self.slowest.method,
+            memory_bytes=self.memory_bytes,
+            fits=self.fits,
+        )
         return row | {"frontier": " ".join(self.frontier)}
 
 
@@ -288,7 +301,16 @@ class Choice(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
+        return {
+            "schema": 1,
+            **plain(
+                per=self.per,
+                model=self.model,
+                rows=self.options,
+                cannot_run=self.missing,
+                notes=self.notes,
+            ),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]

@@ -165,12 +165,17 @@ class Comparison(Shown):
         first = self.request.problems[0].to_dict()
         problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
         tensors = [
-            plain(p, "gpu=gpu.label kernel seq_len")
+            plain(gpu=p.gpu.label, kernel=p.kernel, seq_len=p.seq_len)
             | {"l2": by_group(p.prediction, "l2")}
             | {"hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
             for p in self.points
         ]
-        asked = plain(self, "method=request.method legend l2_start=request.l2_start rows=entries")
+        asked = plain(
+            method=self.request.method,
+            legend=self.legend,
+            l2_start=self.request.l2_start,
+            rows=self.entries,
+        )
         found = {
             "schema": 1,
             "problem": problem,
@@ -178,7 +183,7 @@ class Comparison(Shown):
             **asked,
             "tensors": tensors,
         }
-        return found | plain(self, "notes commands")
+        return found | plain(notes=self.notes, commands=self.commands)
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]

@@ -341,7 +341,7 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
     rows = (
-        plain(p, "gpu=prediction.profile.name kernel=kernel_name") | sequence
+        plain(gpu=p.prediction.profile.name, kernel=p.kernel_name) | sequence
         for p in batches
         for sequence in p.sequences
     )
@@ -358,7 +358,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     longest = headline(points)
     rows = [
         _row(part)
-        | plain(kind, "layer=name count sees")
+        | plain(layer=kind.name, count=kind.count, sees=kind.sees)
         | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
         if p.model is not None and p.context == longest and len(p.kinds) > 1

@@ -185,7 +185,9 @@ class RingStack:
             {"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out
         ]
         return (
-            {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
+            {"schema": 1}
+            | plain(model=self.model, totals=self.totals)
+            | {"layers": layers, "left_out": left_out}
         )
 
     def records(self) -> Iterator[dict[str, Any]]:

@@ -243,7 +243,9 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         "traffic": rows,
         "totals": totals,
         "leading": written(limit["leading"]),
-        "theta": plain(limit["term"], "source text latex")
+        "theta": plain(
+            source=limit["term"].source, text=limit["term"].text, latex=limit["term"].latex
+        )
         | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
         "why": None
@@ -412,9 +414,13 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "problem kernel profile method levels") | {
-            "why": explanation(self.levels, self.profile)
-        }
+        return plain(
+            problem=self.problem,
+            kernel=self.kernel,
+            profile=self.profile,
+            method=self.method,
+            levels=self.levels,
+        ) | {"why": explanation(self.levels, self.profile)}
 
     @property
     def table(self) -> Table:

@@ -98,26 +98,31 @@ class Latency:
     @property
     def row(self) -> dict[str, Any]:
         """Which call it is, and where."""
-        p, where = self.prediction, "gpu=profile.name kernel=kernel.name splits=kernel.splits"
+        p = self.prediction
         return (
             of_layers(self.layers)
             | {"stack": self.stack.name}
-            | plain(p, where)
+            | plain(gpu=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits)
             | sizes_of(p.problem)
         )
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         head = {"stack": self.stack.name} | plain(
-            p, "profile=profile.name kernel=kernel.name splits=kernel.splits"
+            profile=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits
         )
         took = {
             "time_s": self.total_s,
             "bound_by": p.time.bound_by,
             "calibrated": self.calibration is not None,
         }
-        took |= {"parts": [plain(part, "name kind time_s=seconds why") for part in self.parts]}
-        rest = plain(p, "l2_start method problem") | {
+        took |= {
+            "parts": [
+                plain(name=part.name, kind=part.kind, time_s=part.seconds, why=part.why)
+                for part in self.parts
+            ]
+        }
+        rest = plain(l2_start=p.l2_start, method=p.method, problem=p.problem) | {
             "assumes": list(self.assumes),
             "notes": list(p.notes),
         }
@@ -141,7 +146,7 @@ class AllLayers:
     def to_dict(self) -> dict[str, Any]:
         (first, of), sizes = self.each[0], [sizes_of(p.prediction.problem) for p, _ in self.each]
         found = {"model": of.title} | plain(
-            first, "stack=stack.name profile=prediction.profile.name"
+            stack=first.stack.name, profile=first.prediction.profile.name
         )
         found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
         return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
@@ -444,7 +449,11 @@ def stack_rows() -> list[dict[str, Any]]:
         ]
         more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
         rows.append(
-            plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source")
+            plain(
+                name=stack.name, title=stack.title, version=stack.version, page_size=stack.page_size
+            )
+            | more
+            | plain(call_gap_s=stack.call_gap_s, source=stack.source)
         )
     return rows
 

@@ -175,18 +175,28 @@ class ModelPrediction(Shown):
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
         hbm = {"read": self.hbm.read, "write": self.hbm.write} if self.hbm_known else None
-        head = plain(self, "name=model.name profile=profile.name")
+        head = plain(name=self.model.name, profile=self.profile.name)
         head |= {"kernels": [p.kernel.name for p in self.predictions]}
-        sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
         moved = {
             "totals": {"hbm": hbm, "l2": asdict(self.l2)},
             "compulsory": asdict(self.compulsory),
         }
         return (
             head
-            | plain(self, sizes)
+            | plain(
+                batch=self.batch,
+                seq_q=self.queries,
+                seq_k=self.keys,
+                layers=self.model.layers,
+                tensor_parallel=self.model.tensor_parallel,
+            )
             | moved
-            | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                energy_j=self.energy_j,
+                kv_cache_bytes=self.cache_bytes,
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,15 +208,15 @@ class ModelPrediction(Shown):
             p = layer.prediction
             known = p.hbm_known
             row = {"model": self.model.name, "layer": layer.kind.name, "count": layer.count}
-            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {
+            row |= plain(gpu=p.profile.name, kernel=p.kernel.name) | {
                 "seq_q": self.queries,
                 "seq_k": self.keys,
             }
-            row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
+            row |= plain(l2_read_bytes=p.l2.read, l2_write_bytes=p.l2.write)
             row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
             yield (
                 row
-                | plain(p, "time_s bound_by")
+                | plain(time_s=p.time_s, bound_by=p.bound_by)
                 | {"kv_cache_bytes": layer.cache_bytes // layer.count}
             )
 

@@ -164,11 +164,24 @@ class WholeRun:
 
     def to_dict(self) -> dict[str, Any]:
         whole = self.traffic
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys dtype fused=work.fused layers=model.layers"
-        head = plain(self, f"model=model.name profile=traffic.profile.name phase {sizes}")
-        head |= plain(self, "tensor_parallel=model.tensor_parallel weight_bytes kernels")
+        head = plain(
+            model=self.model.name,
+            profile=self.traffic.profile.name,
+            phase=self.phase,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            dtype=self.dtype,
+            fused=self.work.fused,
+            layers=self.model.layers,
+        )
+        head |= plain(
+            tensor_parallel=self.model.tensor_parallel,
+            weight_bytes=self.weight_bytes,
+            kernels=self.kernels,
+        )
         totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(
-            whole, "flops time_s"
+            flops=whole.flops, time_s=whole.time_s
         )
         totals |= {"attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True))}
         totals |= {"experts_touched": None if self.touched is None else asdict(self.touched)}

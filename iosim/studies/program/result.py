@@ -198,10 +198,12 @@ class ProgramTraffic(Several[OperatorTraffic]):
     def sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
         """Of some of the operators: their number, bytes and shares of all, operations and time."""
         part = replace(self, rows=tuple(rows))
-        moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
+        moved = plain(
+            hbm_read_bytes=part.hbm.read, hbm_write_bytes=part.hbm.write, hbm_bytes=part.hbm.total
+        )
         shares = {"hbm_share": part.hbm.total / max(1, self.hbm.total)}
         shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
-        rest = plain(part, "l2_bytes=l2.total flops time_s") | {
+        rest = plain(l2_bytes=part.l2.total, flops=part.flops, time_s=part.time_s) | {
             "time_share": part.time_s / (self.time_s or 1.0)
         }
         return {"operators": len(part)} | moved | shares | rest
@@ -215,9 +217,15 @@ class ProgramTraffic(Several[OperatorTraffic]):
     def to_dict(self) -> dict[str, Any]:
         totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
         return (
-            plain(self, "profile=profile.name")
+            plain(profile=self.profile.name)
             | totals
-            | plain(self, "flops time_s operators=rows unknown notes")
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                operators=self.rows,
+                unknown=self.unknown,
+                notes=self.notes,
+            )
         )
 
     def records(self) -> Iterator[dict[str, Any]]:

@@ -79,7 +79,10 @@ class TileStudy:
         ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
         rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
         found = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
-        return plain(self, "block_q block_k fits answer") | found
+        return (
+            plain(block_q=self.block_q, block_k=self.block_k, fits=self.fits, answer=self.answer)
+            | found
+        )
 
 
 def study_tile(

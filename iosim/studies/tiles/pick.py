@@ -220,7 +220,11 @@ class PlannedTile:
 
     def by(self, prediction: Prediction) -> PlannedTile:
         found: dict[str, Any] = plain(
-            prediction, "time_s bound_by method hbm_read_bytes=hbm.read hbm_write_bytes=hbm.write"
+            time_s=prediction.time_s,
+            bound_by=prediction.bound_by,
+            method=prediction.method,
+            hbm_read_bytes=prediction.hbm.read,
+            hbm_write_bytes=prediction.hbm.write,
         )
         return PlannedTile(replace(self.candidate, **found), self.request)
 

@@ -105,7 +105,6 @@ def _refuse_untraceable(
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""
 PS_PER_US = 1e6
-CTA_COLUMNS = "head block sm slot steps=count start_ps end_ps"
 SMS, MEMORY, LAUNCHES = 1, 2, 3
 """Numbers of a timeline's processes."""
 
@@ -167,7 +166,16 @@ def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
 
 
 def _cta_columns(one: LaunchTrace) -> dict[str, list[int]]:
-    return {key: column.tolist() for key, column in plain(one.ctas, CTA_COLUMNS).items()}
+    columns = {
+        "head": one.ctas.head,
+        "block": one.ctas.block,
+        "sm": one.ctas.sm,
+        "slot": one.ctas.slot,
+        "steps": one.ctas.count,
+        "start_ps": one.ctas.start_ps,
+        "end_ps": one.ctas.end_ps,
+    }
+    return {key: column.tolist() for key, column in columns.items()}
 
 
 def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> list[float | None]:
@@ -179,7 +187,13 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
     rate = t.hit_rate()
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
-        **plain(p, "problem kernel profile=profile.name l2_start time_s"),
+        **plain(
+            problem=p.problem,
+            kernel=p.kernel,
+            profile=p.profile.name,
+            l2_start=p.l2_start,
+            time_s=p.time_s,
+        ),
         "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
@@ -198,7 +212,12 @@ def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
         "name": one.name,
         "begin_s": one.begin_ps / PS,
         "end_s": one.end_ps / PS,
-        **plain(one, "slots shared_tensors peak_in_use_bytes median_in_use_bytes"),
+        **plain(
+            slots=one.slots,
+            shared_tensors=one.shared_tensors,
+            peak_in_use_bytes=one.peak_in_use_bytes,
+            median_in_use_bytes=one.median_in_use_bytes,
+        ),
         "in_use_bytes": numbers(one.in_use_bytes),
         "heads_in_use": numbers(one.heads_in_use),
         "reuse": {

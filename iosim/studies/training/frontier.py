@@ -117,7 +117,14 @@ class Frontier(Shown):
                 }
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
+        return plain(
+            axis=self.axis,
+            values=self.values,
+            seq_lens=self.seq_lens,
+            peak_bytes=self.peak_bytes,
+            longest_seq_len=self.longest,
+            capacity_bytes=self.capacity_bytes,
+        )
 
     def setting(self) -> dict[str, Any]:
         return {
