@@ -166,7 +166,7 @@ def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
 
 
 def _cta_columns(one: LaunchTrace) -> dict[str, list[int]]:
-    columns = {
+    columns: dict[str, np.ndarray[Any, Any]] = {
         "head": one.ctas.head,
         "block": one.ctas.block,
         "sm": one.ctas.sm,
