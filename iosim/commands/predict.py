@@ -35,7 +35,7 @@ def flat(p: Prediction) -> dict[str, Any]:
     return row
 
 
-def run(args: argparse.Namespace) -> int:
+def predict(args: argparse.Namespace) -> int:
     if args.code is not None:
         return _tell_code(args)
     default = args.model is not None and not common.is_given(args, "kernel")

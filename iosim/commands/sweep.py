@@ -32,7 +32,7 @@ MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
-def run(args: argparse.Namespace) -> int:
+def sweep(args: argparse.Namespace) -> int:
     for name in NOT_SWEPT:
         if getattr(args, name) is not None:
             raise InputError(
