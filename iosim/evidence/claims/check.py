@@ -80,7 +80,6 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
-    _face = __name__
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction
@@ -228,6 +227,12 @@ class Check(Shown):
             )
             | {"answer": self.answer()}
         )
+
+    def _line(self) -> str:
+        return line(self)
+
+    def _parts(self) -> list[Part]:
+        return parts(self)
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {

@@ -15,7 +15,8 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
+from iosim.show.page import Panel
+from iosim.show.shown import Part, Shown, panels_of
 from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
 from iosim.studies.report.collect import notes as said
 from iosim.studies.requests import CompareRequest
@@ -132,8 +133,6 @@ class Entry:
 class Comparison(Shown):
     """Entries by length, GPU and kernel, in the order of the request."""
 
-    _face = "iosim.studies.compare.face"
-
     request: ReportRequest
     """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
@@ -187,6 +186,26 @@ class Comparison(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]
+
+    def _line(self) -> str:
+        from iosim.studies.compare import face
+
+        return face.line(self)
+
+    def to_text(self) -> str:
+        from iosim.studies.compare import face
+
+        return face.as_text(self)
+
+    def _parts(self) -> Sequence[Part]:
+        from iosim.studies.compare import face
+
+        return face.parts(self)
+
+    def _panels(self) -> Sequence[Panel]:
+        from iosim.studies.compare import face
+
+        return panels_of(face.as_page(self))
 
 
 def compare(

@@ -26,7 +26,7 @@ from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Several
+from iosim.show.shown import Several, panels_of
 from iosim.show.tables import Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
@@ -117,9 +117,12 @@ Value = Callable[[DecodePoint], float | None]
 class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
-    _members = "points"
     points: tuple[DecodePoint, ...]
     """A point a GPU, kernel and context, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[DecodePoint, ...]:
+        return self.points
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
@@ -250,6 +253,9 @@ class Decoding(Several[DecodePoint]):
     def _parts(self) -> list[ShownPart]:
         more = (part for both in self._more() for part in both)
         return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:

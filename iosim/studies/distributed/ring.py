@@ -18,8 +18,8 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Page
-from iosim.show.shown import Part, Several
+from iosim.show.page import Page, Panel
+from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import TIMED_GPUS, Cluster, cluster, longer_than_predicted
@@ -40,7 +40,6 @@ COLUMNS = (
 class Ring(Several[Result]):
     """One attention over several GPUs, by every method asked for."""
 
-    _members = "results"
     problem: AttentionProblem
     """What all GPUs compute together."""
     num_gpus: int
@@ -59,6 +58,10 @@ class Ring(Several[Result]):
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
     """Whether the chunk schedules are shown, step by step."""
+
+    @property
+    def _members(self) -> tuple[Result, ...]:
+        return self.results
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -130,6 +133,9 @@ class Ring(Several[Result]):
             f"{self.num_gpus} x {self.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
             f"direction{share} and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
         )
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 @dataclass(frozen=True)

@@ -336,9 +336,12 @@ MODEL_COLUMNS = (
 class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
-    _members = "points"
     points: tuple[Latency, ...]
     """A point a stack, GPU and problem, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[Latency, ...]:
+        return self.points
 
     @property
     def models(self) -> tuple[AllLayers, ...]:

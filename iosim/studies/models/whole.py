@@ -18,8 +18,8 @@ from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
-from iosim.show.page import Page, Section, listed
-from iosim.show.shown import Part, Several
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
@@ -193,9 +193,12 @@ class WholeRun:
 class WholeModels(Several[WholeRun]):
     """Whole models by part: bytes at HBM, between SMs and L2, operations and time."""
 
-    _members = "runs"
     runs: tuple[WholeRun, ...]
     """A run a GPU, phase, length and model."""
+
+    @property
+    def _members(self) -> tuple[WholeRun, ...]:
+        return self.runs
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [run.to_dict() for run in self]}
@@ -299,6 +302,9 @@ class WholeModels(Several[WholeRun]):
     def _parts(self) -> list[Part]:
         tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
         return [*self.answer.split("\n"), *tables, self.notes]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def _percent(share: float) -> str:

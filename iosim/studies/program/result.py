@@ -127,13 +127,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
 class ProgramTraffic(Several[OperatorTraffic]):
     """What a program moves on one GPU, operator by operator, through one L2."""
 
-    _members = "rows"
     profile: HardwareProfile
     """The GPU."""
     rows: tuple[OperatorTraffic, ...]
     """The operators in the order in which they ran."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
+
+    @property
+    def _members(self) -> tuple[OperatorTraffic, ...]:
+        return self.rows
 
     @property
     def hbm(self) -> Moved:

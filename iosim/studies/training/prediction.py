@@ -18,7 +18,7 @@ from iosim.problem.asked import lengths
 from iosim.readers.replay.blocks import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Shown, panels_of
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
@@ -245,6 +245,9 @@ class TrainingPrediction(Shown):
             f"{bytes_text(self.allocator.reserved)} reserved if no segment is given back",
         ]
         return lines if self.time is None else lines + _time_lines(self.time)
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def predict_training(
