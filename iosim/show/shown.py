@@ -52,8 +52,8 @@ class Shown:
 
     def to_json(self) -> str:
         """What `to_dict` holds, as the text of a JSON object."""
-        made: Any = self
-        return json.dumps(made.to_dict(), indent=2, allow_nan=False) + "\n"
+        result: Any = self
+        return json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._line()}>"
@@ -107,6 +107,7 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
         raise InputError(
             "a figure needs plotly, which is not installed; `pip install plotly` adds it"
         ) from None
+    # A legend of one name says nothing, and names at the ends of lines make it needless.
     named = sum(
         bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data
     )
@@ -122,6 +123,7 @@ def panels_of(page: Page) -> tuple[Panel, ...]:
     return tuple(
         replace(
             panel,
+            # Pulled out of its page a panel loses the heading above it: its title carries it along.
             title=section.heading
             if panel.title in section.heading
             else f"{section.heading}: {panel.title}",
