@@ -24,9 +24,9 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown, panels_of
 from iosim.show.tables import grouped
+from iosim.studies.compare.points import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import Model
-from iosim.studies.report.collect import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.requests import ChoiceRequest
 
 FINALISTS = 2

@@ -16,14 +16,11 @@ from iosim.prediction.result import Prediction, marked
 from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
-from iosim.show.page import Figure, Page, Section, Series, listed
+from iosim.show.page import Figure, Page, Series, listed
 from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, ColumnKind, Table
 from iosim.show.tables import grouped as grouped_by
-from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
-from iosim.studies.report.collect import ALWAYS_SAID, Point
-from iosim.studies.report.face import LEVELS, further, in_short, subject, verdicts
-from iosim.studies.report.figures import (
+from iosim.studies.compare.lines import (
     FROM,
     WHO,
     call_time,
@@ -32,7 +29,11 @@ from iosim.studies.report.figures import (
     memory_footprint,
     who,
 )
-from iosim.studies.report.overview import overview
+from iosim.studies.compare.overview import overview
+from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.points import ALWAYS_SAID, Point
+from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 
 QUICK_ACCESSES = 5_000_000
 """Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
@@ -193,31 +194,23 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         missing.append(
             f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
         )
-    ratios = f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
-    first, *others = figures(comparison)
-    told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
-    sections = (
-        first.section(comparison.legend, folded=False),
-        Section(
-            "summary",
-            "Side by side",
-            (ratios, *told),
-            table=summary(there, BY_PROBLEM).without("reason"),
-        ),
-        *listed("missing", "Cannot run", missing),
-        *(f.section(comparison.legend) for f in others),
-        *listed("notes", "Notes", comparison.notes, folded=True),
-        Section("reading", "How to read this page", (LEVELS,), folded=True),
-    )
-    return Page(
+    table = summary(there, BY_PROBLEM).without("reason")
+    return side_by_side(
+        comparison,
+        comparison.points,
         TITLE,
-        subject(comparison.request),
-        sections,
+        comparison.baseline.kernel,
+        figures(comparison),
+        under=beneath(comparison),
+        tables=(
+            numbers(comparison, "Side by side", table, (ratios(comparison),)),
+            *listed("missing", "Cannot run", missing),
+        ),
+        closing=listed("notes", "Notes", comparison.notes, folded=True),
+        reading=(LEVELS,),
         command=command,
         commands=comparison.commands,
-        answer=(*answer(comparison).split("\n"), *beneath(comparison)),
-        verdict=in_short(comparison.points, comparison.baseline.kernel),
     )
 
 

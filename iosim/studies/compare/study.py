@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, plain
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT, Level
 from iosim.catalog.algorithms import algorithm_of
 from iosim.catalog.libraries import entry, is_choice
@@ -17,8 +17,9 @@ from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown, panels_of
-from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
-from iosim.studies.report.collect import notes as said
+from iosim.show.tables import grouped
+from iosim.studies.compare.points import CaseGrid, Omission, Point, collect, label_of, name_on
+from iosim.studies.compare.points import notes as said
 from iosim.studies.requests import CompareRequest
 
 USUAL_KERNELS = ("naive", DEFAULT)
@@ -133,7 +134,7 @@ class Entry:
 class Comparison(Shown):
     """Entries by length, GPU and kernel, in the order of the request."""
 
-    request: ReportRequest
+    request: CaseGrid
     """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
     """What the ratios are to."""
@@ -153,6 +154,19 @@ class Comparison(Shown):
     def missing(self) -> tuple[Entry, ...]:
         """What cannot run."""
         return tuple(e for e in self.entries if e.point is None)
+
+    @property
+    def omissions(self) -> tuple[Omission, ...]:
+        """What cannot run, the lengths together that have one reason, in the order of the request."""
+        reasons = {(e.gpu, e.kernel, e.seq_len): str(e.reason) for e in self.missing}
+        cases = [(gpu.label, kernel, p.seq_q) for gpu, kernel, p, _ in self.request.jobs]
+        alike = grouped(
+            (case for case in cases if case in reasons), lambda case: (*case[:2], reasons[case])
+        )
+        return tuple(
+            Omission(gpu, kernel, tuple(length for *_, length in cases_of), reason)
+            for (gpu, kernel, reason), cases_of in alike.items()
+        )
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -239,18 +253,25 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
         (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
     )
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(
+    request = CaseGrid.of(
         tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method
     )
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
-    notes: tuple[str, ...] = ()
+    comparison = compared(request, against, progress, is_default=baseline is None)
     if method == "bounds":
-        notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
-    points, omissions, commands = collect(request, progress)
-    if baseline is None and all(kernel not in (p.kernel, DEFAULT) for p in points):
-        against = Baseline(points[0].kernel)
-    by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
-    reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
+        without_hbm = "time: without that of HBM, whose bytes the bounds alone do not give"
+        return replace(comparison, notes=(without_hbm, *comparison.notes))
+    return comparison
+
+
+def compared(
+    request: CaseGrid, against: Baseline, progress: Progress = silent, *, is_default: bool = False
+) -> Comparison:
+    """All cases of a grid beside a baseline, which gives way to a kernel that runs where it `is_default`."""
+    points, reasons, commands = collect(request, progress)
+    runs = {p.kernel for p in points.values()}
+    if is_default and against.kernel not in (*runs, DEFAULT):
+        against = Baseline(next(iter(points.values())).kernel)
     entries = []
     for gpu, name, problem, asked_for in sorted(request.jobs, key=lambda job: job[2].seq_q):
         other = next((g for g in request.gpus if g.label == against.gpu), gpu)
@@ -261,10 +282,11 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
         entries.append(
             Entry(
                 *row,
-                by_row.get(row),
+                points.get(row),
                 reasons.get(row),
-                by_row.get((*base, problem.seq_q)),
+                points.get((*base, problem.seq_q)),
                 asked_for,
             )
         )
-    return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
+    told = said(tuple(points.values()))
+    return Comparison(request, against, tuple(entries), told, commands)

@@ -13,8 +13,8 @@ from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.report.collect import Gpu, ReportRequest, command_line
-from iosim.studies.report.figures import drawn
+from iosim.studies.compare.lines import drawn
+from iosim.studies.compare.points import CaseGrid, Gpu, command_line
 from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
 
 SLOWEST_COLOUR = 4.0
@@ -35,7 +35,7 @@ SHORT_COLUMNS = (
 Place = tuple[int, int]
 
 
-def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
+def search(request: CaseGrid, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
     """By GPU label, the ranking of the tiles for the middle length, or why there is none."""
     problem = (
         request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
@@ -60,7 +60,7 @@ def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
 
 
 def tile_map(
-    request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]
+    request: CaseGrid, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]
 ) -> Figure:
     """One heat map a GPU; `ids` gives, by GPU label, the id of the command line that prints its ranking."""
     panels: list[Panel] = []
