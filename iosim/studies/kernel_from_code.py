@@ -117,7 +117,7 @@ def _edge(evaluated: Evaluated, role: str) -> str:
 
 
 def _writes_more(evaluated: Evaluated) -> bool:
-    """Whether it stores something beside O: the log-sum-exp of its rows."""
+    """True where it stores something beside O: the log-sum-exp of its rows."""
     output = _argument(evaluated, "O").name
     return any(
         site.mode is Mode.STORE and site.tensor not in ("", output) for site in evaluated.sites

@@ -383,7 +383,7 @@ class SweepRequest(OfModel):
         metavar="FILE",
     )
     values: Mapping[str, Any]
-    """Of fields, settings, `gpu` and `kernel`, each one value or several."""
+    """Values of fields and settings, `gpu` and `kernel`, each one or several."""
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
     method: Method | None = like(
         CONDITIONS["method"],

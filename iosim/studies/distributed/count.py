@@ -75,7 +75,7 @@ class Idle:
     slots: Fraction
     """Idle (GPU, step) slots over all slots of its own steps."""
     of_unbalanced: Fraction
-    """The same over the P x P slots of the unbalanced schedule, as arXiv 2310.03294, equation 2, states it."""
+    """Idle slots over the P x P slots of the unbalanced schedule, as arXiv 2310.03294, equation 2, states it."""
     work: Fraction
     """1 - work / (GPUs x sum over steps of the longest work in it), work in kept pairs: a diagonal chunk is half a
     chunk here, and a whole one in the two above."""

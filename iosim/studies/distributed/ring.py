@@ -47,13 +47,13 @@ class Ring(Several[Result]):
     kernel: str | Kernel
     """The kernel of a pair of chunks; a GPU's own by the name that it has for the whole problem."""
     overlap: bool
-    """Whether messages run beside the computations of their step."""
+    """True where messages run beside the computations of their step."""
     results: tuple[Result, ...]
     """A result a method."""
     by_default: str = ""
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
-    """Whether the chunk schedules are shown, step by step."""
+    """True where the chunk schedules are shown, step by step."""
 
     def to_dict(self) -> dict[str, Any]:
         return {

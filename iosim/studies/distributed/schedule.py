@@ -100,7 +100,7 @@ def pair(queries: range, keys: range, causal: bool) -> Pair:
 
 
 def check_problem(problem: AttentionProblem) -> bool:
-    """Whether the problem is causal."""
+    """True for a causal problem. Raises InputError: one that is not distributed here."""
     if problem.mask not in ("none", "causal"):
         raise InputError(
             f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal"

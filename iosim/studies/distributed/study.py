@@ -98,7 +98,7 @@ class Result:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The same with idle fractions beside the others."""
+        """The dictionary with idle fractions beside the other values."""
         own = self.to_dict()
         idle = own.pop("idle") or dict.fromkeys(("slots", "of_unbalanced", "work"))
         return own | {f"idle_{name}": share for name, share in idle.items()}

@@ -212,7 +212,7 @@ NAIVE = "naive"
 
 
 def chunks(request: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
-    """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
+    """Records of all calls per GPU and kernel, naive among them; in processes, since Python works them out."""
     pairs = list(product(request.gpu, (*request.kernel, NAIVE)))
     work = in_processes(_chunk, ((request, *pair) for pair in pairs), -1, return_as="generator")
     yield from zip(map(" ".join, pairs), progress(work), strict=True)

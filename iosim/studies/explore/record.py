@@ -21,7 +21,7 @@ from iosim.readers.timing.overlap import norm_of
 from iosim.readers.timing.running import reuses_keys
 
 MOST_ACCESSES = 100_000_000
-"""Of a replay that a browser is asked for: some ten seconds."""
+"""Accesses of the longest replay that a browser is asked for: some ten seconds."""
 HBM_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 0.0)
 """HBM's seconds over those of computing at which the page knows the time, beside none."""
 LONGER_ALONE = 32.0

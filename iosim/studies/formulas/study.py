@@ -36,7 +36,7 @@ STAND_IN_DTYPE = "fp16"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_q": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
 LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1, "head_dim_v": 512}
-"""The same for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
+"""Stand-ins for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
 
 
 PAPER_SYMBOLS = {

@@ -30,13 +30,13 @@ class Calibration:
     call_gap_s: float
     """Seconds that a call takes beside its launches."""
     prefill_factor: float = 1.0
-    """Of the attention launches of prefill."""
+    """Factor on the attention launches of prefill."""
     decode_factor: float = 1.0
-    """Of those of decoding: one query token a sequence."""
+    """Factor on those of decoding: one query token per sequence."""
     hbm_factor: float = 0.0
     """Added for HBM's bytes, over the seconds that HBM alone takes for them."""
     write_factor: float = 1.0
-    """Of the write to the cache."""
+    """Factor on the write to the cache."""
 
     def attention_s(self, seconds: float, hbm_s: float, decodes: bool) -> float:
         return (

@@ -43,7 +43,7 @@ REORDER_WAITS = 8
 """Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
 they go. Fitted on open rows of published_stacks.csv, FlashAttention-2."""
 REORDERING = Work(operations_per_value=79, thread_loads=REORDER_WAITS)
-"""Of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
+"""Work of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
 
 
 @dataclass(frozen=True)

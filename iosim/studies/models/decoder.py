@@ -44,7 +44,7 @@ class Work:
 
     @property
     def decodes(self) -> bool:
-        """Whether keys and values of earlier tokens lie in a cache."""
+        """True where keys and values of earlier tokens lie in a cache."""
         return self.keys > self.queries
 
 
@@ -90,7 +90,7 @@ def weights_of(model: Model, kind: str | None) -> Weights:
 
 
 def _plays(model: Model, weights: Weights) -> bool:
-    """Whether every layer is attention and an MLP or experts, which the writer knows."""
+    """True where every layer is attention and an MLP or experts, which the writer knows."""
     fed = all(
         (mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)]
     )

@@ -23,7 +23,7 @@ ABSORBED_TOKENS = 8
 STATE_INPUTS = ("bf16", "fp16")
 """Types of the inputs of layers that keep a state."""
 INDEX_SCALE_BYTES = 4
-"""Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
+"""Bytes of the fp32 scale of every 128 columns of an index key, which is kept in fp8 (vLLM,
 vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
 COMPRESSED_CACHE = "fp8"
 """Type of a cache of compressed keys where none is said: the only one that steps of decoding read (FlashMLA @4855c772,
@@ -122,7 +122,7 @@ class LayerKind:
             )
 
     def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
-        """Whether a call works on the latent cache itself."""
+        """True where a call works on the latent cache itself."""
         return (
             self.latent is not None
             and passes == "fwd"
@@ -361,9 +361,9 @@ class Weights:
     vocabulary: int
     """Rows of the table of tokens."""
     tied: bool
-    """Whether the head's matrix is that table."""
+    """True where the head's matrix is that table."""
     mlps: tuple[Mlp, ...]
-    """Of each layer."""
+    """MLP or experts of each layer."""
     number: float
     """Bytes of a number in the tables."""
     attention_number: float
@@ -371,13 +371,13 @@ class Weights:
     expert_number: float
     """Bytes of a number in experts."""
     norms: int = 2
-    """Of a layer, those of attention's insides apart."""
+    """Norms per layer, those of attention's insides apart."""
     head_norms: bool = False
-    """Whether heads of Q and K have a norm."""
+    """True where heads of Q and K have a norm."""
     turned: bool = True
-    """Whether Q and K are turned by their positions (RoPE)."""
+    """True where Q and K are turned by their positions (RoPE)."""
     learned: bool = False
-    """Whether positions have a table of their own."""
+    """True where positions have a table of their own."""
     more: tuple[int, ...] = ()
     """Numbers of each layer beside those of its attention and its MLP: gates, convolutions, what keeps a state. Below 0
     where layers share their matrices."""
@@ -392,7 +392,7 @@ class Weights:
         return self.attention_number if self.dense_number is None else self.dense_number
 
     def in_one(self, kind: str) -> Weights:
-        """The same weights, all numbers of one type."""
+        """These weights with all numbers in one type."""
         size = float(dtype(kind).bytes)
         return replace(
             self, number=size, attention_number=size, expert_number=size, dense_number=None
@@ -472,7 +472,7 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        """Whether it can generate: no token sees later ones."""
+        """True where it can generate: no token sees later ones."""
         return all(kind.causal for kind in self.kinds)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:

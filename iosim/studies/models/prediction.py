@@ -45,7 +45,7 @@ class LayerPrediction:
 
     call: LayerCall
     prediction: Prediction
-    """Of one layer."""
+    """Prediction of one layer."""
 
     @property
     def kind(self) -> LayerKind:
@@ -113,7 +113,7 @@ class ModelPrediction(Shown):
 
     @property
     def hbm_known(self) -> bool:
-        """Whether bytes at HBM were found, rather than their bounds alone."""
+        """True where bytes at HBM were found, rather than their bounds alone."""
         return all(p.hbm_known for p in self.predictions)
 
     def total(self, level: Level, direction: Way | None = None) -> int:

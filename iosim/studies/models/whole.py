@@ -126,7 +126,7 @@ class WholeRun:
 
     @cached_property
     def sums(self) -> dict[str, dict[str, Any]]:
-        """Of the whole model and of each part what its operators come to."""
+        """Part of the model, and the whole -> sums over its operators."""
         return {
             part: self.traffic.sums(rows)
             for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()
@@ -139,7 +139,7 @@ class WholeRun:
 
     @property
     def attention_share(self) -> tuple[float, float]:
-        """Of the bytes at HBM, and of the time."""
+        """Attention's share of the bytes at HBM, and of the time."""
         attention = self.sums["attention"]
         return attention["hbm_share"], attention["time_share"]
 

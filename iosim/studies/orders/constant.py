@@ -49,7 +49,7 @@ class SectionCost:
     time_s: float
 
     def is_right(self, others: Iterable[SectionCost]) -> bool:
-        """Whether no other is faster, nor as fast with fewer bytes."""
+        """True where no other is faster, nor as fast with fewer bytes."""
         return all(
             self.time_s <= (1 + SAME_TIME) * o.time_s
             and (

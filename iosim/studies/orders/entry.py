@@ -85,7 +85,7 @@ class OrderEntry:
     choice: OrderChoice
     """The order."""
     parts: tuple[OrderPart, ...]
-    """Of each problem."""
+    """A part for each problem."""
     hbm_read_bytes: int
     """Bytes read from HBM."""
     hbm_write_bytes: int
@@ -97,9 +97,9 @@ class OrderEntry:
     side_bytes: int | None = None
     """Bytes between the L2s and a cache at the memory's side, both ways; None where there is none."""
     is_own: bool = False
-    """Whether it is the kernel's own order."""
+    """True for the kernel's own order."""
     on_front: bool = False
-    """Whether no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
+    """True where no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
 
     @classmethod
     def of(
@@ -135,7 +135,7 @@ class OrderEntry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was replayed as `predict` does."""
+        """True where it was replayed as `predict` does."""
         return self.method != COARSE
 
     @property

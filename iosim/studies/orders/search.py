@@ -48,7 +48,7 @@ LEAST_COARSE = 150_000
 FIRST = 6
 """Orders that are replayed whole before others are left out: the likeliest ones."""
 REPLAYED = 8
-"""Of the ranking's first orders, how many are replayed whole."""
+"""Number of the ranking's first orders that are replayed whole."""
 MOST_REPLAYED = 24
 """And at most, where replayed ones fall behind others."""
 PASSES = ("fwd", "bwd")
@@ -56,7 +56,7 @@ STEALING_CC = 100
 NEARLY_COMPULSORY = 1.02
 """Bytes at HBM over the compulsory ones below which an order leaves nothing to gain."""
 REFINED = 3
-"""Of the ranking's first orders, how many are tried in clusters, too."""
+"""Number of the ranking's first orders that are tried in clusters, too."""
 CLUSTER = 2
 
 
@@ -232,7 +232,7 @@ class _Search:
             whole += len(first)
 
     def _is_beaten(self, one: _Candidate) -> bool:
-        """Whether an order that was replayed is as fast as this one could be at all, with hardly more than the
+        """True where an order that was replayed is as fast as this one could be at all, with hardly more than the
         compulsory bytes; a note says so."""
         for e in self.entries.values():
             if (

@@ -119,7 +119,7 @@ def main_launch(kernel: Kernel, problem: AttentionProblem) -> Launch | None:
 
 
 def is_even(launch: Launch) -> bool:
-    """Whether all work tiles of a head take equally many steps, so that it does not matter which start first."""
+    """True where all work tiles of a head take equally many steps, so that it does not matter which start first."""
     d = launch.domain
     steps = d.visitors.count if launch.name.startswith("bwd") else d.visited.count
     return steps.size == 0 or bool(steps.min() == steps.max())

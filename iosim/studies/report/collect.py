@@ -59,7 +59,7 @@ class Point:
 
     @property
     def naive(self) -> bool:
-        """Whether its kernel passes over an N x N matrix in memory."""
+        """True where its kernel passes over an N x N matrix in memory."""
         return algorithm_of(self.prediction.kernel.algorithm).standard
 
     @property
@@ -87,7 +87,7 @@ class Point:
 
     @property
     def fits(self) -> str | None:
-        """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+        """True where the call's memory is no more than the GPU's; None where the profile does not know its own."""
         size = self.gpu.profile.usable_memory_bytes
         return (
             None
@@ -171,7 +171,7 @@ class Report:
 
     @property
     def has_ratios(self) -> bool:
-        """Whether the summary compares anything with a naive kernel."""
+        """True where the summary compares anything with a naive kernel."""
         return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
 
     @property

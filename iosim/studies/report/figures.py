@@ -84,7 +84,7 @@ def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Ser
 def kernel_lines(
     request: ReportRequest, points: Iterable[Point], place: Callable[[Point], Dot | None]
 ) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
-    """Of each kernel that `place` puts somewhere: its points there, where they are, and the line through them."""
+    """(kernel, its points, their places, the line through them) of each kernel that `place` puts somewhere."""
     for kernel, row in series(points).items():
         there = [(p, dot) for p in row if (dot := place(p)) is not None]
         if there:
@@ -147,7 +147,7 @@ HOLLOW = " Hollow marks are estimates."
 
 
 def estimated(p: Point) -> bool:
-    """Whether its HBM bytes are an estimate, not a replay of the whole."""
+    """True where its HBM bytes are an estimate, not a replay of the whole."""
     return bool(mark_of(p.prediction.method))
 
 

@@ -111,7 +111,7 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
-    """Of one GPU: the naive kernel and the fastest other, or the two fastest."""
+    """The kernels that stand for one GPU: the naive one and the fastest other, or the two fastest."""
     times = {
         kernel: row[-1].time_s
         for kernel, row in series(points).items()

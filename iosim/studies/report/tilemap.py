@@ -25,7 +25,7 @@ LIBRARY = Series("a library's tile", "#e8590c", "○")
 SHORT_COLUMNS = columns_of(
     "gpu=GPU | kernel | tile | warps:count | stages:count | time_s=time | times_fastest:ratio=times the fastest"
 )
-"""Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
+"""Columns of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
 
 

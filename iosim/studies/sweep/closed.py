@@ -394,6 +394,6 @@ class _Fit:
 
     @property
     def ctas_per_sm(self) -> Any:
-        """Of each row, or the one number of all."""
+        """A number for each row, or the one number of all."""
         numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
         return int(numbers[0]) if numbers.size == 1 else numbers[self.code]

@@ -33,7 +33,7 @@ MOST = 1 << 63
 
 
 def timed(asked: Conditions) -> bool:
-    """Whether rows have a time: closed forms have none."""
+    """True where rows have a time: closed forms have none."""
     return asked.method not in closed.METHODS
 
 

@@ -48,7 +48,7 @@ class TileStudy:
 
     @property
     def answer(self) -> str:
-        """Whether the tile fits, and how it ranks or what it is short of, in a sentence or two."""
+        """How the tile ranks, or what it is short of if it does not fit, in a sentence or two."""
         name = f"{self.block_q}x{self.block_k}"
         if self.ranked:
             rank, best = self.ranked[0]
@@ -152,7 +152,7 @@ def excess(reason: str) -> dict[str, int]:
 
 
 def excess_text(reason: str) -> str:
-    """The same in words, to follow the reason; empty where the reason is no shortage."""
+    """What a tile is short of in words, to follow the reason; empty where the reason is no shortage."""
     parts = [f"{most:,} {what} too many" for what, most in excess(reason).items()]
     return f" ({', '.join(parts)})" if parts else ""
 

@@ -46,7 +46,7 @@ LIBRARY = (ALGORITHM, "efficient")
 QUICK: Method = "capacity"
 """The method that ranks all tiles before any is replayed."""
 REPLAYED = 10
-"""Of the ranking's first tiles, how many are replayed."""
+"""Number of the ranking's first tiles that are replayed."""
 MOST_REPLAYED = 40
 """And at most, where replayed ones fall behind others."""
 MAIN_LAUNCH = {"fwd": LaunchRole.MAIN, "bwd": LaunchRole.MAIN_BACKWARD}
@@ -85,7 +85,7 @@ class TileCandidate:
     registers: int
     registers_source: str
     spilled_bytes: int = 0
-    """Of a thread's registers, that lie in local memory."""
+    """Bytes of a thread's registers that lie in local memory."""
     method: Method = QUICK
     """How the HBM bytes were found, as in `Prediction`."""
 
@@ -222,7 +222,7 @@ class PlannedTile:
 def replayed_tiles(
     planned: Sequence[PlannedTile], progress: Progress = silent
 ) -> list[PlannedTile]:
-    """The same tiles with what a replay of each says, on all cores."""
+    """These tiles with what a replay of each says, on all cores."""
     outcomes = try_all([one.request for one in planned], progress=progress)
     return [
         one if isinstance(outcome, InputError) else one.by(outcome)
@@ -267,7 +267,7 @@ def try_tile(
 
 
 def has_builds(problem: AttentionProblem, unit: MatrixUnit) -> bool:
-    """Whether iosim's own kernel, whose builds are recorded, computes the problem so."""
+    """True where iosim's own kernel, whose builds are recorded, computes the problem so."""
     return problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC
 
 
