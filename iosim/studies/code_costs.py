@@ -155,7 +155,7 @@ def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:
 def _rates(p: CodePrediction, machine: Machine) -> tuple[MachineRates, int]:
     """How an SM plays code, and with how many CTAs."""
     rates = Rates(p.profile, measured=True)
-    # The clock that the power model chose for the launch, so that cycles and seconds agree.
+    # The clock of the predicted launch, so that cycles and seconds agree.
     clock = p.time.launches[0].clock_hz
     rates.clock_hz = clock if clock is not None else rates.clock_hz
     read = p.l2.read

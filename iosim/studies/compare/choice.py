@@ -338,8 +338,8 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
             for name in request.kernel or suited
         )
         candidates += [(gpu, work, names) for names in dict.fromkeys(by_part)]
-    # Two rounds: all candidates by the capacity rule, in milliseconds; the first of each GPU and
-    # length again by the method asked for, in seconds.
+    # Two rounds: all candidates by the capacity rule, which is quick; the first of each GPU and
+    # length again by the method asked for.
     estimates = _options(candidates, replace(request, method="capacity"), prices, missing, silent)
     finalists = [(o.gpu, o.work, o.requested) for o in _best(estimates, quantity, FINALISTS)]
     options = _best(_options(finalists, request, prices, missing, progress), quantity, 1)

@@ -234,8 +234,7 @@ def table(choice: Choice) -> Table:
         "bound_by=bound by | fits | frontier"
     )
     rows = tuple(_row(choice, option) for option in choice.options)
-    # A column that is alike in all rows says nothing; of the others only those that the sizes and
-    # yes/no columns are.
+    # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
     empty = [
         column.key
         for column, cells in zip(columns, zip(*rows, strict=True), strict=True)

@@ -283,8 +283,8 @@ class DecodePoint:
         shared = p.problem.shared_prefix or 0
         counts = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
         most_blocks = max(-(-keys // domain.block_k) for _, keys in counts)
-        # FlashAttention-3's rule for different lengths: the longest sequence has all splits, and their
-        # length is everybody's.
+        # All kernels but FlashAttention-2: the longest sequence has all splits, and their length is
+        # everybody's.
         blocks_each = -(-most_blocks // domain.splits)
         rows = []
         for (queries, keys), sequences in sorted(counts.items(), key=lambda item: item[0][1]):

@@ -70,7 +70,7 @@ def pays_from(like: Prediction) -> int | None:
 
 
 def _crossing(contexts: Sequence[int], ratios: Sequence[float]) -> int | None:
-    # Ratio of logarithms below 0: picking is faster. It must be so at the longest context, and the
+    # Logarithm of the ratio below 0: picking is faster. It must be so at the longest context, and the
     # last crossing before counts.
     if ratios[-1] >= 0:
         return None
