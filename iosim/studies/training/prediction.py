@@ -367,26 +367,14 @@ def _time_lines(time: StepTime) -> list[str]:
     ]
 
 
-def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
-    """A stacked area a kind, and their legend; long steps are thinned, each bin showing the event with the most bytes.
-    Kinds that never take a hundredth of the peak are one."""
-    curve = prediction.curve()
-    step = -(-len(curve) // MAX_POINTS)
-    # A plot of thousands of events is thinned; the maximum of each bin keeps the peak.
-    bins = [
-        max(curve[n : n + step], key=lambda e: sum(e[2].values()))
-        for n in range(0, len(curve), step)
-    ]
-    unit = 1e3 if prediction.time else 1.0
-    xs = [round(t * unit, 6) for t, _, _ in bins]
-    # Kinds that never take a hundredth of the peak share one area.
-    large = [
-        k
-        for k in Kind
-        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
-    ]
-    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
-    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+Bins = Sequence[tuple[float, str, dict[Kind, int]]]
+"""(seconds since the start, phase, bytes by kind) of the events that a plot shows."""
+
+
+def _areas(
+    parts: Sequence[tuple[str, Sequence[Kind]]], bins: Bins, xs: Sequence[float]
+) -> list[dict[str, Any]]:
+    """A stacked area for each part: its name, and the kinds of tensors that it adds up."""
     colours = (*axes.COLOURS, *MORE_COLOURS)
     data: list[dict[str, Any]] = []
     for n, (name, kinds) in enumerate(parts):
@@ -409,6 +397,30 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
                 "line": {"color": colours[n % len(colours)], "width": 0, "shape": "vh"},
             }
         )
+    return data
+
+
+def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
+    """A stacked area a kind, and their legend; long steps are thinned, each bin showing the event with the most bytes.
+    Kinds that never take a hundredth of the peak are one."""
+    curve = prediction.curve()
+    step = -(-len(curve) // MAX_POINTS)
+    # A plot of thousands of events is thinned; the maximum of each bin keeps the peak.
+    bins = [
+        max(curve[n : n + step], key=lambda e: sum(e[2].values()))
+        for n in range(0, len(curve), step)
+    ]
+    unit = 1e3 if prediction.time else 1.0
+    xs = [round(t * unit, 6) for t, _, _ in bins]
+    # Kinds that never take a hundredth of the peak share one area.
+    large = [
+        k
+        for k in Kind
+        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
+    ]
+    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
+    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+    data = _areas(parts, bins, xs)
     capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     words: list[dict[str, Any]] = []
     if prediction._shows_capacity:
@@ -452,9 +464,7 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
 
 
-def _phases(
-    bins: Sequence[tuple[float, str, dict[Kind, int]]], xs: Sequence[float]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _phases(bins: Bins, xs: Sequence[float]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines where a phase begins, and the names of those that are wide enough, above the plot."""
     begins: dict[str, float] = {}
     for (_, phase, _), before in zip(bins, [xs[0], *xs], strict=False):
