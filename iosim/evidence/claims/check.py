@@ -105,12 +105,12 @@ class Check(Shown):
         for level in LEVELS:
             if level == quantity:
                 return {direction: p.total(level, direction) for direction in WAYS}
-        own = [
+        predicted = [
             r.value
             for r in _of_problem(self.claim, p.problem, p, None, replayed=True)
             if r.is_predicted
         ]
-        return {"total": own[0] if own else math.nan}
+        return {"total": predicted[0] if predicted else math.nan}
 
     def to_text(self) -> str:
         return f"{self.answer()}\n\n{as_text(self)}"
@@ -129,10 +129,8 @@ class Check(Shown):
                 else ", within the error of the model"
             )
             r = self.agrees.reading
-            what = f"{r.counts}, {r.direction}" if r.direction else r.counts
-            true = (
-                f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
-            )
+            quantity = f"{r.counts}, {r.direction}" if r.direction else r.counts
+            true = f"{claim} agrees with the prediction: {quantity}, {self.text(r.value)} ({off}{within})"
             return sentences([true])
         if self.published is not None:
             return sentences([self._published(claim, self.published)])
@@ -166,7 +164,9 @@ class Check(Shown):
     def _published(self, claim: str, row: Row) -> str:
         """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
         for."""
-        title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
+        title = next(
+            section.title for section in sections() if section.letter == row.section
+        ).split(":")[0]
         computed = (
             "nothing"
             if row.computed is None
@@ -176,10 +176,10 @@ class Check(Shown):
 
     def _source(self, row: Row) -> list[str]:
         """Where a paper's number stands, and what is wrong with it."""
-        title = next(one.title for one in sections() if one.letter == row.section)
+        title = next(section.title for section in sections() if section.letter == row.section)
         wrong = [f"It is a mistake: {row.mistake}"] if row.mistake else []
-        said = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
-        return [said, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
+        place = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
+        return [place, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -298,13 +298,13 @@ def check(
 
 
 def _agreeing(
-    claim: Amount, p: Prediction, own: Sequence[Match], allowed: float, *, within_error: bool
+    claim: Amount, p: Prediction, predicted: Sequence[Match], allowed: float, *, within_error: bool
 ) -> Match | None:
     """The prediction that a claim agrees with: within what is allowed, or, where no tolerance was asked for, within the
     error that predictions of the quantity have."""
-    if not own:
+    if not predicted:
         return None
-    nearest = min(own, key=lambda m: abs(m.error))
+    nearest = min(predicted, key=lambda m: abs(m.error))
     if abs(nearest.error) <= allowed:
         return nearest
     if not within_error:
@@ -317,11 +317,13 @@ def _error(claim: Amount, p: Prediction, r: Reading) -> tuple[float, float]:
     """Least and most of a true number over what is predicted: of HBM bytes and of what times decide."""
     if claim.quantity in ("hbm", "ratio") and claim.of != "time":
         way: Way = "write" if r.direction == "written" else "read"
-        found = p.hbm_range if claim.quantity == "hbm" else None
+        hbm_range = p.hbm_range if claim.quantity == "hbm" else None
         known = (
             None
-            if found is None
-            else {"read": found.read, "written": found.write}.get(r.direction, found.total)
+            if hbm_range is None
+            else {"read": hbm_range.read, "written": hbm_range.write}.get(
+                r.direction, hbm_range.total
+            )
         )
         share = UNEXPLAINED[way][0]
         return (1 - share, 1 + share) if known is None else (known[0] / r.value, known[1] / r.value)

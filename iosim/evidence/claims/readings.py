@@ -86,9 +86,9 @@ def byte_readings(
             if p.hbm_known:
                 moved_by = (int(p.total("hbm", way)) for way in WAYS)
                 reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
-                own = quantity == "hbm" and name == kernel and replayed
+                is_predicted = quantity == "hbm" and name == kernel and replayed
                 yield from _both_ways(
-                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, own
+                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, is_predicted
                 )
                 if p.check_bits.total:
                     data = p.hbm_payload.read, p.hbm_payload.write
@@ -98,8 +98,8 @@ def byte_readings(
                     )
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
-        own = quantity == "l2" and name == kernel and replayed
-        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons, own)
+        is_predicted = quantity == "l2" and name == kernel and replayed
+        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons, is_predicted)
         if name == kernel:
             least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
@@ -201,12 +201,12 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
 
 def speed_readings(p: Prediction) -> Iterator[Reading]:
     """Operations per second, by each way to count operations, and the rates that a GPU is said to have."""
-    for one in flop_readings(p):
+    for count in flop_readings(p):
         yield replace(
-            one,
-            counts=f"{one.counts}, over the predicted time",
+            count,
+            counts=f"{count.counts}, over the predicted time",
             level="speed",
-            value=one.value / p.time_s,
+            value=count.value / p.time_s,
         )
     for name, rate in tensor_rates(p).items():
         yield Reading(
@@ -232,33 +232,35 @@ def tensor_rates(p: Prediction) -> dict[str, float]:
 def utilisation_readings(p: Prediction) -> Iterator[Reading]:
     """Shares of the tensor rate: of each speed, over each rate."""
     for how, rate in tensor_rates(p).items():
-        for one in flop_readings(p):
-            own = one.is_predicted and how == "specified"
+        for count in flop_readings(p):
+            is_predicted = count.is_predicted and how == "specified"
             why = (
-                one.why
+                count.why
                 if how == "specified"
-                else f"{one.why}; the specified rate is higher".removeprefix("; ")
+                else f"{count.why}; the specified rate is higher".removeprefix("; ")
             )
-            counts = f"{one.counts}, over the predicted time and the {how} tensor rate"
-            yield Reading(counts, "speed", "", one.value / p.time_s / rate, why, is_predicted=own)
+            counts = f"{count.counts}, over the predicted time and the {how} tensor rate"
+            yield Reading(
+                counts, "speed", "", count.value / p.time_s / rate, why, is_predicted=is_predicted
+            )
 
 
 def bandwidth_readings(p: Prediction) -> Iterator[Reading]:
     """Bytes per second that a call moves, and the rates that a GPU is said to have."""
     if p.hbm_known:
         moved_by = [int(p.total("hbm", way)) for way in WAYS]
-        for one in _both_ways(
+        for count in _both_ways(
             "HBM bytes over the predicted time", "hbm", moved_by, (), is_predicted=True
         ):
-            yield replace(one, value=one.value / p.time_s)
+            yield replace(count, value=count.value / p.time_s)
     counted = [int(p.total("l2", way)) for way in WAYS]
-    for one in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
-        yield replace(one, value=one.value / p.time_s)
+    for count in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
+        yield replace(count, value=count.value / p.time_s)
     least = (p.hbm_bounds.compulsory_read, p.hbm_bounds.compulsory_write)
-    for one in _both_ways(
+    for count in _both_ways(
         "the compulsory bytes over the predicted time", "hbm", least, [WHILE_IT_FITS]
     ):
-        yield replace(one, value=one.value / p.time_s)
+        yield replace(count, value=count.value / p.time_s)
     gpu = p.profile
     known = {
         "specified": gpu.dram_bandwidth_bytes_per_s,
@@ -301,8 +303,8 @@ def ratio_readings(
     ]
     for key, at, above, below in pairs:
         if below:
-            own = replayed and at == level and key != "ratio_hbm_read"
-            yield replace(_said(key, above / below, kernel=kernel), is_predicted=own)
+            is_predicted = replayed and at == level and key != "ratio_hbm_read"
+            yield replace(_said(key, above / below, kernel=kernel), is_predicted=is_predicted)
     try:
         standard_bytes = moved(standard(problem, standard_kernel(gpu, problem)))
     except InputError:
@@ -461,8 +463,8 @@ def parse(quantity: str, text: str) -> Amount:
     if not value > 0:
         raise InputError(f"`{quantity}` '{text}' is out of range; accepted: more than 0")
     decimals = len(digits.partition(".")[2])
-    shown = text.strip() if match[3] else f"{text.strip()}{unit}"
-    return Amount(quantity, shown, value, unit, 0.5 * 10.0**-decimals * scale / value, of)
+    with_unit = text.strip() if match[3] else f"{text.strip()}{unit}"
+    return Amount(quantity, with_unit, value, unit, 0.5 * 10.0**-decimals * scale / value, of)
 
 
 def _unit(quantity: str, typed: str) -> str | None:

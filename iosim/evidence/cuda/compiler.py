@@ -24,7 +24,7 @@ _REPORT = re.compile(
     r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
     re.S,
 )
-"""Of a kernel; a function that it calls has no line of what is used."""
+"""What the assembler says of a kernel; a function that it calls has no line of what is used."""
 _WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
 
 OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
@@ -106,7 +106,7 @@ def parse_report(text: str) -> dict[str, Resources]:
 
 
 def cache_dir() -> Path:
-    """Where cubins are kept: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
+    """The folder of compiled cubins: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
     if folder := os.environ.get("IOSIM_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iosim" / "kernels"

@@ -27,7 +27,7 @@ MIB = 1 << 20
 SCAN_BYTES = 4 << 30
 """What a private scan reads for one point of its curve; in a shared scan each SM reads a 32nd of it."""
 FOOTPRINTS = (2, 4, 8, 12, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 40, 48)
-"""Of a rate's curve, in 32nds of the L2."""
+"""Footprints of a rate's curve, in 32nds of the L2."""
 SUSTAINED_S = 1.0
 """How long the products run before the clock that they hold is read."""
 

@@ -136,7 +136,7 @@ def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
 
 
 def _report(spec: FwdSpec, cc: str) -> BuildReport:
-    """Of the builds for fewer and fewer CTAs an SM the first that spills nothing, or the last."""
+    """The first build that spills nothing, for fewer and fewer CTAs per SM, or the last."""
     for ctas in range(most_ctas(spec, cc), 0, -1):
         built = build(replace(spec, min_ctas=ctas), cc)
         used = built.resources[FUNCTION]

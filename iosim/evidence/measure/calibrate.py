@@ -33,15 +33,15 @@ TABLES = ("l2_curves", "counters")
 COUNTED = ("hbm_read", "hbm_write")
 LARGEST = 1e20
 MOST = {"footprint_bytes": 1 << 40, "passes": 64, "ctas": 1 << 16}
-"""Of a scan that was counted: what nobody would wait for."""
+"""Sizes of a counted scan beyond which nobody would have waited for it."""
 MOST_READ = 1.2
 """What a scan reads from HBM at most, over the bytes that it asks for; and OTHERS besides, of other programs."""
 OTHERS = 64 * MIB
 WGMMA_CC = 90
 """From here on other instructions than mma.sync reach the tensor cores' full rate."""
 FILLED = 23 / 24
-"""Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
-copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
+"""Share of the most dirty lines that sets may hold which a long fill leaves: of three lines that come two are dirty,
+one is a copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
 
 
 @dataclass(frozen=True)

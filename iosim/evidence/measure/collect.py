@@ -71,7 +71,7 @@ LIBRARY_COLUMNS = (
     "left_out",
 )
 LIBRARY_COUNTED = (*COUNTED, "seconds", "sm_clock_hz", "registers", "smem_bytes")
-"""Of METRICS: each more takes the profiler more passes over every launch."""
+"""METRICS that are counted: each more takes the profiler more passes over every launch."""
 SPILLED = ("local_read", "local_write")
 RANGE_COUNTED = (*COUNTED, "seconds")
 RANGE_OPTIONS = (

@@ -32,7 +32,8 @@ ON_CLIFF = (0.002, 0.998)
 BLOCK_SCAN = "block_scan"
 CURVES = (*PATTERNS, BLOCK_SCAN)
 FOOT = 0.25
-"""Of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the L2."""
+"""Share of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the
+L2."""
 
 
 @dataclass(frozen=True)

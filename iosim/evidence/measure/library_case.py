@@ -41,7 +41,7 @@ BACKENDS = {
     "flex": (("flex", 1.0),),
 }
 WIDEST = {"flash": 256, "efficient": 256, "cudnn": 128, "flex": 256}
-"""Of the head dimensions that are drawn: multiples of 8 up to here; powers of two for flex."""
+"""Largest of the head dimensions that are drawn: multiples of 8 up to here; powers of two for flex."""
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class LibraryCase:
 
     @property
     def tensor_bytes(self) -> int:
-        """Of Q, K, V and O, and for a backward of their gradients."""
+        """Bytes of Q, K, V and O, and for a backward of their gradients."""
         tokens = 2 * self.heads * self.seq_q + 2 * self.kv_heads * self.seq_k
         size = 4 if self.dtype == "fp32" else 2
         return self.batch * tokens * self.head_dim * size * (3 if self.passes == "bwd" else 1)

@@ -104,7 +104,7 @@ def _forward_s(schedule: str, problem: AttentionProblem, gpus: int, gpu: str) ->
 
 @arithmetic
 def forward_speed_up(of: Side, schedule: str, gpus: int, slower: str = "") -> dict[str, Any]:
-    """Of attention's forward over one GPU, or over a `slower` schedule."""
+    """Speed-up of attention's forward over one GPU, or over a `slower` schedule."""
     took = _forward_s(schedule, of.problem, gpus, of.gpu.name)
     other = _forward_s(slower, of.problem, gpus, of.gpu.name) if slower else float(of.time)
     return {"computed": other / took, "other": other, "took": took}
@@ -205,7 +205,7 @@ def iteration(
 def iteration_speed_up(
     of: Side, slower: str, model: str, gpus: int, tokens: int, shared: bool, recompute: bool = False
 ) -> dict[str, Any]:
-    """Of DistFlashAttn over another scheme, or over itself with attention computed again."""
+    """Speed-up of DistFlashAttn over another scheme, or over itself with attention computed again."""
     slow = iterated(slower, model, gpus, tokens * K, of.gpu.name, shared, recompute).seconds
     fast = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared).seconds
     return {"computed": slow / fast, "slow": slow, "fast": fast}

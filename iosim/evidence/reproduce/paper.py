@@ -116,7 +116,7 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
 
 def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
     """The rows whose published number, in its unit, is the one that is meant; no other is computed."""
-    return [row for one in sections() for row in one.rows(is_meant)]
+    return [row for section in sections() for row in section.rows(is_meant)]
 
 
 def _stated(keys: Keys) -> float | None:

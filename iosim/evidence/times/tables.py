@@ -154,7 +154,7 @@ def moved(call: Call) -> Traffic:
 
 
 def flushed(call: Call) -> Traffic:
-    """The same where each launch starts from an empty L2, as under the profiler."""
+    """Bytes at both levels where each launch starts from an empty L2, as under the profiler."""
     chains = (replace(call.chain, launches=(launch,)) for launch in call.chain.launches)
     estimates = (
         Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains

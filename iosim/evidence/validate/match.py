@@ -202,8 +202,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.implementation == "flash_bwd_sm90":
         chain = _as_described(rows, chain)
     _check_size(chain)
-    own = row.implementation in OWN
-    launches = [n for n in chain.launches if not n.joins and not (own and n.name in HOST_FILLS)]
+    is_own = row.implementation in OWN
+    launches = [n for n in chain.launches if not n.joins and not (is_own and n.name in HOST_FILLS)]
     if row.facts.get("stage"):
         launches = [n for n in launches if n.name in [r.facts["stage"] for r in rows]]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
@@ -217,7 +217,7 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
             f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}"
         )
     # rows that say what their kernel was built as have its resources
-    described = own or bool(row.facts.get("block_q"))
+    described = is_own or bool(row.facts.get("block_q"))
     chains = tuple(
         replace(chain, launches=(_with_facts(n, r) if described else n, *_joining(chain, n)))
         for n, r in zip(launches, rows, strict=True)
@@ -243,19 +243,19 @@ def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
     ]
     if len(rows) <= len(launches) or len(pieces) != len(passes):
         return list(rows)
-    made: list[Row] = []
+    merged: list[Row] = []
     for run, several in zip(pieces, passes, strict=True):
-        each, over = divmod(len(run), several)
+        length, over = divmod(len(run), several)
         if over:
             return list(rows)
-        for part in (run[n * each : (n + 1) * each] for n in range(several)):
+        for part in (run[n * length : (n + 1) * length] for n in range(several)):
             quantities = [q for q in part[0].measured if all(q in row.measured for row in part)]
-            made.append(
+            merged.append(
                 replace(
                     part[0], measured={q: sum(row.measured[q] for row in part) for q in quantities}
                 )
             )
-    return made
+    return merged
 
 
 def _check_size(chain: Chain) -> None:
@@ -382,17 +382,20 @@ def _with_facts(launch: Launch, row: Row) -> Launch:
     if not row.facts.get("block") or not registers or shared is None:
         return launch
     _within("registers", registers, 1, MAX_REGISTERS)
-    threads, own = _product(row, "block", MAX_THREADS), max(0, shared - DRIVER_SHARED_BYTES)
-    return replace(launch, resources=Resources(threads, registers, own))
+    threads, shared_bytes = (
+        _product(row, "block", MAX_THREADS),
+        max(0, shared - DRIVER_SHARED_BYTES),
+    )
+    return replace(launch, resources=Resources(threads, registers, shared_bytes))
 
 
-def _product(row: Row, name: str, most: int) -> int:
+def _product(row: Row, name: str, limit: int) -> int:
     """CTAs of a grid, or threads of a block, written "(8, 2, 8)"."""
     text = row.facts.get(name, "")
     match = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
     if not match:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
-    return _within(name, prod(map(int, match.groups())), 1, most)
+    return _within(name, prod(map(int, match.groups())), 1, limit)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:
@@ -411,10 +414,10 @@ def _variant(row: Row) -> str:
         f |= {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"}
     else:
         return ""
-    said = (
+    settings = (
         (text, silent, f.get(name, "").replace("_", " "))
         for name, (text, silent) in VARIANT.items()
     )
     return ", ".join(
-        text.format(value) for text, silent, value in said if value not in ("", silent)
+        text.format(value) for text, silent, value in settings if value not in ("", silent)
     )

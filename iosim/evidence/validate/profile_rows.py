@@ -40,7 +40,7 @@ class ProfileRows:
 def read_profile(
     path: str | Path,
     stated: Given,
-    told: Told = lambda text: Given(),
+    read_range: Told = lambda text: Given(),
     opened: Opened = lambda path: None,
 ) -> ProfileRows:
     """The launches of a profile, matched with catalog kernels by their names and grids and by what is given. Raises
@@ -49,7 +49,7 @@ def read_profile(
     Args:
         path: a report, or a CSV that ncu wrote: its raw page, or a row a metric.
         stated: what is said of all calls.
-        told: reads what an NVTX range says of the calls in it, which goes before `stated`.
+        read_range: reads what an NVTX range says of the calls in it, which goes before `stated`.
         opened: reads a report by the profiler's Python module, where there is one.
     """
     where = f"{OPTION} '{path}'"
@@ -63,7 +63,7 @@ def read_profile(
         raise InputError(
             f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}"
         )
-    return matched(launches, stated, Path(path).name, notes, told)
+    return matched(launches, stated, Path(path).name, notes, read_range)
 
 
 def metrics() -> str:
@@ -84,12 +84,12 @@ def _launches(path: str | Path, where: str, opened: Opened) -> tuple[list[Profil
 
 
 def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
-    """By the profiler's Python module; where there is none, or none new enough, by the profiler."""
+    """Launches of a report by the profiler's Python module; without one that is new enough, by the profiler."""
     refused: InputError | None = None
     try:
-        found = opened(path)
-        if found is not None:
-            return [profiled_of(facts) for facts in found], []
+        by_module = opened(path)
+        if by_module is not None:
+            return [profiled_of(facts) for facts in by_module], []
     except InputError as error:
         refused = error
     try:
@@ -109,13 +109,13 @@ def _has_ncu() -> bool:
     return True
 
 
-def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
+def said_of(launch: Profiled, stated: Given, read_range: Told) -> Given:
     """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`. Raises Unknown
     where a range says what is no option."""
     for text in launch.ranges:
         for words in TOLD.findall(text):
             try:
-                stated = stated.under(told(words.strip()))
+                stated = stated.under(read_range(words.strip()))
             except InputError as error:
                 raise Unknown(f"NVTX range 'iosim{words}': {error}") from None
     return stated
@@ -126,7 +126,7 @@ def matched(
     stated: Given,
     source: str,
     notes: Sequence[str] = (),
-    told: Told = lambda text: Given(),
+    read_range: Told = lambda text: Given(),
 ) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
@@ -137,7 +137,7 @@ def matched(
     for number, launch in enumerate(launches, start=1):
         measured = _measured(launch)
         try:
-            recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, told))
+            recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, read_range))
             if not measured:
                 raise Unknown("has none of the counters that are compared")
             before = (first and first.implementation, tuple(parts))
@@ -177,12 +177,12 @@ def row_of(
     call: int = 1,
     number: int = 1,
 ) -> Row:
-    own = {
+    columns = {
         "implementation": recognised.implementation,
         "stage": recognised.part,
         "kernel": launch.kernel,
     }
-    own |= {
+    columns |= {
         "grid": str(launch.grid or ""),
         "block": str(launch.block or ""),
         "call": str(call),
@@ -190,11 +190,17 @@ def row_of(
     }
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
-        own[name] = "" if value is None else str(round(value))
+        columns[name] = "" if value is None else str(round(value))
     if recognised.implementation == "flash_fwd" and not facts.get("warps") and launch.block:
-        own["warps"] = str(launch.block[0] // 32)
+        columns["warps"] = str(launch.block[0] // 32)
     return Row(
-        source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch)
+        source,
+        call,
+        number,
+        False,
+        recognised.implementation,
+        {**facts, **columns},
+        _measured(launch),
     )
 
 

@@ -46,18 +46,18 @@ class Given:
     causal: bool | None = None
     window: int | None = None
     settings: Facts = field(default_factory=dict)
-    """Of the project's own kernels: block_q, block_k, stages, order, heavy_first, section, direction, persistent,
-    splits."""
+    """Settings of the project's own kernels: block_q, block_k, stages, order, heavy_first, section, direction,
+    persistent, splits."""
 
     def under(self, closer: Given) -> Given:
         """What `closer` says, and of the rest what this says."""
-        said = {f.name: getattr(closer, f.name) for f in fields(self)}
-        kept = {
+        values = {f.name: getattr(closer, f.name) for f in fields(self)}
+        stated = {
             name: value
-            for name, value in said.items()
+            for name, value in values.items()
             if value not in (None, ()) and name != "settings"
         }
-        return replace(self, **kept, settings={**self.settings, **closer.settings})
+        return replace(self, **stated, settings={**self.settings, **closer.settings})
 
 
 class Unknown(Exception):
@@ -89,8 +89,8 @@ def only(values: Sequence[int], fits: Callable[[int], bool], option: str, why: s
         raise Unknown(f"needs {option}")
     good = [value for value in values if fits(value)]
     if len(good) != 1:
-        told = ", ".join(map(str, values))
-        raise Unknown(f"{'more than one' if good else 'none'} of {option} {told} {why}")
+        listed_values = ", ".join(map(str, values))
+        raise Unknown(f"{'more than one' if good else 'none'} of {option} {listed_values} {why}")
     return good[0]
 
 
@@ -230,8 +230,8 @@ def _both(product: int | None, stated: Given, packed: bool) -> tuple[int, int]:
         raise Unknown(f"needs --batch or --heads: its grid has their product {product} only")
     batch = batch if batch is not None else product // (heads or 1)
     heads = heads if heads is not None else product // batch
-    each = stated.kv_heads if packed and stated.kv_heads is not None else heads
-    if batch * each != product:
+    grid_heads = stated.kv_heads if packed and stated.kv_heads is not None else heads
+    if batch * grid_heads != product:
         raise Unknown(f"--batch {batch} and --heads {heads} do not make the {product} of its grid")
     return batch, heads
 
@@ -277,12 +277,12 @@ def _own_forward(name: str, grid: Grid, stated: Given) -> Given:
     s = stated.settings
     if not s.get("block_q"):
         raise Unknown("needs --tile")
-    each = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
+    ctas_per_block = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
     if s.get("persistent") == "1" or grid is None:
         return stated
-    if grid[0] % each:
+    if grid[0] % ctas_per_block:
         raise Unknown(f"--batch, --heads and --splits do not make the {grid[0]} CTAs of its grid")
-    return replace(stated, seqs=(fitting(stated, int(s["block_q"]), grid[0] // each),))
+    return replace(stated, seqs=(fitting(stated, int(s["block_q"]), grid[0] // ctas_per_block),))
 
 
 SM90_SCHEDULES = {"static": "one_tile", "persistent": "static", "dynamic": "dynamic"}
@@ -338,7 +338,7 @@ class Meaning:
     reads: Callable[[str, Grid, Given], Given] = lambda name, grid, stated: stated
     """By default nothing of the grid: a kernel whose CTAs take tiles from a list says nothing of the problem there."""
     settings: bool = False
-    """Whether the settings that are given are facts of it."""
+    """True where the settings that are given are facts of it."""
 
 
 FLASH, FLASH_BACKWARD = "pytorch_flash", "pytorch_flash_backward"
@@ -371,13 +371,15 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
 """Patterns of kernel names, the first that matches wins."""
 
 
-def whole_call(found: Call, stated: Given) -> Call:
+def whole_call(recognised: Call, stated: Given) -> Call:
     """A launch that belongs to others before it, by itself: what they would tell of the problem must be given.
     Raises Unknown where it is not."""
     return (
-        found
-        if found.facts
-        else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
+        recognised
+        if recognised.facts
+        else Call(
+            recognised.implementation, {**facts_of(stated), **stated.settings}, recognised.part
+        )
     )
 
 

@@ -30,7 +30,7 @@ COMPULSORY_FLOOR_BYTES = 65536
 """What a launch reads beside its tensors."""
 THRASHING_SHARE = 0.05
 SPILL_SHARE = 0.02
-"""Of what a launch writes to L2: less changes nothing that is compared here."""
+"""Share of what a launch writes to L2 below which spilled registers change nothing that is compared here."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(
+        record = plain(
             self, "problem quantity measured predicted check_bits error difference regime spills"
         )
         note = self.row.facts.get("note", "")
@@ -70,7 +70,7 @@ class Residual:
             "stage": self.launch,
             "variant": self.variant,
             "note": note,
-            **found,
+            **record,
         }
 
 
@@ -105,8 +105,8 @@ class Comparison:
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that belong together: those of one call in order of their launches, a chain by itself."""
-    each = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
-    return [sorted(members, key=lambda row: row.launch) for members in each]
+    by_call = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
+    return [sorted(members, key=lambda row: row.launch) for members in by_call]
 
 
 def compare(
@@ -134,9 +134,11 @@ def compare(
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-def values_of(chain: Chain, moved: Traffic | Prediction, seconds: float) -> dict[str, int | float]:
-    """By quantity, in order of QUANTITIES; those that are not known are left out."""
-    counts = {q: int(moved.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
+def values_of(
+    chain: Chain, traffic: Traffic | Prediction, seconds: float
+) -> dict[str, int | float]:
+    """Values by quantity, in order of QUANTITIES; those that are not known are left out."""
+    counts = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
     smem = wavefront_bytes(chain)
     return {**counts, **({} if smem is None else {"smem": smem}), "time": seconds}
 
@@ -159,10 +161,11 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     checks = check_bits(traffic, call.profile)
     values = values_of(call.chain, traffic + checks, call.time(traffic).total_s)
     launches = call.chain.launches
-    most = call.profile.need_int("max_registers_per_thread")
+    register_limit = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     wanting = any(
-        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
+        launch.work.exps_per_pair and needed_registers(launch) > register_limit
+        for launch in launches
     )
     spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
     of_checks = {f"hbm_{way}": int(checks.total("hbm", way)) for way in WAYS}

@@ -143,22 +143,22 @@ class Gate:
         text += (
             " of kernels with spills and without" if self.spills else " of kernels without spills"
         )
-        left = self.left_out(residuals)
-        if not left:
+        left_out_rows = self.left_out(residuals)
+        if not left_out_rows:
             return text
-        names = ", ".join(sorted({r.row.implementation for r in left}))
-        return f"{text}; {len(left)} rows with spills are left out ({names}): --with-spills counts them"
+        names = ", ".join(sorted({r.row.implementation for r in left_out_rows}))
+        return f"{text}; {len(left_out_rows)} rows with spills are left out ({names}): --with-spills counts them"
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
         error, rows = self.error(residuals)
-        found = {
+        record = {
             **plain(self, "quantity statistic limit"),
             "error": error,
             "rows": rows,
             "with_spills": self.spills,
         }
-        left, holds = len(self.left_out(residuals)), self.exceeded(residuals) is None
-        return {**found, "rows_left_out": left, "holds": holds}
+        rows_left_out, holds = len(self.left_out(residuals)), self.exceeded(residuals) is None
+        return {**record, "rows_left_out": rows_left_out, "holds": holds}
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:
         """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
