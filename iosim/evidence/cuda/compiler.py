@@ -115,6 +115,7 @@ def cache_dir() -> Path:
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
     digest = hashlib.sha256()
     for path in source_files(spec.source):
+        # the source with all that it includes, then what else decides the machine code
         digest.update(path.name.encode() + path.read_bytes())
     digest.update(
         json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode()
@@ -158,12 +159,14 @@ def build(spec: Spec, cc: str) -> Built:
         resources = {name: Resources(**values) for name, values in record["resources"].items()}
         return Built(cubin, cc, compiler, resources, tuple(record["warnings"]))
     directory.mkdir(parents=True, exist_ok=True)
+    # compiled beside its place and moved there whole: processes that build the same one do not meet half a file
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         fresh = Path(scratch) / "kernel.cubin"
         resources, warnings = compile_to(spec, cc, nvcc, fresh)
         text = Path(scratch) / "kernel.json"
         by_kernel = {name: asdict(values) for name, values in resources.items()}
         text.write_text(json.dumps({"resources": by_kernel, "warnings": warnings}))
+        # the report goes last: a cubin without one is compiled again
         fresh.replace(cubin)
         text.replace(report)
     return Built(cubin, cc, compiler, resources, warnings)

@@ -81,6 +81,7 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     private = curves.get("private") if isinstance(curves, Mapping) else None
     messages = private if isinstance(private, list) else []
     pairs = [p for p in messages if isinstance(p, list | tuple) and len(p) == 2]
+    # a point that is no pair of numbers is dropped, not the curve
     points = [
         (int(size), rate)
         for size, rate in pairs
@@ -130,6 +131,7 @@ def _why_not(row: Any) -> str:
     for name in COUNTED:
         if row.get(name) is not None and not _number(row[name]):
             return f"{name} {shown(row[name])} is no number"
+    # only scans that read a footprint again tell of the L2
     if row["pattern"] in PATTERNS:
         read_bytes = row["passes"] * row["footprint_bytes"]
         if row["passes"] < 2:

@@ -116,6 +116,7 @@ def drawn(seed: int, calls: int) -> list[LibraryCase]:
         raise InputError(f"`calls` {calls} is out of range; accepted: 1 or more")
     rng = random.Random(seed)
     cases: list[LibraryCase] = []
+    # rejection: the generator goes on, so that the list depends on the seed alone
     while len(cases) < calls:
         case = _draw(rng)
         max_flops = MOST_FLOPS_SLOW if case.backend == "efficient" else MOST_FLOPS
@@ -143,6 +144,7 @@ def _log_uniform(rng: random.Random, low: int, high: int) -> int:
 
 def _length(rng: random.Random, longest: int = LONGEST) -> int:
     length, kind = _log_uniform(rng, 1, longest), rng.random()
+    # odd lengths are those whose last tiles are ragged
     if kind < 0.5:
         return min(longest - 1, length) | 1
     return max(2, length // 2 * 2) if kind < 0.75 else max(128, length // 128 * 128)

@@ -108,6 +108,7 @@ def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str
         row.get("call", n): (*map(row.get, names), row.get("l2_start", ""))
         for n, row in enumerate(rows)
     }
+    # counted, not a set: a plan may have the same call several times on purpose
     remaining, wanted = Counter(calls.values()), []
     for case in cases:
         key = (*case.columns().values(), l2_start)

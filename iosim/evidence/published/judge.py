@@ -190,6 +190,7 @@ def judge(
         except InputError as reason:
             left_out.append(_left(sample, str(reason)))
     judged = []
+    # all together: equal launches are replayed once
     for sample, outcome in zip(requested, try_all(requests, progress=progress), strict=True):
         if isinstance(outcome, InputError):
             left_out.append(_left(sample, str(outcome)))

@@ -132,6 +132,7 @@ def _kernel(form: Mapping[str, Any], text: str) -> tuple[str, str]:
     for pattern, name in form["kernels"].items():
         match = re.search(pattern, text)
         if match:
+            # the table names this kernel on purpose as one that the catalog does not describe
             if name == NOT_DESCRIBED:
                 break
             kernel, _, launch = name.format(match[0]).partition(":")
@@ -149,6 +150,7 @@ def _problem(form: Mapping[str, Any], row: Mapping[str, str]) -> AttentionProble
     values: dict[str, Any] = dict(form.get("values", {}))
     for field, column in columns.items():
         text = row.get(column, "")
+        # a column with gaps went through floats in some tables: 128.0
         text = text.removesuffix(".0")
         if text and not text.isdigit():
             raise Unread(f"{column} '{text}' is no number")

@@ -64,6 +64,7 @@ def received(
         ),
         Fraction(),
     )
+    # papers count a GPU's own chunk as received, too: gpus chunks in place of gpus - 1
     whole = float(counted * Fraction(gpus, gpus - 1))
     return {"computed": megatron / whole if megatron else whole, "counted": float(counted)}
 
@@ -84,6 +85,7 @@ def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
         idleness.slots if schedule == "vanilla" else idleness.of_unbalanced,
         idleness.slots,
     )
+    # the schedule that is simulated and the paper's formula must agree exactly
     assert slots == closed_forms.idle_fraction(schedule, gpus)
     return {
         "computed": float(share),
@@ -247,6 +249,7 @@ def training_bytes(model: str, tokens: int, gpus: int) -> float:
 @arithmetic
 def sequence_that_fits(of: Side, model: str, gpus: int, tokens: int) -> dict[str, Any]:
     """Thousands of tokens whose training fits in the GPUs' memory; `tokens` the published ones, in thousands."""
+    # bytes grow linearly with tokens: two points give the line
     budget = of.gpu.need_memory_bytes()
     used, fixed = (training_bytes(model, n, gpus) for n in (tokens * K, 0))
     longest = (budget - fixed) / ((used - fixed) / (tokens * K)) / K

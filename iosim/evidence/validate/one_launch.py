@@ -92,6 +92,7 @@ class LaunchAnswer:
             if counted is None:
                 continue
             off = abs(counted - predicted)
+            # a difference counts where it is large as a share and in bytes
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
             rows.append(
                 {
@@ -133,6 +134,7 @@ class LaunchAnswer:
             key=lambda x: -abs(x.laid),
         )
         names = ", ".join(f"{x.tensor} ({_signed(x.laid)})" for x in parts)
+        # what no tensor has room for is traffic that the description lacks
         rest = int(quantity["unpredicted"]) - sum(x.laid for x in parts)
         clauses = [f"as far as its tensors have room for it: {names}"] if names else []
         if abs(rest) > SMALL:
@@ -149,6 +151,7 @@ class LaunchAnswer:
         e = self.explanation
         if e is None or not e.tried.trials or e.prediction.time.total_s <= 0:
             return 0.0
+        # trials are sorted by HBM bytes: the first is the best
         saved = 1 - e.tried.trials[0].time_s / e.prediction.time.total_s
         return 100 * saved if saved >= HELPS else 0.0
 
@@ -250,6 +253,7 @@ def answer_launch(
     launch: Profiled, stated: Given, profile: HardwareProfile, read_range: Told
 ) -> LaunchAnswer:
     try:
+        # facts from the ranges and options, then the row, the case and its one chain; any of these may refuse
         stated_facts = said_of(launch, stated, read_range)
         recognised = whole_call(recognise(launch.kernel, launch.grid, stated_facts), stated_facts)
         row = row_of(launch, recognised, recognised.facts, "the profile")
@@ -268,6 +272,7 @@ def answer_launch(
 def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explanation | None, str]:
     if not is_attention_loop(chain.launches[0]):
         return None, ""
+    # advice is for the whole call: a change of the tile moves its other launches, too
     whole = plan(case.problem, case.kernel)
     if len(whole.launches) > 1:
         prediction = Request(case.problem, case.kernel, prediction.profile).predict(Replays())
@@ -284,6 +289,7 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
         l2 = [int(loads.get((s.tensor, direction), 0)) for s in mine]
         counted = row.measured.get(f"hbm_{direction}")
         off = 0 if counted is None else int(counted) - sum(s.hbm_bytes for s in mine)
+        # the room of each tensor by the sign of the difference, as the module's text says
         if off >= 0:
             rooms = [max(0, n - s.hbm_bytes) for n, s in zip(l2, mine, strict=True)]
         elif direction == "read":
@@ -300,5 +306,6 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
 
 def _laid(off: int, rooms: Sequence[int]) -> list[int]:
     room = sum(rooms)
+    # in proportion to the rooms, and never more than they hold
     share = min(1.0, abs(off) / room) if room else 0.0
     return [(1 if off > 0 else -1) * round(share * part_room) for part_room in rooms]

@@ -87,6 +87,7 @@ def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], 
     """Launches of a report by the profiler's Python module; without one that is new enough, by the profiler."""
     refused: InputError | None = None
     try:
+        # the profiler's Python module needs no GPU tools; where it is missing or too old, ncu itself converts
         by_module = opened(path)
         if by_module is not None:
             return [profiled_of(facts) for facts in by_module], []
@@ -95,6 +96,7 @@ def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], 
     try:
         return parse_raw(import_report(path))
     except InputError as error:
+        # the module's reason where there is no profiler, else the profiler's own
         why = refused if refused is not None and not _has_ncu() else error
         hint = f"or a CSV made elsewhere with ncu --import {path.name} --csv --page raw --print-units base"
         accepted = f"a report that ncu here can read, or its Python module (pip install ncu-report), {hint}"
@@ -112,6 +114,7 @@ def _has_ncu() -> bool:
 def said_of(launch: Profiled, stated: Given, read_range: Told) -> Given:
     """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`. Raises Unknown
     where a range says what is no option."""
+    # outermost first, so that what an inner range says goes over it
     for text in launch.ranges:
         for words in TOLD.findall(text):
             try:
@@ -140,6 +143,7 @@ def matched(
             recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, read_range))
             if not measured:
                 raise Unknown("has none of the counters that are compared")
+            # a launch that belongs to others is taken only right behind all of them
             before = (first and first.implementation, tuple(parts))
             if recognised.follows and before != (recognised.implementation, recognised.follows):
                 raise Unknown(
@@ -153,9 +157,11 @@ def matched(
                     [],
                 )  # PyTorch's elementwise kernels and fills may stand between those of one call
             continue
+        # a launch with none before it begins a call
         if not recognised.follows:
             call, first, parts = call + 1, None, []
         parts.append(recognised.part)
+        # later launches have the problem of the first: their names and grids do not tell it
         facts = recognised.facts if first is None else dict(first.facts)
         rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
         first = first or rows[-1]
@@ -191,6 +197,7 @@ def row_of(
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
         columns[name] = "" if value is None else str(round(value))
+    # iosim's forward has a warp per 32 threads of its block; other libraries add loading warps
     if recognised.implementation == "flash_fwd" and not facts.get("warps") and launch.block:
         columns["warps"] = str(launch.block[0] // 32)
     return Row(

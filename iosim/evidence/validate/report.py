@@ -247,6 +247,7 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels.append(_by_regime(residuals))
     figures = Section("figures", "Figures", legend=legend(residuals), panels=tuple(panels))
+    # the figures and the first table stand open; the rest is folded
     first, *others = [figures, *tables(comparison, split=split)]
     sections = (first, *others[:1], *(replace(section, folded=True) for section in others[1:]))
     return _page(TITLE, INTRODUCTION, sections, command, comparison)
@@ -286,7 +287,9 @@ def scatters(
     residuals: Sequence[Residual], name: str, subject: str, bands: Sequence[float] = ()
 ) -> list[Panel]:
     of_quantity = grouped(
-        (r for r in residuals if min(r.measured, r.predicted) >= least(r)), lambda r: r.quantity
+        # zero has no place on a logarithmic axis
+        (r for r in residuals if min(r.measured, r.predicted) >= least(r)),
+        lambda r: r.quantity,
     )
     return [
         _scatter(
@@ -326,6 +329,7 @@ def _scatter(
         for share in (band, -band):
             line = [end * (1 + share) for end in ends]
             data.append(axes.guide(f"{share:+.0%}", ends, line, f"{share:+.0%} of measured", "dot"))
+    # a regime has the same colour in every figure, whatever regimes are absent
     for n, regime, mine in _regimes(points):
         x, y = [r.measured for r in mine], [r.predicted for r in mine]
         data.append(axes.line(regime, x, y, list(map(hover, mine)), n, mode="markers"))

@@ -116,11 +116,13 @@ def compare(
     what a replay needs."""
     residuals: list[Residual] = []
     skipped: list[Skipped] = []
+    # the profiler's flush before a launch leaves dirty lines of its own (docs/replay.md)
     flushed = replace(
         profile, l2_foreign_dirty_bytes=0
     )  # a range's flush leaves none: a sum's writes, h200_passes.csv
     for members in progress(calls(rows)):
         try:
+            # rows are matched first: a call that no model covers costs no replay
             case = match(members, profile)
         except NoModel as reason:
             skipped += [Skipped(row, str(reason)) for row in members]
@@ -147,6 +149,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
+        # of keys and values only those that some query keeps must be read
         rows = (
             problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
             if name in ("K", "V")
@@ -163,11 +166,13 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     launches = call.chain.launches
     register_limit = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
+    # a kernel spills where its live values exceed the registers, or where the compiler's report says so
     wanting = any(
         launch.work.exps_per_pair and needed_registers(launch) > register_limit
         for launch in launches
     )
     spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
+    # counters see check bits; what decides the regime is the data without them
     of_checks = {f"hbm_{way}": int(checks.total("hbm", way)) for way in WAYS}
     of_data = {q: value - of_checks.get(q, 0) for q, value in values.items()}
     regime, stage = _regime(row, call, of_data, spills), "" if row.chain else launches[0].name
@@ -199,6 +204,7 @@ def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: boo
     if spills:
         return "spill"
     launch = call.chain.launches[0]
+    # each test holds only where those above it do not: the order is part of the definition
     if launch.outer is Outer.FLAT or launch.role is LaunchRole.COMBINE:
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
