@@ -79,7 +79,7 @@ def kernel_legend(request: CaseGrid, *guides: tuple[str, str]) -> tuple[Series, 
 def kernel_lines(
     request: CaseGrid, points: Iterable[Point], place: Callable[[Point], Dot | None]
 ) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
-    """Of each kernel that `place` puts somewhere: its points there, where they are, and the line through them."""
+    """(kernel, its points, their places, the line through them) of each kernel that `place` puts somewhere."""
     for kernel, row in series(points).items():
         there = [(p, dot) for p in row if (dot := place(p)) is not None]
         if there:
@@ -106,6 +106,7 @@ def gpu_panels(
     is an `estimate`."""
     drawn = by_gpu(points)
     lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
+    # Axes span the points and the guides of all GPUs, so that panels compare.
     values = [v for p in points if (v := value(p)) is not None]
     values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
@@ -142,7 +143,7 @@ HOLLOW = " Hollow marks are estimates."
 
 
 def estimated(p: Point) -> bool:
-    """Whether its HBM bytes are an estimate, not a replay of the whole."""
+    """True where its HBM bytes are an estimate, not a replay of the whole."""
     return bool(mark_of(p.prediction.method))
 
 
@@ -172,6 +173,7 @@ def hbm_traffic(request: CaseGrid, points: Sequence[Point]) -> Figure:
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
         least, hover = least_bytes(members), f"{gpu.label}: inputs once, outputs once"
         grey_lines: list[Guide] = [("compulsory", hover, "dot", list(least), list(least.values()))]
+        # The upper bound only where HBM bytes are not found: beside replayed bytes it would stretch the axis.
         for k, row in () if known else series(members).items():
             grey_lines.append(
                 (

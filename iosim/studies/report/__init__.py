@@ -37,18 +37,20 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
     path = Path(out)
-    own = _SUFFIXES.get(path.suffix.lower())
+    own_kind = _SUFFIXES.get(path.suffix.lower())
     if path.is_dir():
         places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
-    elif own is None:
+    elif own_kind is None:
         accepted = "an existing directory, or a file name that ends in .html or .md"
         raise InputError(f"`out` '{out}' is no place for a report; accepted: {accepted}")
-    elif own not in kinds:
+    elif own_kind not in kinds:
         raise InputError(
             f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}"
         )
     else:
-        places = {kind: path if kind == own else path.with_suffix(f".{kind}") for kind in kinds}
+        places = {
+            kind: path if kind == own_kind else path.with_suffix(f".{kind}") for kind in kinds
+        }
     for target in places.values():
         if target.is_dir():
             raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")

@@ -36,27 +36,28 @@ def roofline(
     payload = {
         p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm_payload) and p.flops
     }
-    shown = [p for p in points if p.id in payload]
-    if not shown:
+    counted = [p for p in points if p.id in payload]
+    if not counted:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
     roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
-    intensity = {p.id: p.flops / payload[p.id] for p in shown}
+    intensity = {p.id: p.flops / payload[p.id] for p in counted}
+    # A roof bends at peak rate over bandwidth, FLOP per byte: the bend must lie on the axis.
     ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
     x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
     ends = [10**e for e in x["range"]]
-    rates = [p.flops / p.time_s for p in shown] + [
+    rates = [p.flops / p.time_s for p in counted] + [
         f for of_gpu in roofs.values() for _, f in of_gpu.values()
     ]
     y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
 
     def place(p: Point) -> Dot:
         at, rate = intensity[p.id], p.flops / p.time_s
-        told = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
-        return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{told}"
+        reading = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
+        return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{reading}"
 
     panels, rows, left_out = [], [], []
-    for n, (label, members) in enumerate(by_gpu(shown).items(), 1):
+    for n, (label, members) in enumerate(by_gpu(counted).items(), 1):
         data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
         readings = [
             f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
@@ -79,6 +80,7 @@ def roofline(
             )
         )
         for p in members:
+            # The lower of bandwidth x intensity and the matrix rate, by the first roof that is known.
             roof = next(
                 (min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None
             )
@@ -101,7 +103,7 @@ def roofline(
         if any(name in f for f in roofs.values())
     ]
     words = {"word": word, "level": level}
-    legend, left = kernel_legend(request, *guides), tuple(left_out)
+    legend, omitted = kernel_legend(request, *guides), tuple(left_out)
     columns = (
         Column("flops", "FLOP", kind="count"),
         Column(f"{level}_bytes", f"{word} bytes"),
@@ -118,7 +120,7 @@ def roofline(
         legend,
         id=f"roofline-{level}",
         words=words,
-        left_out=left,
+        left_out=omitted,
     )
 
 
@@ -143,6 +145,7 @@ def ratio(request: CaseGrid, points: Sequence[Point], level: Level) -> Figure | 
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
+    # (point, the naive kernel's at the same length, ratio), kernel by kernel.
     pairs = [
         (p, b, above / under)
         for k in others
@@ -200,11 +203,11 @@ def ratio(request: CaseGrid, points: Sequence[Point], level: Level) -> Figure | 
                 axes.layout(x, y),
             )
         )
-    there = {p.gpu.label for p, *_ in pairs}
+    labels = {p.gpu.label for p, *_ in pairs}
     legend = [
         Series(label, axes.colour(g), axes.symbol(g)[1])
         for g, label in enumerate(gpus)
-        if label in there
+        if label in labels
     ]
     words = {"word": word, "base": base, "level": level}
     columns = (
@@ -297,12 +300,13 @@ def _density_panels(request: CaseGrid, with_dense: list[tuple[Point, Point]]) ->
             }
             if not shares:
                 continue
+            # The diagonal from the sparsest mask to the densest: bytes in proportion to blocks kept.
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
             data, readings = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
 
             def place(p: Point, shares: Mapping[str, float] = shares) -> Dot | None:
-                told = f"{p.kernel}, N = {p.seq_len:,}<br>{_percent(shares.get(p.id, 0))} of dense ({p.id})"
-                return (kept(p), shares[p.id], told) if p.id in shares else None
+                reading = f"{p.kernel}, N = {p.seq_len:,}<br>{_percent(shares.get(p.id, 0))} of dense ({p.id})"
+                return (kept(p), shares[p.id], reading) if p.id in shares else None
 
             in_order = sorted(members, key=lambda p: (request.kernels.index(p.kernel), kept(p)))
             for kernel, _, dots, line in kernel_lines(request, in_order, place):

@@ -78,7 +78,7 @@ class Report:
 
     @property
     def has_ratios(self) -> bool:
-        """Whether the summary compares anything with a naive kernel."""
+        """True where the summary compares anything with a naive kernel."""
         return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
 
     def figure(self, figure_id: str) -> Figure:
@@ -120,12 +120,14 @@ def as_page(report: Report) -> Page:
 
 
 def build(request: CaseGrid, progress: Progress = silent) -> Report:
-    names = request.asked or request.kernels
+    names = request.requested or request.kernels
     standard = (
         n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard
     )
     comparison = compared(request, Baseline(next(standard, names[0])), progress, is_default=True)
     points, commands = in_order(comparison), dict(comparison.commands)
+    # GPUs with at least one prediction. Every number names its command line by an id: P for
+    # predictions, H for hardware profiles, T for tiles.
     here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
     for gpu in here:
@@ -169,7 +171,8 @@ def summary(points: tuple[Point, ...]) -> Table:
         Column("ratio_hbm", "naive over it, HBM", kind="ratio"),
     )
     rows: list[tuple[Cell, ...]] = []
-    for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
+    # Points come in ascending lengths, so a dictionary keeps the longest of each.
+    for p in {(p.gpu.label, p.kernel): p for p in points}.values():
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
         ratio_hbm = (
