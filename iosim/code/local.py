@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from iosim.base.records import dataclass
+from iosim.code.frame_addresses import FrameRegisters
 from iosim.code.listing import Instruction
 from iosim.code.opcodes import WARP, lane_bytes, operation
 from iosim.code.trace import default_use
@@ -87,6 +88,7 @@ def local_traffic(
     warps: int,
     l1_bytes: float,
     use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
+    before: Sequence[Instruction] = (),
 ) -> LocalTraffic:
     """Local memory in a turn of a loop that is run many times.
 
@@ -95,15 +97,19 @@ def local_traffic(
         warps: resident on the SM, all at the same loop.
         l1_bytes: what L1 holds: the SM's memory without the shared memory of its CTAs.
         use_of: what global loads ask for.
+        before: what runs before the loop: it sets the registers that addresses in the frame are made of.
     """
+    registers = FrameRegisters()
+    registers.run(before)
     words: dict[object, float] = {}  # the most recently touched last: bytes of all warps
     loaded = hits = stored = 0.0
     unknown = 0
     for counted in (False, True):
         for number, one in enumerate(turn):
+            registers.step(one)
             group = operation(one, cc).group
             if group in ("local-load", "local-store"):
-                first, width = frame_offset(one), lane_bytes(one)
+                first, width = registers.place(one), lane_bytes(one)
                 touched: list[object] = [("any", number)]
                 if first is not None:
                     touched = [first + w for w in range(0, width, WORD_BYTES)]
