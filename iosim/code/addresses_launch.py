@@ -90,7 +90,7 @@ def code_launch(
         Outer.QUERY,
         tuple(
             Access(name, mode, Rows.OWN, Per.LAUNCH)
-            for name, mode in dict.fromkeys((t, Mode(m)) for t, m, _ in touched.moved)
+            for name, mode in dict.fromkeys((t, Mode(m)) for t, m, _ in touched.request_bytes)
         ),
         resources=Resources(evaluated.threads, resources.registers, resources.shared_memory_bytes),
         touched=touched,

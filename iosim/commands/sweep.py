@@ -43,14 +43,16 @@ def run(args: argparse.Namespace) -> int:
         for name in ("gpu", "kernel", *common.ASKED)
         if common.is_given(args, name)
     }
-    made = asked_cases(common.request(args, SweepRequest, values=typed))
-    asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
-    kernels = made.values("kernel")
+    cases = asked_cases(common.request(args, SweepRequest, values=typed))
+    conditions, where = checked(cases, args.method, args.l2_start), Where(args.jobs, args.dask)
+    kernels = cases.values("kernel")
+    # Into a file: parts are journaled as they are done, and an interrupted sweep goes on. Without
+    # a file all rows stay in memory.
     if args.out is not None and args.format != "json":
         if args.format == "csv" and kind_of(args.out) == PARQUET:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
         try:
-            summary = into_file(made, asked, where, args.out, fresh=args.fresh)
+            summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
         except (KeyboardInterrupt, Terminated):
             _tell_begun(args.out)
             raise
@@ -59,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
-    if args.format == "table" and len(made) > MOST_SHOWN:
+    if args.format == "table" and len(cases) > MOST_SHOWN:
         accepted = "--format csv or --out FILE.csv or FILE.parquet"
         raise InputError(
-            f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}"
+            f"--format table shows {MOST_SHOWN:,} rows at most, not {len(cases):,}; accepted: {accepted}"
         )
-    cells, summary = in_memory(made, asked, where)
+    cells, summary = in_memory(cases, conditions, where)
     _tell(summary, args)
 
     def rows() -> dict[str, Any]:
@@ -97,8 +99,8 @@ def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> st
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
-    own = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
-    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{own}"
+    default_note = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
+    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{default_note}"
 
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
@@ -116,17 +118,22 @@ SHOWN = columns_of(
 
 def _table(cells: Cells) -> Table:
     values = {name: column.tolist() for name, column in cells.items()}
-    asked = [
+    # Columns for people: what varies from row to row. One that only follows another (seq_k after
+    # seq_q) is dropped.
+    varying = [
         n
         for n, c in cells.items()
         if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1
     ]
-    asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
+    varying = [n for n in varying if values.get(FOLLOWS.get(n, "")) != values[n]] or [
+        "gpu",
+        "kernel",
+    ]
     if DEFAULT in values["kernel"]:
-        asked.append("runs_as")
+        varying.append("runs_as")
     columns = [
         Column(name, name, "text" if isinstance(values[name][0], str) else "right")
-        for name in asked
+        for name in varying
     ]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]

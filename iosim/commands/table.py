@@ -31,7 +31,7 @@ AddOptions = Callable[[CommandParser], None]
 
 @dataclass(frozen=True)
 class Command:
-    told: str
+    help: str
     run: str
     add_options: AddOptions
 
@@ -46,6 +46,7 @@ def command(question: str, run: str = "") -> Callable[[AddOptions], AddOptions]:
 
     def put(add_options: AddOptions) -> AddOptions:
         name = add_options.__name__.replace("_", "-")
+        # Help is in the order of this file: the decorator runs where a command is defined.
         COMMAND_GROUPS.setdefault(question, {})[name] = Command(
             str(add_options.__doc__), run, add_options
         )
@@ -136,8 +137,8 @@ def formula(parser: CommandParser) -> None:
     """SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"""
     from iosim.commands.asked import FORMULA_SHOWN
 
-    told = "algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
-    parser.add_argument("name", metavar="NAME", help=told)
+    help_text = "algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
+    parser.add_argument("name", metavar="NAME", help=help_text)
     rest = f"and whose fast memory M the limit is put in numbers for (default: {USUAL_GPU}, with M a symbol)"
     parser.add_gpu(None, f"GPU for which a library kernel chooses, {rest}")
     sizes = (*requests.SIZES, "dtype", "splits", "tile")
@@ -207,13 +208,15 @@ def report(parser: CommandParser) -> None:
     parser.add_problem(lengths="1k:64k:x2")
     parser.add_conditions("l2_start", "method")
     g, formats = parser.group("output"), ("both", "html", "md")
-    told = "both, html or md (default: both)"
-    g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
-    told = (
+    help_text = "both, html or md (default: both)"
+    g.add_argument(
+        "--format", choices=formats, default=formats[0], metavar="FORMAT", help=help_text
+    )
+    help_text = (
         "directory that exists, or name of the .html or .md file, beside which the other is written under the same "
         "name (default: report.html and report.md here)"
     )
-    g.add_argument("--out", "-o", metavar="PLACE", help=told)
+    g.add_argument("--out", "-o", metavar="PLACE", help=help_text)
     parser.add_page("write the page alone, there")
 
 
@@ -275,8 +278,8 @@ def ring(parser: CommandParser) -> None:
 @command(SERVING, "serving.model")
 def model(parser: CommandParser) -> None:
     """whole models by part: HBM bytes and time of prefill, decoding or training, attention's share"""
-    told = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
-    parser.add_argument("models", metavar="NAME,...", nargs="?", help=told)
+    help_text = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
+    parser.add_argument("models", metavar="NAME,...", nargs="?", help=help_text)
     parser.group(COMMON).add_argument(
         "--model", metavar="NAME,...", action=One, help="the same, as other commands take it"
     )
@@ -301,9 +304,9 @@ def train_memory(parser: CommandParser) -> None:
     more = "more of the model (the defaults are those of GPT-2 small)"
     parser.add_fields(more, TRAIN, but=(*OF_TRAINED, *OF_TRAINING, "reserve"))
     parser.add_fields("training", TRAIN, OF_TRAINING)
-    told = "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
+    help_text = "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
     parser.group("what is asked").add_argument(
-        "--frontier", nargs="?", const="width", metavar="AXIS", help=told
+        "--frontier", nargs="?", const="width", metavar="AXIS", help=help_text
     )
     parser.add_fields("what is asked", TRAIN, ("reserve",))
     parser.add_output(page=True)
@@ -317,15 +320,20 @@ def validate(parser: CommandParser) -> None:
     """predictions beside recorded measurements, and gates on their errors"""
     from iosim.commands.asked import VALIDATE
 
+    # Two options lead the group, the gate follows, then the rest.
     first = ("measurements", "ncu")
     parser.add_fields("options", VALIDATE, first)
     parser.add_gpu("h200", "GPU or profile file measured on")
-    told = (
+    help_text = (
         "exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), hbm_read:p95=5%%, "
         "l2_read:median=0.1%% (repeats); what it leaves out is said"
     )
     parser.add_argument(
-        "--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told
+        "--fail-above",
+        action="append",
+        default=[],
+        metavar="QUANTITY[:STATISTIC]=LIMIT",
+        help=help_text,
     )
     parser.add_fields("options", VALIDATE, but=first)
     parser.add_conditions("ecc")
@@ -336,8 +344,8 @@ def validate(parser: CommandParser) -> None:
 @command(TRUST, "trust.reproduce")
 def reproduce(parser: CommandParser) -> None:
     """published numbers computed again: claim, computed, ratio, arithmetic"""
-    told = "sections, such as A,G (default: all; --list says what each is about)"
-    parser.add_names("--section", usual=None, several=True, metavar="LETTER", help=told)
+    help_text = "sections, such as A,G (default: all; --list says what each is about)"
+    parser.add_names("--section", default_name=None, several=True, metavar="LETTER", help=help_text)
     parser.group(COMMON).add_argument(
         "--list", action="store_true", help="the sections' letters and titles alone"
     )
@@ -390,7 +398,7 @@ def calibrate(parser: CommandParser) -> None:
         "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
     )
     parser.add_fields("options", CALIBRATE, but=("profiler",))
-    parser.add_gpu(told="with --times: the GPU that it ran on")
+    parser.add_gpu(help_text="with --times: the GPU that it ran on")
     parser.add_fields("options", CALIBRATE, ("profiler",))
     parser.set_defaults(places=("out", "raw", "bundle"))
 
@@ -418,14 +426,16 @@ def measure(parser: CommandParser) -> None:
     parser.add_fields(
         "what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out")
     )
-    own = "kernel settings of flash_fwd and flash_bwd, and of naive"
+    own_settings = "kernel settings of flash_fwd and flash_bwd, and of naive"
     knobs = {
         n: replace(OVERRIDES[n], default_text=KNOB_DEFAULTS.get(n, OVERRIDES[n].default_text))
         for n in KNOBS
     }
-    parser.add_fields(own, knobs, several=("tile", "order", "direction"))
-    parser.group(own).add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
-    parser.add_fields(own, MEASURE, ("deterministic", "bypass_l1"))
+    parser.add_fields(own_settings, knobs, several=("tile", "order", "direction"))
+    parser.group(own_settings).add_argument(
+        "--persistent", action="store_true", help=argparse.SUPPRESS
+    )
+    parser.add_fields(own_settings, MEASURE, ("deterministic", "bypass_l1"))
     chains = "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd"
     parser.add_fields(chains, MEASURE, ("chain", "launches"))
     parser.set_defaults(default_of=parser.get_default, places=("out", "launches"))
@@ -446,8 +456,8 @@ def ncu_rule(parser: CommandParser) -> None:
         metavar="DIR",
         help="write iosim_attention.section and iosim_attention.py there",
     )
-    told = "answer for one launch, as the rule describes it in JSON (-: standard input)"
-    how.add_argument("--launch", metavar="FILE", help=told)
+    help_text = "answer for one launch, as the rule describes it in JSON (-: standard input)"
+    how.add_argument("--launch", metavar="FILE", help=help_text)
     parser.add_gpu(None, "GPU or profile file (default: the one that the profiler names)")
     parser.add_conditions("ecc")
     parser.add_calls("the calls, as far as kernel names, grids and NVTX ranges leave them open")
@@ -487,11 +497,14 @@ def profiles(parser: CommandParser) -> None:
 @command(KNOWN)
 def kernels(parser: CommandParser) -> None:
     """list, show, check and write kernels"""
-    shown, kernel = "a kernel's tiles, order, and where they come from", "kernel, or a kernel file"
+    show_help, kernel = (
+        "a kernel's tiles, order, and where they come from",
+        "kernel, or a kernel file",
+    )
     checked = "what is wrong with a kernel file of your own"
     *_, new = parser.add_actions(
         ("list", "known.kernels", "all kernels", "", "", FORMATS),
-        ("show", "known.kernel", shown, "name", kernel, ("table", "json")),
+        ("show", "known.kernel", show_help, "name", kernel, ("table", "json")),
         ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
         (
             "new",
@@ -514,21 +527,21 @@ def kernels(parser: CommandParser) -> None:
 @command(KNOWN)
 def models(parser: CommandParser) -> None:
     """list and show models, and what a config.json says of attention"""
-    shown, place = (
+    show_help, place = (
         "a model's layers by kind, and where its numbers stand",
         "model, config.json, or its directory",
     )
     parser.add_actions(
         ("list", "known.models", "all models that --model knows by name", "", "", FORMATS),
-        ("show", "known.model", shown, "name", place, FORMATS),
+        ("show", "known.model", show_help, "name", place, FORMATS),
     )
 
 
 @command(KNOWN, "known.show_schema")
 def schema(parser: CommandParser) -> None:
     """what a command's JSON holds: every key with its type and meaning, as a JSON schema"""
-    told = "a command, such as predict or profiles show; none lists those that print JSON"
-    parser.add_argument("name", metavar="COMMAND", nargs="*", help=told)
+    help_text = "a command, such as predict or profiles show; none lists those that print JSON"
+    parser.add_argument("name", metavar="COMMAND", nargs="*", help=help_text)
     parser.add_argument(
         "--out", "-o", metavar="FILE", help="write there instead of standard output"
     )
@@ -537,9 +550,9 @@ def schema(parser: CommandParser) -> None:
 @command(KNOWN)
 def cache(parser: CommandParser) -> None:
     """show or clear the results of replays that are kept between runs"""
-    shown = "where they are kept, how many there are and how many bytes they take"
+    show_help = "where they are kept, how many there are and how many bytes they take"
     clear = ("clear", "known.clear_cache", "drop all of them", "", "", ())
-    parser.add_actions(("show", "known.show_cache", shown, "", "", FORMATS), clear)
+    parser.add_actions(("show", "known.show_cache", show_help, "", "", FORMATS), clear)
 
 
 @command(KNOWN, "completion.run")
@@ -547,8 +560,8 @@ def completion(parser: CommandParser) -> None:
     """completion of commands, options and names by the Tab key, for bash, zsh and fish"""
     shells = ("bash", "zsh", "fish")
     parser.add_argument("shell", metavar="SHELL", choices=shells, help=", ".join(shells))
-    told = "write the script where the shell looks for it, instead of printing it: it works in shells started from then on"
-    parser.add_argument("--install", action="store_true", help=told)
+    help_text = "write the script where the shell looks for it, instead of printing it: it works in shells started from then on"
+    parser.add_argument("--install", action="store_true", help=help_text)
 
 
-COMMANDS = {name: each for commands in COMMAND_GROUPS.values() for name, each in commands.items()}
+COMMANDS = {name: entry for commands in COMMAND_GROUPS.values() for name, entry in commands.items()}

@@ -296,6 +296,7 @@ class Kernel:
                 "fragments",
             )
             return PassSettings(**{name: getattr(self, name) for name in alike})
+        # The forward's overheads hold for the backward, too, but for a queue's counter without a queue.
         queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
         shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)
         return replace(
@@ -308,6 +309,7 @@ class Kernel:
         for row_pass in self.backward.passes:
             if not row_pass.reorders:
                 passes.append(row_pass)
+            # Named copies are made whatever the layout; other passes that reorder are left out.
             elif row_pass.reads[0] in names:
                 passes.append(replace(row_pass, layout=""))
         return replace(self, backward=replace(self.backward, passes=tuple(passes)))

@@ -50,6 +50,7 @@ class Shown:
         """The plots of its page, the most telling first."""
         if panels := self._shown_by("panels"):
             return tuple(panels(self))
+        # A face without plots of its own lends those of its page.
         page = self._shown_by("as_page") or getattr(type(self), "as_page", None)
         return () if page is None else panels_of(page(self))
 
@@ -63,8 +64,8 @@ class Shown:
 
     def to_json(self) -> str:
         """What `to_dict` holds, as the text of a JSON object."""
-        made: Any = self
-        return json.dumps(made.to_dict(), indent=2, allow_nan=False) + "\n"
+        result: Any = self
+        return json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._line()}>"
@@ -116,6 +117,7 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
         raise InputError(
             "a figure needs plotly, which is not installed; `pip install plotly` adds it"
         ) from None
+    # A legend of one name says nothing, and names at the ends of lines make it needless.
     named = sum(
         bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data
     )
@@ -131,6 +133,7 @@ def panels_of(page: Page) -> tuple[Panel, ...]:
     return tuple(
         replace(
             panel,
+            # Pulled out of its page a panel loses the heading above it: its title carries it along.
             title=section.heading
             if panel.title in section.heading
             else f"{section.heading}: {panel.title}",

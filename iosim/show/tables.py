@@ -140,6 +140,8 @@ class Table:
         items = list(records)
         keys = [c.key for c in columns] or (list(items[0]) if items else [])
         rows = tuple(tuple(record.get(key) for key in keys) for record in items)
+        # Without columns nothing says what a value is: a column stands to the right where every cell
+        # begins as a number does.
         kinds = (
             RIGHT if all(_like_a_number(row[n]) for row in rows) else "text"
             for n in range(len(keys))
@@ -182,6 +184,8 @@ class Table:
         limit = terminal.columns()
         if limit is None or _total(widths) <= limit:
             return self._lines(lines, widths, range(len(widths)))
+        # Too wide: columns of text shrink as far as their longest word, numbers never. Whatever is
+        # still too wide goes on in a further table, and each table gives its spare width back.
         narrow = [
             width if c.to_the_right else _narrowest(column)
             for c, width, column in zip(self.columns, widths, zip(*lines, strict=True), strict=True)
@@ -198,6 +202,7 @@ class Table:
         """The columns with these numbers, their cells wrapped to these widths."""
         out = []
         for cells in lines:
+            # A row of cells is as many lines as its longest cell; shorter cells go on as blanks.
             wrapped = [_wrapped(cells[n], width) for n, width in zip(numbers, widths, strict=True)]
             for row in zip_longest(*wrapped, fillvalue=""):
                 padded = (
@@ -240,6 +245,8 @@ class Table:
         if self.columns[spread].numeric:
             names.sort(key=lambda v: float(v or 0))
             names = spread_out(names, MOST_PIVOTED)
+        # Row (values of `by`) -> value of `pivot` -> text of the cell; a combination that has no row
+        # stays empty.
         cells: dict[tuple[Cell, ...], dict[Cell, str]] = {}
         for row in self.rows:
             place = tuple(row[n] for n in fixed)
@@ -298,6 +305,7 @@ def _widened(narrow: Sequence[int], wanted: Sequence[int], limit: int) -> list[i
     """Widths from `narrow` up to `wanted`, the narrowest first, and no more in all than `limit`."""
     widths = list(narrow)
     rest = limit - _total(widths)
+    # Columns that want little come first, so that what is spared reaches those that want much.
     for n in sorted(range(len(widths)), key=lambda n: wanted[n] - narrow[n]):
         more = min(max(0, rest), wanted[n] - widths[n])
         widths[n] += more

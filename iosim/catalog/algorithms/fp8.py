@@ -79,7 +79,8 @@ MEAN_ROWS = 512
 DIFFERENCE_VALUES = 512
 """Values of a CTA that subtracts a row from many: 4 for each of 128 threads (PyTorch, CUDALoops.cuh, broadcasts)."""
 TRANSPOSED_ROWS = 64
-"""Of a CTA (thu-ml/SageAttention @6e447170, csrc/fused/fused.cu, transpose_pad_permute_cuda)."""
+"""Rows of a CTA of the transposition (thu-ml/SageAttention @6e447170, csrc/fused/fused.cu,
+transpose_pad_permute_cuda)."""
 
 
 @algorithm("flash_fp8", options=Fp8Options)
@@ -97,6 +98,8 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     copies, width = _Copies(problem, chain), problem.head_dim
     rows_q, rows_k = options.scale_rows or (tile.block_q, tile.block_k)
     kind_q, kind_k, kind_v = map(dtype, options.narrow or (problem.dtype,) * 3)
+    # In the order in which the library launches: K's mean, K less its mean, Q, K, V narrow, the main
+    # launch, which reads the scales.
     q_scale, k_scale, v_scale = (
         _moved(f"{n}_scale", Mode.STORE, SCALES, per_tile=1) for n in "QKV"
     )
@@ -119,6 +122,7 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         if kind_v.name != problem.dtype:
             copies.make("V", "cast", narrow, kind_v)
     else:
+        # V may be turned before it is rounded (then rounded by columns), after it, or in shared memory.
         apart = options.transpose_v is Transpose.SEPARATE
         if by_column:
             copies.make("V", "transpose", "V_rows", None, TRANSPOSED_ROWS)

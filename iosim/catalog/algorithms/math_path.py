@@ -60,6 +60,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
         Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),))
     )
     b.pass_over_scores("select", ("P",), "P", rows=SECTOR_BYTES, values=SELECT_VALUES)
+    # Each SM that runs one of these CTAs reads the sector of flags once.
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
     b.also(
@@ -84,6 +85,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     def wide(name: str, source: str) -> Tensor:
         return replace(matrix(problem, source, Role.TEMP, element_bytes=4), name=name)
 
+    # What each operand is called as the passes go on: cast to fp32, then scaled.
     current = {n: n for n in "QKV"}
     if casts:
         for n in "QKV":
@@ -117,6 +119,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))
     else:
         b.product_over(Outer.QUERY, "values", weights, current["V"], "O", problem.head_dim_v)
+    # The C++ function holds these by name until it returns, the scores until its softmax does.
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()

@@ -68,6 +68,7 @@ class Bound:
             raise InputError(
                 f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more"
             )
+        # More memory than a head needs is of no further use: the compulsory N d remain.
         memory = min(fast_elements, seq * head_dim)
         return self.value(seq, head_dim, memory, density)
 
@@ -155,6 +156,7 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
     """
     mask = problem.pair_mask
     assert isinstance(mask, BlockMask)
+    # The paper's rule the other way round: a tile of B rows that stay stands for M = 4 d B elements.
     fast = BLOCKS_IN_FAST_MEMORY * problem.head_dim * _staying_rows(kernel)
     fast = max(problem.head_dim, min(fast, problem.seq_q * problem.head_dim))
     term, heads = bound("block_sparse"), problem.batch * problem.heads

@@ -44,6 +44,8 @@ def scan(
             f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}"
         )
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
+    # A shared scan has one list of objects for all CTAs; a private one a slice for each. Lists of
+    # indices go over their part `passes` times.
     begin = (
         np.zeros(ctas + 1, dtype=np.int64)
         if shared
