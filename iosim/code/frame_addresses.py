@@ -35,23 +35,23 @@ class FrameRegisters:
 
     def run(self, instructions: Iterable[Instruction]) -> None:
         """Follows instructions in their order."""
-        for one in instructions:
-            self.step(one)
+        for instruction in instructions:
+            self.step(instruction)
 
-    def step(self, one: Instruction) -> None:
+    def step(self, instruction: Instruction) -> None:
         """Follows one instruction: what it writes is known or forgotten."""
-        target = REGISTER.match(one.operands[0]) if one.operands else None
+        target = REGISTER.match(instruction.operands[0]) if instruction.operands else None
         if target is None or target[2] == STACK_POINTER:
             return
-        value = self._result(one) if one.predicate in ALWAYS else None
-        for name in _written(one, target[2]):
+        value = self._result(instruction) if instruction.predicate in ALWAYS else None
+        for name in _written(instruction, target[2]):
             self._values.pop(name, None)
         if value is not None:
             self._values[target[2]] = value
 
-    def place(self, one: Instruction) -> int | None:
+    def place(self, instruction: Instruction) -> int | None:
         """Bytes from the stack pointer to where a local load or store begins; None where that is not known."""
-        address = next((o for o in one.operands if o.startswith("[")), None)
+        address = next((o for o in instruction.operands if o.startswith("[")), None)
         if address is None:
             return None
         total = 0
@@ -72,12 +72,12 @@ class FrameRegisters:
         value = self._values.get(register[2])
         return -value if value is not None and register[1] else value
 
-    def _result(self, one: Instruction) -> int | None:
-        """What an instruction writes, where it is one of those that make addresses and all its operands are known."""
-        operation = OPERATIONS.get(one.kind)
-        if operation is None or {"X", "HI", "WIDE"} & set(one.modifiers):
+    def _result(self, instruction: Instruction) -> int | None:
+        """What an instruction writes, where it makes an address and all its operands are known."""
+        operation = OPERATIONS.get(instruction.kind)
+        if operation is None or {"X", "HI", "WIDE"} & set(instruction.modifiers):
             return None
-        operands = [o for o in one.operands[1:] if not PREDICATE.match(o)]
+        operands = [o for o in instruction.operands[1:] if not PREDICATE.match(o)]
         values = [self._value(o) for o in operands]
         known = [v for v in values if v is not None]
         if len(known) < len(values):
@@ -88,10 +88,10 @@ class FrameRegisters:
             return None
 
 
-def _written(one: Instruction, first: str) -> list[str]:
+def _written(instruction: Instruction, first: str) -> list[str]:
     """Registers that an instruction writes, from the first on."""
     wide = {"64": 2, "WIDE": 2, "128": 4}
-    count = max((wide.get(word, 1) for word in one.modifiers), default=1)
+    count = max((wide.get(word, 1) for word in instruction.modifiers), default=1)
     if first in ZERO:
         return []
     letters, number = first.rstrip("0123456789"), int(first.lstrip("UR"))
@@ -117,13 +117,13 @@ def _shifted(v: Values) -> int:
 def _logic(v: Values) -> int:
     """LOP3.LUT: a truth table over the bits of three operands (PTX ISA, lop3)."""
     a, b, c = (x & MASK for x in v[:3])
-    found = 0
+    result = 0
     for row in range(8):
         if v[3] >> row & 1:
             bits = a if row & 4 else ~a
             bits &= b if row & 2 else ~b
-            found |= bits & (c if row & 1 else ~c)
-    return found & MASK
+            result |= bits & (c if row & 1 else ~c)
+    return result & MASK
 
 
 OPERATIONS: dict[str, Callable[[Values], int]] = {

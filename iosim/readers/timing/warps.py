@@ -182,10 +182,7 @@ def play(
     """
     if not slots or not warps:
         return Turn(0.0, {})
-    sm, states, last = _Sm(), [_Warp(*warp) for warp in warps], len(slots) * turns
-    if apart is not None:
-        for state in states:
-            state.ready = in_ticks(state.cta * apart)
+    sm, states, last = _Sm(), _starting(warps, apart or 0.0), len(slots) * turns
     # earliest time, who came first, the warp
     queue = [(state.ready, n, n) for n, state in enumerate(states)]
     heapq.heapify(queue)
@@ -216,6 +213,11 @@ def play(
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
     return _turn(states, sm, turns)
+
+
+def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
+    """Warps before their first instruction, each CTA's so many cycles after those of the one before it."""
+    return [_Warp(cta, part, ready=in_ticks(cta * apart)) for cta, part in warps]
 
 
 def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
