@@ -190,7 +190,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         }
 
     def text(_: bool) -> str:
-        sections = tables(comparison, split=args.split, most=TABLE_WORST)
+        sections = tables(comparison, split=args.split, rows_shown=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in sections if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
