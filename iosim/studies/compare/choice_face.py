@@ -227,7 +227,7 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
+    """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = columns_of(
         "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
         f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
@@ -305,7 +305,7 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
     of nothing that fits."""
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
     text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"

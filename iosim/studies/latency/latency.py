@@ -331,7 +331,7 @@ class Latencies(Several[Latency]):
 
     _members = "points"
     points: tuple[Latency, ...]
-    """A point a stack, GPU and problem, in the order of the request."""
+    """A point per stack, GPU and problem, in the order of the request."""
 
     @property
     def models(self) -> tuple[AllLayers, ...]:
@@ -377,7 +377,7 @@ class Latencies(Several[Latency]):
         return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
     def records(self) -> list[dict[str, Any]]:
-        """A row a part of a call: its seconds, and those of the call."""
+        """A row per part of a call: its seconds, and those of the call."""
         of_parts = ((p, part) for p in self.points for part in p.parts)
         return [
             p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s}
@@ -436,7 +436,7 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 
 def stack_rows() -> list[dict[str, Any]]:
-    """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
+    """A row per stack: its kernels by compute capability, pages, and what else a call launches."""
     rows = []
     for stack in map(read_stack, stack_names()):
         kernels = [
@@ -450,7 +450,7 @@ def stack_rows() -> list[dict[str, Any]]:
 
 
 def table(points: Sequence[Latency]) -> Table:
-    """A row a part, and one a call."""
+    """A row per part, and one per call."""
     rows = []
     for p in points:
         for name, seconds in (
