@@ -220,7 +220,7 @@ def _run_times(args: argparse.Namespace) -> int:
 
 
 def _run_published(args: argparse.Namespace) -> int:
-    """Tables that others published beside predictions, a row a GPU."""
+    """Tables that others published beside predictions, a row per GPU."""
     for name in NOT_WITH_PUBLISHED:
         if getattr(args, name):
             table = (

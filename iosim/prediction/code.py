@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
-from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
+from iosim.code.addresses_launch import ALL_SHARED, CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
 from iosim.code.launch_work import LaunchWork, with_work
 from iosim.code.module import Function, Module, read_module
@@ -54,7 +54,11 @@ class CodeCall:
         if self.function is None:
             return CodeResources(None, self.entry.shared_bytes + self.shared_memory_bytes)
         declared = self.function.shared_memory_bytes
-        return CodeResources(self.function.registers or None, declared + self.shared_memory_bytes)
+        return CodeResources(
+            self.function.registers or None,
+            declared + self.shared_memory_bytes,
+            ALL_SHARED if self.function.prefers_shared else None,
+        )
 
 
 @dataclass(frozen=True, repr=False)

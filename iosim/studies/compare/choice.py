@@ -109,7 +109,7 @@ class Option:
     predictions: tuple[Prediction, ...]
     """One of each part of the work."""
     price: float | None
-    """Dollars an hour of one GPU."""
+    """Dollars per hour of one GPU."""
     frontier: tuple[str, ...] = ()
     """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
     the other."""
@@ -503,7 +503,7 @@ def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) ->
 
 
 def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Dollars an hour by a GPU's label."""
+    """Dollars per hour by a GPU's label."""
     prices: dict[str, float] = {}
     for text in request.price or ():
         name, _, number = text.rpartition("=")

@@ -227,7 +227,7 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
+    """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = (
         Column("seq_q", "queries", kind="count"),
         Column("seq_k", "keys", kind="count"),
@@ -314,7 +314,7 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
     of nothing that fits."""
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
     text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"

@@ -36,7 +36,7 @@ from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 
 QUICK_ACCESSES = 5_000_000
-"""Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
+"""Tile accesses up to which a problem is replayed with a key/value head per query head, too: a quarter of a second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
@@ -129,7 +129,7 @@ def _row(e: Entry) -> dict[str, Any]:
 
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:
-    """A row a prediction: bytes by group of tensors, for groups that any of them has."""
+    """A row per prediction: bytes by group of tensors, for groups that any of them has."""
     by_entry: list[tuple[Entry, dict[str, float | None]]] = []
     for e in entries:
         if e.point is not None:
@@ -274,7 +274,7 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
 
 
 def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Figure:
-    """One quantity, a panel a GPU and a bar a kernel; what is missing has no bar."""
+    """One quantity, a panel per GPU and a bar per kernel; what is missing has no bar."""
     known = [e for e in comparison.entries if e.value(quantity) is not None]
     kind: ColumnKind = "seconds" if quantity == "time" else "bytes"
     columns = (

@@ -102,7 +102,7 @@ def gpu_panels(
     guides: Callable[[Gpu, list[Point]], list[Guide]] = lambda gpu, points: [],
     estimate: Callable[[Point], bool] = lambda p: False,
 ) -> tuple[Panel, ...]:
-    """One panel a GPU, all with the same axes: `value` against N, a line a kernel; its marks are hollow where a value
+    """One panel per GPU, all with the same axes: `value` against N, a line per kernel; its marks are hollow where a value
     is an `estimate`."""
     drawn = by_gpu(points)
     lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}

@@ -1,6 +1,6 @@
 """The chart that carries a report: bytes of both levels, naive against tiled, beside the bytes that no kernel avoids.
 
-Over several lengths it has a line a kernel and level; at one length, a row a kernel with a mark a level.
+Over several lengths it has a line per kernel and level; at one length, a row per kernel with a mark per level.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def overview(
     points: Sequence[Point],
     every: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
+    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel per problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
     # A report's lines show two kernels per GPU: more would cross.

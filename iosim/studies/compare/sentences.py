@@ -19,7 +19,7 @@ HALF = 2.0
 
 
 def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
-    """A sentence a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    """A sentence per GPU; `baseline` is the kernel that the others are held against, where there is one."""
     return tuple(_sentence(gpu, members, baseline) for gpu, members in by_gpu(points).items())
 
 

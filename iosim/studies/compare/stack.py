@@ -46,7 +46,7 @@ class ModelComparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row a GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
+        """A row per GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
         kind of layer cannot run."""
         # Rows of all kinds of layers with the same length, GPU and kernel add up to one row. Lengths are
         # those of a sequence: a packed call of chunks counts its tokens otherwise.

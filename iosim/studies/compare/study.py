@@ -142,7 +142,7 @@ class Comparison(Shown):
     baseline: Baseline
     """What the ratios are to."""
     entries: tuple[Entry, ...]
-    """A row a kernel, GPU and length, what cannot run among them."""
+    """A row per kernel, GPU and length, what cannot run among them."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know, a sentence each."""
     commands: Mapping[str, str]
@@ -177,7 +177,7 @@ class Comparison(Shown):
         return tuple(e.point for e in self.entries if e.point is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row a prediction."""
+        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row per prediction."""
         first = self.request.problems[0].to_dict()
         problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
         tensors = [

@@ -229,7 +229,7 @@ class DecodePoint:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second, all sequences together, if attention were all there is."""
+        """Tokens per second, all sequences together, if attention were all there is."""
         return self.tokens / self.step_s
 
     @property

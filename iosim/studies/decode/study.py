@@ -118,7 +118,7 @@ class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
     points: tuple[DecodePoint, ...]
-    """A point a GPU, kernel and context, in the order of the request."""
+    """A point per GPU, kernel and context, in the order of the request."""
 
     @property
     def _members(self) -> tuple[DecodePoint, ...]:
@@ -128,7 +128,7 @@ class Decoding(Several[DecodePoint]):
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a point: bytes, seconds and tokens per second of all layers, per generated token."""
+        """A row per point: bytes, seconds and tokens per second of all layers, per generated token."""
         return ({k: v for k, v in p.to_dict().items() if k not in NOT_FLAT} for p in self.points)
 
     @property
@@ -377,7 +377,7 @@ def _row(p: DecodePoint) -> dict[str, Any]:
 
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
-    """A row a kind of layer at the longest context; None where there is one kind."""
+    """A row per kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
         _row(part)
@@ -598,7 +598,7 @@ def _name(p: DecodePoint) -> str:
 def _panel(
     name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:
-    """A line a GPU and kernel; one for those that do not differ."""
+    """A line per GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []
     readings: list[str] = []

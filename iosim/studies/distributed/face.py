@@ -203,7 +203,7 @@ def as_page(
 
 
 def _time(results: Sequence[Result]) -> Panel:
-    """A bar a method, the fastest first."""
+    """A bar per method, the fastest first."""
     ordered = sorted(results, key=lambda r: r.seconds)
     values = {
         "computing": [r.compute_s for r in ordered],
@@ -227,7 +227,7 @@ def _time(results: Sequence[Result]) -> Panel:
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
-    """A row a GPU, on one time axis for all schedules."""
+    """A row per GPU, on one time axis for all schedules."""
     timeline: Timeline = result.timelines[0]
     data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
     busy = min(timeline.compute_s)

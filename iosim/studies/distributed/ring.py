@@ -53,7 +53,7 @@ class Ring(Several[Result]):
     overlap: bool
     """True where messages run beside the computations of their step."""
     results: tuple[Result, ...]
-    """A result a method."""
+    """A result per method."""
     by_default: str = ""
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
@@ -82,7 +82,7 @@ class Ring(Several[Result]):
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a method: bytes, seconds, idle fractions."""
+        """A row per method: bytes, seconds, idle fractions."""
         return (
             {key: value for key, value in r.row.items() if key != "title"} for r in self.results
         )

@@ -126,7 +126,7 @@ def check_problem(problem: AttentionProblem) -> bool:
 
 
 def token_bytes(problem: AttentionProblem) -> dict[str, int]:
-    """Tensor -> bytes a token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
+    """Tensor -> bytes per token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
     row statistics in fp32, as DistFlashAttn's code does."""
     p = problem
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads

@@ -350,7 +350,7 @@ class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
     points: tuple[Latency, ...]
-    """A point a stack, GPU and problem, in the order of the request."""
+    """A point per stack, GPU and problem, in the order of the request."""
 
     @property
     def _members(self) -> tuple[Latency, ...]:
@@ -400,7 +400,7 @@ class Latencies(Several[Latency]):
         return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
     def records(self) -> list[dict[str, Any]]:
-        """A row a part of a call: its seconds, and those of the call."""
+        """A row per part of a call: its seconds, and those of the call."""
         of_parts = ((p, part) for p in self.points for part in p.parts)
         return [
             p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s}
@@ -459,7 +459,7 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 
 def stack_rows() -> list[dict[str, Any]]:
-    """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
+    """A row per stack: its kernels by compute capability, pages, and what else a call launches."""
     rows = []
     for stack in map(read_stack, stack_names()):
         kernels = [
@@ -477,7 +477,7 @@ def stack_rows() -> list[dict[str, Any]]:
 
 
 def table(points: Sequence[Latency]) -> Table:
-    """A row a part, and one a call."""
+    """A row per part, and one per call."""
     rows = []
     for p in points:
         for name, seconds in (

@@ -90,7 +90,7 @@ class LayerKind:
         compress: tokens that a key beyond the window stands for (0: there are none), where all layers of the model hold
             one vector a key (DeepSeek-V4).
         latent: where keys and values come from one latent vector a token.
-        sinks: a learned number a head joins each softmax.
+        sinks: a learned number per head joins each softmax.
         alibi: slopes on the scores, one a head.
         shares: whether it uses the keys and values of an earlier layer, and keeps none of its own.
         state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;

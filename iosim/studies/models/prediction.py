@@ -88,7 +88,7 @@ class ModelPrediction(Shown):
     model: Model
     """The model."""
     layers: tuple[LayerPrediction, ...]
-    """A prediction a kind of layer."""
+    """A prediction per kind of layer."""
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -204,7 +204,7 @@ class ModelPrediction(Shown):
         return as_json([self])
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a kind of layer: what one layer moves, and how many there are."""
+        """A row per kind of layer: what one layer moves, and how many there are."""
         for layer in self.layers:
             p = layer.prediction
             known = p.hbm_known
@@ -323,7 +323,7 @@ def heading(result: ModelPrediction) -> str:
 
 
 def table(result: ModelPrediction) -> Table:
-    """A row a kind of layer, all its layers together, and one of all."""
+    """A row per kind of layer, all its layers together, and one of all."""
     rows: list[tuple[Cell, ...]] = []
     for layer in result.layers:
         p = layer.prediction

@@ -341,7 +341,7 @@ def _of_experts(run: WholeRun) -> str:
 
 
 def table(runs: Sequence[WholeRun]) -> Table:
-    """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
+    """A row per part: of one run all that is known, of several the bytes at HBM and the time side by side."""
     summed_columns = SUMMED if len(runs) == 1 else BESIDE
     columns = [
         replace(column, title=f"{run.model.name}: {column.title}")
@@ -442,7 +442,7 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
 
 
 def _prices(request: WholeRequest) -> dict[str, float]:
-    """Dollars an hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
+    """Dollars per hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
     prices: dict[str, float] = {}
     names = {load_profile(gpu).name for gpu in request.gpu}
     for text in request.price or ():

@@ -173,7 +173,7 @@ class ConstantCheck:
 
     @property
     def table(self) -> Table:
-        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        """A row per problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
                 "tokens": f"{row.problem.seq_q:,}",

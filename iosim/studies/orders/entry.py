@@ -272,7 +272,7 @@ class OrderRanking(Shown):
         return [answer(self), table(self), notes(self)]
 
     def _panels(self) -> tuple[Panel, ...]:
-        """Time against bytes at HBM, a point an order."""
+        """Time against bytes at HBM, a point per order."""
         hbm_bytes, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
         hover = [
             f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
@@ -399,7 +399,7 @@ def heads_text(p: AttentionProblem) -> str:
 
 
 def table(r: OrderRanking, limit: int | None = MOST_SHOWN) -> Table:
-    """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
+    """A row per order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:limit], 1))
     own_rows = [
         (n, e) for n, e in enumerate(r.orders, 1) if e.is_own and limit is not None and n > limit

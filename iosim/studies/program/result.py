@@ -180,7 +180,7 @@ class ProgramTraffic(Several[OperatorTraffic]):
         return replace(self, rows=tuple(r for r in self.rows if r.phase == name))
 
     def table(self, depth: int = 2) -> Table:
-        """A row a module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
+        """A row per module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
         module's rows below it add up to it: what ran in none of its children is `(own)`. Raises InputError: a depth
         below 0."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
@@ -214,7 +214,7 @@ class ProgramTraffic(Several[OperatorTraffic]):
         return {"operators": len(part)} | hbm_bytes | shares | rest
 
     def _summed(self, first: str, groups: Iterable[tuple[str, Sequence[OperatorTraffic]]]) -> Table:
-        """A row a group."""
+        """A row per group."""
         sums = ((name, self.sums(group)) for name, group in groups)
         rows = (total | {first: name, "gflop": total["flops"] / 1e9} for name, total in sums)
         return Table.of(rows, (Column(first, first), *SUMMED[:-1]))

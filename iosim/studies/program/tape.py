@@ -410,7 +410,7 @@ class Tape:
         )
 
     def cross_entropy(self, scores: View) -> None:
-        """The loss of scores, a row a token, in their own type; a sector of every row is read."""
+        """The loss of scores, a row per token, in their own type; a sector of every row is read."""
         (rows, cols), picked = scores.sizes, scores.sizes[0] * SECTOR_BYTES // self.size
         # A row that does not fit in shared memory is read three times: maximum, sum, result.
         long = cols * scores.element_bytes > ROW_BYTES

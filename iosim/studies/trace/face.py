@@ -261,7 +261,7 @@ def _above(text: str, y: float) -> dict[str, Any]:
 
 
 def _hits(t: TraceResult, panel: str) -> list[Panel]:
-    """A line a tensor over time; one for those whose rates lie on each other."""
+    """A line per tensor over time; one for those whose rates lie on each other."""
     drawn = {name: n for n, name in enumerate(t.tensors) if t.loaded()[name]}
     data, ends, ranges = [], [], []
     y = axes.axis("% hit", type="linear", range=[-3, 103])

@@ -93,9 +93,9 @@ class Frontier(Shown):
     seq_lens: tuple[int, ...]
     """The columns: tokens of a sequence."""
     peak_bytes: tuple[tuple[int, ...], ...]
-    """Bytes at the peak, a row a value and a column a length."""
+    """Bytes at the peak, a row per value and a column per length."""
     longest: tuple[int, ...]
-    """Tokens of the longest sequence that fits, a number a row; 0 for none."""
+    """Tokens of the longest sequence that fits, a number per row; 0 for none."""
     capacity_bytes: int
     """Bytes of the GPU's memory, less the reserve."""
     model: Decoder
@@ -188,7 +188,7 @@ class Frontier(Shown):
 
     @property
     def table(self) -> Table:
-        """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
+        """Bytes at the peak for each length, and the longest sequence that fits, a row per value of the axis."""
         lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", kind="bytes") for n in self.seq_lens)
         columns = (
             Column(self.axis, kind="count"),

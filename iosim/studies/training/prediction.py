@@ -144,7 +144,7 @@ class TrainingPrediction(Shown):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """The step over time, a row an event: phase, name, peak bytes, bytes after."""
+        """The step over time, a row per event: phase, name, peak bytes, bytes after."""
         return [
             {"phase": e.phase, "name": e.name, "peak": e.peak_bytes, "after": e.after_bytes}
             for e in self.timeline.events

@@ -54,7 +54,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Rates:
-    """Operations a second of matrix products, bytes a second of HBM, and the seconds of an empty launch."""
+    """Operations per second of matrix products, bytes per second of HBM, and the seconds of an empty launch."""
 
     flops_per_s: float
     bytes_per_s: float
