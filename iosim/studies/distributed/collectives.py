@@ -213,7 +213,7 @@ def spread(
     if name == "ulysses" and gpus > 1:
         own = token_bytes(split_heads(problem, gpus))
         each = [problem.seq_q * own[tensor] for tensor in SWAPPED["bwd" if backward else "fwd"]]
-        copied, copies = 2 * sum(each), math.fsum(times.merged(one, one) for one in each)
+        copied, copies = 2 * sum(each), math.fsum(times.copied(one, one) for one in each)
     received, communication_s = (sum(of_each) for of_each in zip(*moved, strict=True))
     compute_s = math.fsum(one.time.total_s for one in slowest) + copies
     held = memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward)

@@ -36,6 +36,7 @@ LINK = Table(
         "bandwidth_bytes_per_s": Real(1e6, 1e15),
         "latency_s": Real(1e-9, 1.0),
         "host_s": Real(0.0, 1.0),
+        "unhidden": Real(0.0, 1.0),
         "achieved": Table(dict.fromkeys(COLLECTIVES, Real(0.01, 1.0))),
         "source": Text(),
     },
@@ -55,6 +56,8 @@ class Link:
     source: str
     host_s: float = 0.0
     """What the processor takes to launch an exchange, where that was measured."""
+    unhidden: float = 0.0
+    """Share of a message's time by which it slows the computing beside it, where that was measured."""
     achieved: Mapping[str, float] = field(default_factory=dict)
     """Share of the bandwidth that is reached, by what moves the bytes; 1 where it is not known."""
 
@@ -105,7 +108,7 @@ def load_link(name: str | float, profile: HardwareProfile, field: str = "link") 
             both / 2,
             f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}",
         )
-    more = row.get("host_s", 0.0), row.get("achieved", {})
+    more = row.get("host_s", 0.0), row.get("unhidden", 0.0), row.get("achieved", {})
     return Link(str(row.get("name", key)), float(bandwidth), row["latency_s"], source, *more)
 
 

@@ -240,7 +240,7 @@ class _Study:
         ]
         swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
         copies, copied = (
-            math.fsum(times.merged(one // inner, one // inner) for one in each),
+            math.fsum(times.copied(one // inner, one // inner) for one in each),
             2 * sum(each) // inner,
         )
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
