@@ -7,19 +7,22 @@ from collections.abc import Iterable
 from iosim.base.words import listed
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import counted_on
-from iosim.hardware.profile import list_profiles
+from iosim.hardware.profile import HardwareProfile, list_profiles
 from iosim.prediction.ranges import has_outgrown
 from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
 
 
 def who(p: Prediction) -> str:
-    """The kernel and the GPU, and the type where its products do not run on tensor cores."""
-    slow = (
-        f" in {p.problem.dtype} on fp32 units"
-        if p.profile.computes_in_fp32(p.problem.dtype)
-        else ""
-    )
-    return f"{p.kernel.name} on {p.profile.name}{slow}"
+    """The kernel, the GPU and the type of the inputs."""
+    return f"{p.kernel.name} on {p.profile.name}{in_dtype(p.problem, p.profile)}"
+
+
+def in_dtype(problem: AttentionProblem, profile: HardwareProfile | None = None) -> str:
+    """The type of the inputs, which every answer names: " in bf16". With a `profile`, also that its tensor cores do not
+    take that type, as bf16 on a T4."""
+    slow = profile is not None and profile.computes_in_fp32(problem.dtype)
+    return f" in {problem.dtype}{' on fp32 units' if slow else ''}"
 
 
 def confidence(predictions: Iterable[Prediction]) -> str:
@@ -50,7 +53,13 @@ def confidence(predictions: Iterable[Prediction]) -> str:
             there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
             return f"{start}; not checked {there}"
         return f"{start}. {backing(played)}"
-    counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
+    counted = listed(
+        list(
+            dict.fromkeys(
+                f"{p.kernel.name} on {p.profile.name}" for p, how in checked if how == CHECKED
+            )
+        )
+    )
     return f"{start}; checked for {counted} alone"
 
 
