@@ -448,7 +448,9 @@ class KernelBounds:
         )
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
         subject = f"{self.kernel} on {self.profile}{in_dtype(self.problem)}"
-        return f"{subject} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        return (
+            f"{subject} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"
