@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from iosim.base.errors import InputError
 from iosim.base.words import listed
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import counted_on
+from iosim.catalog.libraries.resolver import resolve
 from iosim.hardware.profile import HardwareProfile, list_profiles
 from iosim.prediction.ranges import has_outgrown
 from iosim.prediction.result import Prediction
@@ -132,10 +134,22 @@ def _checks(p: Prediction) -> str:
     """Which counters there are to compare a prediction with: of its kernel and passes, and on its GPU."""
     passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
     each = [counted_on(p.kernel.name, backward) for backward in passes]
-    if not all(each):
+    if not all(each) or not _has_its_tiles(p):
         return NOT_COUNTED
     if p.hbm_known and has_outgrown(p.call, int(p.hbm_payload.read)):
         return TOO_LONG
     hbm = next(one for one in p.evidence.bases if one.model == "hbm")
     here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
     return CHECKED if hbm.validated_by and here else UNCHECKED
+
+
+def _has_its_tiles(p: Prediction) -> bool:
+    """False where a tile was given by hand: counters were read of the kernel with those that it takes by itself."""
+    kernel = p.kernel
+    try:
+        alone = resolve(kernel.name, p.problem, p.profile)
+    except InputError:  # it runs by hand alone
+        return False
+    passes = [(p.problem.forward, kernel.tile, alone.tile)]
+    passes += [(p.problem.backward, kernel.tile_backward, alone.tile_backward)]
+    return all(with_it == by_itself for runs, with_it, by_itself in passes if runs)
