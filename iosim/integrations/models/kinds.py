@@ -181,7 +181,7 @@ class _Stack:
         return self._known[key]
 
     def _new(self, layer: Layer, mixer: str) -> str:
-        read = self.read.with_own(layer.own) if layer.own else self.read
+        read = self.read.with_own(layer.settings) if layer.settings else self.read
         if mixer not in ATTENDING:
             state = state_of(read, mixer)
             return mixer if state is None else _placed(self._states, state)

@@ -96,10 +96,10 @@ class Product:
         """(batch, rows, cols, inner); a vector counts as one row or column."""
         if self.sizes is not None:
             return self.sizes
-        left, right = tuple(self.a.shape), tuple(self.b.shape)
-        rows = left[-2] if len(left) > 1 else 1
-        cols = right[-1] if len(right) > 1 else 1
-        return max(math.prod(left[:-2]), math.prod(right[:-2])), rows, cols, left[-1]
+        a, b = tuple(self.a.shape), tuple(self.b.shape)
+        rows = a[-2] if len(a) > 1 else 1
+        cols = b[-1] if len(b) > 1 else 1
+        return max(math.prod(a[:-2]), math.prod(b[:-2])), rows, cols, a[-1]
 
 
 Piece = Pass | Product
@@ -125,7 +125,7 @@ def register_traffic_formula(
     Raises:
         InputError: what is no operator, or has a formula already.
     """
-    packets = [_packet(one) for one in (operator, *more)]
+    packets = [_packet(op) for op in (operator, *more)]
 
     def register(formula: Formula) -> Formula:
         for packet in packets:
@@ -179,25 +179,28 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
 
     def formula(*args: Any, out: Any, **kwargs: Any) -> list[Piece]:
         results = [out] if isinstance(out, Tensor) else list(out)
-        given = {"*": args[1:], "out": results} | {f"out.{n}": one for n, one in enumerate(results)}
-        given |= dict(zip(names, args, strict=False)) | kwargs
+        bound = {"*": args[1:], "out": results} | {
+            f"out.{n}": result for n, result in enumerate(results)
+        }
+        bound |= dict(zip(names, args, strict=False)) | kwargs
 
         def places(words: str) -> Iterator[Place]:
             for word in words.split():
                 bytes_each, _, counted = word.partition("*")
                 if bytes_each.isdigit():
                     yield Scratch(
-                        int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted]))
+                        int(bytes_each) * sum(t.numel() for t in tensors_in(bound[counted]))
                     )
                     continue
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
-                for tensor in tensors_in(given.get(name)):
-                    each = SECTOR_BYTES // tensor.element_size() if by_sector else 1
-                    most = max(
-                        (one.numel() * each for one in tensors_in(given.get(like))), default=0
+                for tensor in tensors_in(bound.get(name)):
+                    per_element = SECTOR_BYTES // tensor.element_size() if by_sector else 1
+                    limit = max(
+                        (result.numel() * per_element for result in tensors_in(bound.get(like))),
+                        default=0,
                     )
-                    yield Part(tensor, min(tensor.numel(), most)) if size else tensor
+                    yield Part(tensor, min(tensor.numel(), limit)) if size else tensor
 
         pieces: list[Piece] = []
         for rule in rules:
@@ -270,7 +273,7 @@ def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
         return out
     groups, inputs = CONVOLUTIONS[function]
     layouts = (suggest_memory_format(t) for t in args[inputs])
-    layout = next((one for one in layouts if one is not torch.contiguous_format), None)
+    layout = next((form for form in layouts if form is not torch.contiguous_format), None)
     if layout is None or args[groups] > 1:
         return out
     results = [out] if isinstance(out, Tensor) else out

@@ -228,11 +228,11 @@ def _facts(
     profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
     if profile is None or profile.cc != function.cc:
         return None, ()
-    found = kernel_facts(
+    facts = kernel_facts(
         function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size
     )
-    said = "; ".join(found.notes)
-    return found, (f"Of its machine code: {said}",) if said else ()
+    notes = "; ".join(facts.notes)
+    return facts, (f"Of its machine code: {notes}",) if notes else ()
 
 
 def _profile_of(cc: int) -> HardwareProfile | None:
@@ -249,10 +249,10 @@ def report_of(compiled: Any) -> BuildReport | None:
     code = (getattr(compiled, "asm", None) or {}).get("cubin")
     if isinstance(code, bytes):
         reports = read_cubin(code)
-        own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
+        report = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
             iter(reports.values())
         )
-        return BuildReport(own.registers, shared, own.frame_bytes)
+        return BuildReport(report.registers, shared, report.frame_bytes)
     registers = getattr(compiled, "n_regs", None)
     if registers is None:
         return None
@@ -310,12 +310,12 @@ def compiled_configs(
     configs: Iterable[Config],
     problem: AttentionProblem,
     profile: HardwareProfile,
-    most: int,
+    limit: int,
     progress: Progress = silent,
 ) -> dict[Config, BuildReport]:
-    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments."""
-    if most < 1:
-        raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
+    """What Triton's compiler says of the first `limit` configurations of a forward with the tutorial's arguments."""
+    if limit < 1:
+        raise InputError(f"`compile` {limit} is out of range; accepted: 1 or more")
     _triton()
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         raise InputError(
@@ -338,15 +338,15 @@ def compiled_configs(
         "HEAD_DIM": problem.head_dim,
         "STAGE": CAUSAL_STAGE if problem.mask == "causal" else 1,
     }
-    found = {}
-    for config in progress(list(configs)[:most]):
+    by_config = {}
+    for config in progress(list(configs)[:limit]):
         blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
-        made = compile_for(
+        binary = compile_for(
             flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages
         )
-        if (report := report_of(made)) is not None:
-            found[config] = report
-    return found
+        if (report := report_of(binary)) is not None:
+            by_config[config] = report
+    return by_config
 
 
 def _triton() -> Any:
@@ -389,11 +389,11 @@ def _type(name: str, args: Mapping[str, Any]) -> str:
 def _constants(compiled: Any) -> dict[str, Any]:
     source = getattr(compiled, "src", None)
     names = list(getattr(getattr(source, "fn", None), "arg_names", ()))
-    found = {}
+    constants = {}
     for key, value in dict(getattr(source, "constants", {})).items():
         place = key[0] if isinstance(key, tuple) else key
-        found[names[place] if isinstance(place, int) else str(place)] = value
-    return found
+        constants[names[place] if isinstance(place, int) else str(place)] = value
+    return constants
 
 
 def _unit(ptx: str) -> MatrixUnit | None:

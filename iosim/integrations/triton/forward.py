@@ -38,17 +38,17 @@ def _walk(
             scores = scores * qk_scale + tl.where(
                 rows[:, None] >= start + columns[None, :], 0, -1.0e6
             )
-            most = tl.maximum(m_i, tl.max(scores, 1))
-            scores -= most[:, None]
+            row_max = tl.maximum(m_i, tl.max(scores, 1))
+            scores -= row_max[:, None]
         else:
-            most = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
-            scores = scores * qk_scale - most[:, None]
+            row_max = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
+            scores = scores * qk_scale - row_max[:, None]
         p = tl.math.exp2(scores)
-        shrink = tl.math.exp2(m_i - most)
+        shrink = tl.math.exp2(m_i - row_max)
         l_i = l_i * shrink + tl.sum(p, 1)
         v = tl.load(v_ptrs)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
-        m_i = most
+        m_i = row_max
         k_ptrs += BLOCK_N * HEAD_DIM
         v_ptrs += BLOCK_N * HEAD_DIM
     return acc, l_i, m_i
