@@ -19,7 +19,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.studies.program.operators import ROW_BYTES, SECTOR_BYTES, Scratch
 
@@ -297,10 +297,19 @@ def _convolved(
         return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
     half = groups == 1 and product.c.element_size() == 2
     copied = [t for t in inputs if half and not _has_channels_last(t)]
-    last: list[Piece] = [Pass([t], [Scratch(t.nbytes)], "channels_last") for t in copied]
+    # The product reads the copies, which lie in cuDNN's workspace and are gone after it. Its result goes there as well
+    # where another copy puts the channels first.
+    copies = {id(t): torch.empty_like(t, device="meta") for t in copied}
+    a, b = (copies.get(id(t), t) for t in (product.a, product.b))
+    last: list[Piece] = [Pass([t], [copies[id(t)]], "channels_last") for t in copied]
     if not copied or _has_channels_last(product.c):
-        return [*last, product]
-    return [*last, product, Pass([Scratch(product.c.nbytes)], [product.c], "channels_first")]
+        return [*last, replace(product, a=a, b=b)]
+    result = torch.empty_like(product.c, device="meta")
+    return [
+        *last,
+        replace(product, a=a, b=b, c=result),
+        Pass([result], [product.c], "channels_first"),
+    ]
 
 
 def _has_channels_last(tensor: Tensor) -> bool:

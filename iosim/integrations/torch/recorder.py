@@ -169,6 +169,9 @@ class Recorder:
         module, attention = self._place_in_tree()
         phase = self.phase()
         for piece in pieces:
+            # Memory that no operator's arguments or results hold is made for this launch, as a workspace is.
+            outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
+            self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
             called = f"{name}.{piece.name}" if piece.name else name
             flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):

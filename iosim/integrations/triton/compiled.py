@@ -187,22 +187,34 @@ def describe(
     """
     known = dict(args or {})
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
-    metadata, report = compiled.metadata, report_of(compiled)
     constants = {**_constants(compiled), **known}
-    tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
+    tile = sides_of(constants, names)
+    kernel = _as_compiled(compiled, tile, gpu, name, writes_lse=writes_lse)
+    if grid is None:
+        return kernel
+    schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), kernel.tile)
+    return kernel.with_(schedule=schedule, persistent_ctas=persistent)
+
+
+def _as_compiled(
+    compiled: Any,
+    sides: tuple[int, int],
+    gpu: str | HardwareProfile | None,
+    name: str | None,
+    *,
+    writes_lse: bool,
+) -> Kernel:
+    """What a compiled kernel's metadata, PTX and machine code say of it; the grid says the order."""
+    metadata, report = compiled.metadata, report_of(compiled)
     ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
     threads = THREADS.search(ptx)
     facts, notes = _facts(compiled, gpu)
+    # Spills are counted in the loop where the machine code is read, else by the compiler's report.
     spill = report.spill if report else None
-    schedule, persistent = Schedule(), None
-    if grid is not None:
-        schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
     return Kernel(
         name or str(getattr(metadata, "name", "triton")),
         ALGORITHM,
-        tile,
-        schedule=schedule,
-        persistent_ctas=persistent,
+        Tile(*sides, int(metadata.num_warps), int(metadata.num_stages)),
         writes_lse=writes_lse,
         threads=int(threads[1]) if threads else None,
         matrix_unit=_unit(ptx),

@@ -75,51 +75,26 @@ def flash_forward(
     head = tl.program_id(1)
     base = head.to(tl.int64) * N_CTX * HEAD_DIM
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.arange(0, BLOCK_N)
+    cols = tl.arange(0, BLOCK_N)
     width = tl.arange(0, HEAD_DIM)
     q = tl.load(Q + base + rows[:, None] * HEAD_DIM + width[None, :])
-    k_ptrs = K + base + columns[None, :] * HEAD_DIM + width[:, None]
-    v_ptrs = V + base + columns[:, None] * HEAD_DIM + width[None, :]
+    k_ptrs = K + base + cols[None, :] * HEAD_DIM + width[:, None]
+    v_ptrs = V + base + cols[:, None] * HEAD_DIM + width[None, :]
     acc = tl.zeros([BLOCK_M, HEAD_DIM], dtype=tl.float32)
     l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
     m_i = tl.full([BLOCK_M], -float("inf"), dtype=tl.float32)
-    qk_scale = sm_scale * 1.44269504
-    diagonal = block * BLOCK_M if STAGE == 3 else N_CTX
+    scale = sm_scale * 1.44269504
+    edge = block * BLOCK_M if STAGE == 3 else N_CTX
     if STAGE == 3:
-        diagonal = diagonal // BLOCK_N * BLOCK_N
+        edge = edge // BLOCK_N * BLOCK_N
+    # Blocks of keys that all of the tile's queries see, then those on the diagonal.
     acc, l_i, m_i = _walk(
-        acc,
-        l_i,
-        m_i,
-        q,
-        k_ptrs,
-        v_ptrs,
-        rows,
-        columns,
-        0,
-        diagonal,
-        qk_scale,
-        HEAD_DIM,
-        BLOCK_N,
-        False,
+        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, edge, scale, HEAD_DIM, BLOCK_N, 0
     )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
         acc, l_i, m_i = _walk(
-            acc,
-            l_i,
-            m_i,
-            q,
-            k_ptrs,
-            v_ptrs,
-            rows,
-            columns,
-            diagonal,
-            end,
-            qk_scale,
-            HEAD_DIM,
-            BLOCK_N,
-            True,
+            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, edge, end, scale, HEAD_DIM, BLOCK_N, 1
         )
     tl.store(M + head * N_CTX + rows, m_i + tl.math.log2(l_i))
     out = (acc / l_i[:, None]).to(Out.type.element_ty)
