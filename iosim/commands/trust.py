@@ -190,7 +190,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         }
 
     def text(_: bool) -> str:
-        sections = tables(comparison, split=args.split, most=TABLE_WORST)
+        sections = tables(comparison, split=args.split, rows_shown=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in sections if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
@@ -220,7 +220,7 @@ def _run_times(args: argparse.Namespace) -> int:
 
 
 def _run_published(args: argparse.Namespace) -> int:
-    """Tables that others published beside predictions, a row a GPU."""
+    """Tables that others published beside predictions, a row per GPU."""
     for name in NOT_WITH_PUBLISHED:
         if getattr(args, name):
             table = (

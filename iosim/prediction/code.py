@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
-from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
+from iosim.code.addresses_launch import ALL_SHARED, CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
 from iosim.code.launch_work import LaunchWork, with_work
 from iosim.code.module import Function, Module, read_module
@@ -54,7 +54,11 @@ class CodeCall:
         if self.function is None:
             return CodeResources(None, self.entry.shared_bytes + self.shared_memory_bytes)
         declared = self.function.shared_memory_bytes
-        return CodeResources(self.function.registers or None, declared + self.shared_memory_bytes)
+        return CodeResources(
+            self.function.registers or None,
+            declared + self.shared_memory_bytes,
+            ALL_SHARED if self.function.prefers_shared else None,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +133,7 @@ class CodePrediction(Shown):
         return [dict(site) for site in self.to_dict()["sites"]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The prediction as JSON has it."""
         whole: dict[str, Any] = self._shown_by("as_dict")(self)
         return whole
 
@@ -137,6 +141,7 @@ class CodePrediction(Shown):
 def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function | None]:
     """The kernel of a module: its PTX, and its machine code where that is there. Raises InputError: no such kernel, or
     no PTX of it."""
+    # The kernel by its exact name, else by a part of it that one name alone has.
     known: dict[str, Entry] = {}
     text_of: dict[str, str] = {}
     for text in module.ptx:
@@ -149,8 +154,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
     matching = matching or [e for e in known.values() if name is not None and name in e.name]
     if len(matching) == 1:
         entry = matching[0]
+        # Machine code with lines of its PTX can be joined to it; without, ptxas makes such code anew.
         lined = function is not None and any(
-            one.ptx_line is not None for one in function.instructions
+            instruction.ptx_line is not None for instruction in function.instructions
         )
         return entry, function if lined else _assembled(text_of[entry.name], entry, cc) or function
     if not known:
@@ -158,9 +164,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
             f"`code` {module.source} holds no PTX, from which addresses are read; accepted: nvcc -ptx, Triton's "
             "asm['ptx'], or a cubin with its .ptx beside it"
         )
-    asked = f"`entry` '{name}'" if name else "`entry` is missing"
+    option = f"`entry` '{name}'" if name else "`entry` is missing"
     raise InputError(
-        f"{asked}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}"
+        f"{option}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}"
     )
 
 
@@ -190,13 +196,16 @@ def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
         raise InputError(f"`code` {code.entry.name}: {launch.occupancy.reason} ({profile.name})")
-    said: tuple[str, ...] = ()
+    work_notes: tuple[str, ...] = ()
     work = None
     if code.function is not None:
         work = with_work(launch, code.function, profile)
-        launch, said = work.launch, work.notes
+        launch, work_notes = work.launch, work.notes
+    # Readers ask for a problem and a kernel: stand-ins, whose sizes nothing follows from.
     kernel = Kernel(code.entry.name, "flash", Tile(1, 1))
-    return PlannedCode(launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, said)
+    return PlannedCode(
+        launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, work_notes
+    )
 
 
 def predict_call(
@@ -204,7 +213,7 @@ def predict_call(
 ) -> CodePrediction:
     """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
     planned = planned_code(code, profile)
-    launch, call, work, said = planned.launch, planned.call, planned.work, planned.notes
+    launch, call, work, work_notes = planned.launch, planned.call, planned.work, planned.notes
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
     hbm = Traffic()
@@ -222,7 +231,7 @@ def predict_call(
         method,
         conditions,
         replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
+        tuple(dict.fromkeys((*launch.chain.notes, *work_notes, *lacking, *notes))),
         work,
     )
 

@@ -35,12 +35,13 @@ def answer(p: CodePrediction) -> str:
 
 def problems(p: CodePrediction) -> list[str]:
     """What of its accesses costs more than their bytes."""
-    found = []
+    sentences_on = []
     sums = [group.sum for group in groups(p)]
+    # The worst of each kind: sectors that are fetched for little, and bank conflicts.
     wasted = [g for g in sums if g.space == GLOBAL and g.used_share < WASTED and g.sectors]
     if wasted:
         worst = max(wasted, key=lambda g: g.sectors * (1 - g.used_share))
-        found.append(
+        sentences_on.append(
             f"{'stores' if worst.mode is Mode.STORE else 'loads'} of {worst.tensor} ({worst.line or worst.text}) use "
             f"{worst.used_share:.0%} of the sectors that they touch"
         )
@@ -51,10 +52,10 @@ def problems(p: CodePrediction) -> list[str]:
         worst = max(shared, key=lambda g: g.wavefronts)
         times = worst.wavefronts / worst.least_wavefronts
         place = worst.line or worst.number
-        found.append(
+        sentences_on.append(
             f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts"
         )
-    return found
+    return sentences_on
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def head_lines(p: CodePrediction) -> list[str]:
     e, fit = p.evaluated, p.launch.occupancy
     registers = p.launch.launch.resources.registers
     grid, block = ("x".join(map(str, sides)) for sides in (e.grid, e.block))
-    told = f"{registers} registers, " if registers else ""
+    register_text = f"{registers} registers, " if registers else ""
     executed = []
     if p.work is not None:
         c = p.work.counters
@@ -115,7 +116,7 @@ def head_lines(p: CodePrediction) -> list[str]:
         ]
     return [
         f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} a CTA ({block})",
-        f"  {told}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
+        f"  {register_text}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
         f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1",
         *executed,
     ]
@@ -142,15 +143,15 @@ def tensor_table(p: CodePrediction) -> Table:
 
 def site_table(p: CodePrediction) -> Table:
     """Loads and stores by line of the source, those that move most first."""
-    found = sorted(
+    by_size = sorted(
         groups(p), key=lambda group: -(group.sum.sectors * 32 + group.sum.wavefronts * 128)
     )
     rows = []
-    for group in found[:SHOWN_SITES]:
+    for group in by_size[:SHOWN_SITES]:
         g = group.sum
         if g.space not in (GLOBAL, SHARED, LOCAL) or not g.requests:
             continue
-        each = g.sectors_per_request if g.space == GLOBAL else None
+        sectors_each = g.sectors_per_request if g.space == GLOBAL else None
         used = g.used_share if g.space == GLOBAL else None
         waves = g.wavefronts / g.least_wavefronts if g.space == SHARED else None
         rows.append(
@@ -159,28 +160,28 @@ def site_table(p: CodePrediction) -> Table:
                 f"{g.mode} {g.width} bytes a lane",
                 g.tensor or g.space,
                 g.requests,
-                each,
+                sectors_each,
                 used,
                 group.served,
                 waves,
                 _moves(g),
             )
         )
-    told = (
+    column_text = (
         "line | access= | tensor= | requests:count | sectors:number=sectors a request | used:percent=of them used | "
         "l1:percent=served by L1 | conflicts:ratio=bank conflicts | loop=from trip to trip"
     )
-    return Table(columns_of(told), tuple(rows))
+    return Table(columns_of(column_text), tuple(rows))
 
 
 def _moves(g: Site) -> str:
-    """True where an access goes on with its loop."""
+    """How an access goes on with its loop: once, stays, or so many bytes on."""
     if not g.loop:
         return "once"
     if not g.moves_with_loop:
         return "stays"
-    moved = [s for s in g.strides if s]
-    return f"{moved[0]:+,} bytes" if len(set(moved)) == 1 else "moves"
+    steps = [s for s in g.strides if s]
+    return f"{steps[0]:+,} bytes" if len(set(steps)) == 1 else "moves"
 
 
 def body(p: CodePrediction) -> str:

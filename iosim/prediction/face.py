@@ -162,6 +162,7 @@ def tensor_table(p: Prediction) -> Table:
     for r in p.traffic:
         bytes_of[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
     keys = list(dict.fromkeys((*bytes_of["l2"], *bytes_of["smem"])))
+    # Shared memory has rows that no other level has (instructions): launches in order, then tensors.
     if bytes_of["smem"]:  # both directions of a tensor together
         tensors = list(dict.fromkeys(key[:2] for key in keys if key[1] != INSTRUCTIONS))
         launches = [n.name for n in p.chain.launches]
@@ -174,6 +175,7 @@ def tensor_table(p: Prediction) -> Table:
     rows = ((*key, *(bytes_of[level].get(key) for level in LEVEL_NAMES)) for key in keys)
     levels = " | ".join(f"{level}_bytes={name}" for level, name in LEVEL_NAMES.items())
     table = Table(columns_of(f"launch | tensor | direction= | {levels}"), tuple(rows))
+    # Columns that would be empty are left out.
     unknown = [name for name in ("smem", "side") if not bytes_of[name]]
     without = [f"{name}_bytes" for name in unknown]
     if len(p.chain.launches) == 1:

@@ -67,7 +67,7 @@ class Prediction(Shown):
     time: ChainTime
     """Seconds by launch and resource, at measured rates where the GPU's profile has them."""
     time_specification: ChainTime
-    """The same in seconds at the rates of the GPU's specification alone."""
+    """Seconds by launch and resource at the rates of the GPU's specification alone."""
     memory_bytes: dict[str, int]
     """Bytes of GPU memory: "workspace" (made inside the call) and "peak" (with all inputs and outputs)."""
     notes: tuple[str, ...] = ()
@@ -121,6 +121,7 @@ class Prediction(Shown):
         replay tells. What another partition of the same L2 holds counts as there."""
         if self.replay is None:
             return None
+        # Atomic adds read at the L2 what they add to; code is read beside what SMs ask for.
         requested = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
         level: Level = "hbm" if self.side is None else "side"
         bytes_of = self.traffic.payload.tensors(level)

@@ -237,7 +237,7 @@ class Table:
         return pandas.DataFrame.from_records(list(self.rows), columns=[c.key for c in self.columns])
 
     def pivoted(self, by: Sequence[str], pivot: str, shows: Sequence[str]) -> Table:
-        """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
+        """A row per combination of the columns `by`, a column per value of `pivot`, cells of the columns `shows` as text.
         Of many numbers under `pivot`, a few stand for all: the first, the last, and some between."""
         spread = self.index(pivot)
         fixed, shown_columns = [self.index(key) for key in by], [self.index(key) for key in shows]

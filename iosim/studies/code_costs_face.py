@@ -30,27 +30,28 @@ LEAST_SAVED = 0.005
 def answer(c: CodeCosts) -> str:
     """The sentence that comes first."""
     p = c.prediction
-    told = f"{c.function.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}"
-    most = [cost for cost in c.costs if cost.saved >= LEAST_SAVED]
-    if most:
-        each = (
+    sentence = f"{c.function.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}"
+    largest = [cost for cost in c.costs if cost.saved >= LEAST_SAVED]
+    if largest:
+        clauses = (
             f"without {cost.kind} ({cost.place}) {seconds_text(cost.time_without_s)}, {cost.saved:.0%} less"
-            for cost in most
+            for cost in largest
         )
-        listed = "; ".join(each)
-        return sentences((told, listed[0].upper() + listed[1:]))
+        listed = "; ".join(clauses)
+        return sentences((sentence, listed[0].upper() + listed[1:]))
     if c.costs:
         return sentences(
             (
-                told,
+                sentence,
                 " and ".join(f"{cost.kind} at {cost.place}" for cost in c.costs) + " cost no time",
             )
         )
-    return sentences((told, "Nothing costs more than it need"))
+    return sentences((sentence, "Nothing costs more than it need"))
 
 
 def loop_table(c: CodeCosts) -> Table:
     """Cycles of a turn by unit; each row's busiest unit bounds it but for what is exposed."""
+    # A unit that no loop uses has no column.
     used = [unit for unit in UNITS if any(loop.units.get(unit) for loop in c.loops)]
     rows: tuple[tuple[str | int | float | None, ...], ...] = tuple(
         (
@@ -65,10 +66,10 @@ def loop_table(c: CodeCosts) -> Table:
         )
         for loop in c.loops
     )
-    told = "code= | lines= | share:percent=of the time | turns:number | instructions:count"
-    told += " | cycles:count=cycles a turn"
+    columns = "code= | lines= | share:percent=of the time | turns:number | instructions:count"
+    columns += " | cycles:count=cycles a turn"
     of_units = "".join(f" | {unit.replace('-', '_')}:count={UNITS[unit]}" for unit in used)
-    return Table(columns_of(f"{told}{of_units} | exposed:count=exposed"), rows)
+    return Table(columns_of(f"{columns}{of_units} | exposed:count=exposed"), rows)
 
 
 def cost_table(c: CodeCosts) -> Table:

@@ -122,6 +122,7 @@ def rows_of(
 ) -> list[Row]:
     rows, times = [], dict[int, list[Timed]]()
     for group, case in cases:
+        # one case may be in several groups: it is predicted once
         if id(case) not in times:
             times[id(case)] = list(case.times((changed or {}).get(id(case))))
         rows += [
@@ -194,8 +195,9 @@ class TimesReport:
 
     def by_gpu(self) -> Table:
         """Errors of each GPU's times, of rows that nothing was fitted on, a row that is in several groups once."""
-        own = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
-        of_gpu = grouped(own.values(), lambda row: row.case.call.profile.name)
+        # groups overlap: a row counts once
+        distinct = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
+        of_gpu = grouped(distinct.values(), lambda row: row.case.call.profile.name)
         lines: list[tuple[Cell, ...]] = []
         for gpu in sorted(of_gpu):
             e = Errors.of([row.timed.error for row in of_gpu[gpu]])

@@ -72,15 +72,16 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
+    # Compared as texts: a difference that no digit shows is a tie.
     as_long = [times_text(r.seconds / best.seconds) for r in others]
     if others:
         named = f"{others[0].name} {'ties' if as_long[0] == '1' else f'takes {as_long[0]}x'}"
         if len(others) > 1:
             named += f"; {others[-1].name} is slowest, {as_long[-1]}x"
         parts.append(named)
-    least, most = longer_than_predicted(number)
-    if most > least:
-        parts.append(f"Timed on {TIMED_GPUS} GPUs; eight may take {most:g}x")
+    shortest_factor, longest_factor = longer_than_predicted(number)
+    if longest_factor > shortest_factor:
+        parts.append(f"Timed on {TIMED_GPUS} GPUs; eight may take {longest_factor:g}x")
     else:
         parts.append(f"Timed on {TIMED_GPUS} H200s")
     return sentences(parts)
@@ -92,10 +93,10 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     best = min(results, key=lambda r: r.seconds)
     longest = best.longest_sequence
     fits = "" if longest is None else f"With {best.name} up to {some(longest, 'token')} fit"
-    least, most = longer_than_predicted(number)
+    shortest_factor, longest_factor = longer_than_predicted(number)
     eight = (
-        f"Public times of eight GPUs are up to {most:g}x as long as predicted"
-        if most > least
+        f"Public times of eight GPUs are up to {longest_factor:g}x as long as predicted"
+        if longest_factor > shortest_factor
         else ""
     )
     return sentences([fits, eight, by_default])
@@ -129,6 +130,7 @@ def as_page(
         folded=several,
         most_across=1,
     )
+    # The page compares clusters of different sizes: all GPUs' bytes stand beside one GPU's.
     all_and_one = f"received_bytes=received by all {gpus} | received_bytes_per_gpu:bytes=by a GPU"
     columns = COLUMNS.replace("received_bytes_per_gpu:bytes=received", all_and_one)
     summary = Section("summary", "Summary", (NAMES,), table=table(results, columns, gpus))
@@ -143,7 +145,7 @@ def as_page(
         panels=(_idle(problem),),
         folded=True,
     )
-    said = answer(results, some(gpus, "GPU"), gpus)
+    sentence = answer(results, some(gpus, "GPU"), gpus)
     time = Section(
         "time",
         "Time and bytes of one layer",
@@ -157,12 +159,13 @@ def as_page(
     )
     sections = tuple(
         s
+        # Several methods: their times lead. One: what its GPUs do leads.
         for s in ((time, summary, work, idle) if several else (work, summary, idle))
         if s.panels or s.table
     )
     best = min(results, key=lambda r: r.seconds)
     verdict = (
-        said.split(". ")[0] + ".",
+        sentence.split(". ")[0] + ".",
         f"The {some(gpus, 'GPU')} receive {bytes_text(gpus * float(best.received_bytes))} in all.",
     )
     return Page(
@@ -170,13 +173,13 @@ def as_page(
         f"{subject}.",
         sections,
         command=command,
-        answer=(said, beneath(results, gpus)),
+        answer=(sentence, beneath(results, gpus)),
         verdict=verdict,
     )
 
 
 def _time(results: Sequence[Result]) -> Panel:
-    """A bar a method, the fastest first."""
+    """A bar per method, the fastest first."""
     ordered = sorted(results, key=lambda r: r.seconds)
     values = {
         "computing": [r.compute_s for r in ordered],
@@ -200,7 +203,7 @@ def _time(results: Sequence[Result]) -> Panel:
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
-    """A row a GPU, on one time axis for all schedules."""
+    """A row per GPU, on one time axis for all schedules."""
     timeline: Timeline = result.timelines[0]
     data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
     busy = min(timeline.compute_s)
@@ -237,6 +240,7 @@ def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
         n,
         orientation="h",
         base=[round(1e3 * e.start_s, 6) for e in events],
+        # Wide bars for computations, thin ones below them for messages.
         width=0.62 if computes else 0.16,
         offset=-0.42 if computes else 0.24,
         marker={

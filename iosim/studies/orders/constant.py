@@ -49,7 +49,7 @@ class SectionCost:
     time_s: float
 
     def is_right(self, others: Iterable[SectionCost]) -> bool:
-        """Whether no other is faster, nor as fast with fewer bytes."""
+        """True where no other is faster, nor as fast with fewer bytes."""
         return all(
             self.time_s <= (1 + SAME_TIME) * o.time_s
             and (
@@ -82,6 +82,7 @@ class ConstantRow:
     def best(self) -> SectionCost:
         """The fastest section; of those that take the same time, the one with the fewest bytes."""
         fastest = min(cost.time_s for cost in self.by_heads.values())
+        # Equal times are decided by bytes, equal bytes by the constant itself.
         as_fast = [
             cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest
         ]
@@ -133,6 +134,7 @@ class ConstantCheck:
     def best_constant(self) -> tuple[int, int]:
         """(bytes, problems that it is right for) of the size that is right most often; of equals the nearest one."""
         sizes = {self.section_bytes, *(size * MIB for size in SECTION_MIB)}
+        # Every size that was searched, judged as the constant is: right for how many problems.
         counted = {
             size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows)
             for size in sizes
@@ -166,7 +168,7 @@ class ConstantCheck:
 
     @property
     def table(self) -> Table:
-        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        """A row per problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
                 "tokens": f"{row.problem.seq_q:,}",
@@ -207,21 +209,22 @@ def check_constant(
             f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more"
         )
     gpu = load_profile(profile)
-    asked: dict[tuple[int, int], Request] = {}
+    requests: dict[tuple[int, int], Request] = {}
     kernels = resolve_all(kernel, problems, gpu)
-    for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
+    for number, (problem, resolved) in enumerate(zip(problems, kernels, strict=True)):
         every = problem.batch * problem.heads
+        # Libraries round the heads of a section down to a power of two key/value heads.
         powers = (
             problem.group << n for n in range(every.bit_length())
         )  # of two key/value heads; 0 for all heads
         for heads in (*(power for power in powers if power < every), 0):
-            in_sections = _in_sections(own, problem, gpu, heads)
-            asked[number, heads] = Request(
+            in_sections = _in_sections(resolved, problem, gpu, heads)
+            requests[number, heads] = Request(
                 problem, in_sections, gpu, method="sampled", accesses=ACCESSES
             )
     rows = [ConstantRow(problem, {}, section_bytes) for problem in problems]
     for (number, heads), outcome in zip(
-        asked, try_all(list(asked.values()), progress=progress), strict=True
+        requests, try_all(list(requests.values()), progress=progress), strict=True
     ):
         if isinstance(outcome, InputError):
             raise outcome
@@ -236,10 +239,11 @@ def check_constant(
 def _in_sections(
     kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int
 ) -> Kernel:
-    own = OrderChoice.of(kernel, problem)
+    # All but the section stays the kernel's own; heavy blocks first, where blocks differ.
+    own_order = OrderChoice.of(kernel, problem)
     launch = main_launch(kernel, problem)
     start = Start.LIGHT_FIRST if launch is None or is_even(launch) else Start.HEAVY_FIRST
-    choice = replace(own, order=Order.HEAD, section_heads=heads, start=start)
+    choice = replace(own_order, order=Order.HEAD, section_heads=heads, start=start)
     return applied(choice, kernel, problem, profile)
 
 

@@ -55,18 +55,20 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
     path = Path(out)
-    own = _SUFFIXES.get(path.suffix.lower())
+    own_kind = _SUFFIXES.get(path.suffix.lower())
     if path.is_dir():
         places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
-    elif own is None:
+    elif own_kind is None:
         accepted = "an existing directory, or a file name that ends in .html or .md"
         raise InputError(f"`out` '{out}' is no place for a report; accepted: {accepted}")
-    elif own not in kinds:
+    elif own_kind not in kinds:
         raise InputError(
             f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}"
         )
     else:
-        places = {kind: path if kind == own else path.with_suffix(f".{kind}") for kind in kinds}
+        places = {
+            kind: path if kind == own_kind else path.with_suffix(f".{kind}") for kind in kinds
+        }
     for target in places.values():
         if target.is_dir():
             raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")
@@ -100,6 +102,8 @@ def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
 
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
     points, omissions, commands = collect(request, progress)
+    # GPUs with at least one prediction. Every number names its command line by an id: P for
+    # predictions, H for hardware profiles, T for tiles.
     here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
     for gpu in here:
@@ -123,13 +127,20 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         figures.call_time(request, points),
         figures.density(request, points, commands),
     ]
-    there, said = (
+    all_figures, all_notes = (
         (f for f in drawn if f is not None),
         (note for note in notes(points) if ALWAYS_SAID not in note),
     )
     title = question(request, baseline(points))
     return Report(
-        title, request, points, omissions, summary(points), tuple(there), commands, tuple(said)
+        title,
+        request,
+        points,
+        omissions,
+        summary(points),
+        tuple(all_figures),
+        commands,
+        tuple(all_notes),
     )
 
 
@@ -142,6 +153,7 @@ def summary(points: Sequence[Point]) -> Table:
         "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
     )
     rows: list[tuple[Cell, ...]] = []
+    # Points come in ascending lengths, so a dictionary keeps the longest of each.
     for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None

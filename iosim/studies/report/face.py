@@ -21,7 +21,7 @@ HALF = 2.0
 
 
 def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
-    """A sentence a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    """A sentence per GPU; `baseline` is the kernel that the others are held against, where there is one."""
     return tuple(_sentence(gpu, members, baseline) for gpu, members in by_gpu(points).items())
 
 
@@ -29,7 +29,9 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
     against = next(
-        (p for p in others if p.kernel == baseline), max(others, key=_moved, default=None)
+        # Without a baseline the kernel that moves most is what the best is held against.
+        (p for p in others if p.kernel == baseline),
+        max(others, key=_moved, default=None),
     )
     at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
     moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
@@ -48,7 +50,7 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
 def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     """What stands under the verdicts, a line for each GPU: from which length on the bytes are halved, the bytes between
     SMs and L2, and what the other kernels move."""
-    said = []
+    lines = []
     for gpu, members in by_gpu(points).items():
         _, here, best = _at_the_longest(members)
         others = [p for p in here if p is not best]
@@ -65,8 +67,8 @@ def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
             f"{p.kernel} moves {bytes_text(p.hbm or 0)} at HBM in {seconds_text(p.time_s)}"
             for p in rest
         ]
-        said += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
-    return tuple(said)
+        lines += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
+    return tuple(lines)
 
 
 def _between(best: Point, base: Point) -> str:
@@ -81,7 +83,7 @@ def _between(best: Point, base: Point) -> str:
 
 def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     """What stands above a page's figure: GPUs by the kernel that moves least and how much less than the baseline."""
-    said: list[str] = []
+    lines: list[str] = []
     for gpu, members in by_gpu(points).items():
         longest, here, best = _at_the_longest(members)
         base = next((p for p in here if p.kernel == baseline), best)
@@ -90,16 +92,17 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
         less = (
             f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
         )
-        said.append(
+        lines.append(
             f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at {some(longest, 'token')}{less}."
         )
-    return tuple(said[:MOST_SAID])
+    return tuple(lines[:MOST_SAID])
 
 
 def _at_the_longest(points: Sequence[Point]) -> tuple[int, list[Point], Point]:
     """The longest sequence, what is known of it, and of that the best."""
     longest = max(p.seq_len for p in points)
     here = [p for p in points if p.seq_len == longest]
+    # Of kernels whose HBM bytes are within ten per cent of the least, the one with fewest L2 bytes.
     least = min(map(_moved, here))
     return longest, here, min((p for p in here if _moved(p) <= NEAR * least), key=lambda p: p.l2)
 
@@ -122,22 +125,23 @@ def _ratios(best: Point, against: Point) -> str:
     return f"{factor} than {against.kernel}" if factor else f"as much as {against.kernel}"
 
 
-def _factor(theirs: int, own: int) -> str:
+def _factor(other_bytes: int, own_bytes: int) -> str:
     """How many times less or more its own bytes are; empty where both are the same in three digits."""
-    ratio = max(theirs, own) / max(1, min(theirs, own))
+    ratio = max(other_bytes, own_bytes) / max(1, min(other_bytes, own_bytes))
     if times_text(ratio) == "1":
         return ""
-    return f"{times_text(ratio)}x {'less' if theirs > own else 'more'}"
+    return f"{times_text(ratio)}x {'less' if other_bytes > own_bytes else 'more'}"
 
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     """The length from which on the baseline's HBM bytes are at least twice as many, where that is not the first."""
-    own, theirs = (
+    by_length, baseline_by_length = (
         {p.seq_len: p.hbm for p in points if p.kernel == k and p.hbm is not None}
         for k in (kernel, against)
     )
-    both = sorted(own.keys() & theirs.keys())
-    below = [n for n in both if theirs[n] < HALF * own[n]]
+    both = sorted(by_length.keys() & baseline_by_length.keys())
+    below = [n for n in both if baseline_by_length[n] < HALF * by_length[n]]
+    # The first length after the last one at which the bytes are not halved.
     first = next((n for n in both if not below or n > below[-1]), None)
     if first is None or first == both[0]:
         return []
@@ -176,8 +180,8 @@ def subject(request: ReportRequest) -> str:
     keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [
-        asked
-        for name, asked in p.terms.items()
+        term
+        for name, term in p.terms.items()
         if name not in ("block_lists", "seq_lens", "looks_ahead")
     ]
     terms = "".join(
@@ -202,13 +206,13 @@ def as_page(report: Report) -> Page:
     first, *others = report.figures
     length = report.request.lengths[-1]
     at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
-    told = () if report.legend is None else (f"{report.legend}.",)
+    legend_lines = () if report.legend is None else (f"{report.legend}.",)
     sections = (
         first.section(report.legend, folded=False),
         Section(
             "summary",
             f"{at}, N = {length:,}",
-            ((RATIOS,) * report.has_ratios) + told,
+            ((RATIOS,) * report.has_ratios) + legend_lines,
             table=report.summary,
         ),
         *listed(

@@ -84,14 +84,14 @@ def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Ser
 def kernel_lines(
     request: ReportRequest, points: Iterable[Point], place: Callable[[Point], Dot | None]
 ) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
-    """Of each kernel that `place` puts somewhere: its points there, where they are, and the line through them."""
+    """(kernel, its points, their places, the line through them) of each kernel that `place` puts somewhere."""
     for kernel, row in series(points).items():
-        there = [(p, dot) for p in row if (dot := place(p)) is not None]
-        if there:
-            dots = [dot for _, dot in there]
+        placed = [(p, dot) for p in row if (dot := place(p)) is not None]
+        if placed:
+            dots = [dot for _, dot in placed]
             yield (
                 kernel,
-                [p for p, _ in there],
+                [p for p, _ in placed],
                 dots,
                 axes.through(kernel, dots, request.kernels.index(kernel)),
             )
@@ -107,10 +107,11 @@ def gpu_panels(
     guides: Callable[[Gpu, list[Point]], list[Guide]] = lambda gpu, points: [],
     estimate: Callable[[Point], bool] = lambda p: False,
 ) -> tuple[Panel, ...]:
-    """One panel a GPU, all with the same axes: `value` against N, a line a kernel; its marks are hollow where a value
+    """One panel per GPU, all with the same axes: `value` against N, a line per kernel; its marks are hollow where a value
     is an `estimate`."""
     drawn = by_gpu(points)
     lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
+    # Axes span the points and the guides of all GPUs, so that panels compare.
     values = [v for p in points if (v := value(p)) is not None]
     values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
@@ -127,8 +128,8 @@ def gpu_panels(
     for n, (label, members) in enumerate(drawn.items(), 1):
         grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
         marks, readings = [], []
-        for kernel, there, dots, line in kernel_lines(request, members, place):
-            marks.append(hollow(line, [estimate(p) for p in there]))
+        for kernel, kernel_points, dots, line in kernel_lines(request, members, place):
+            marks.append(hollow(line, [estimate(p) for p in kernel_points]))
             ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
             readings.append(f"{kernel} {' to '.join(ends)}")
         panels.append(
@@ -147,13 +148,13 @@ HOLLOW = " Hollow marks are estimates."
 
 
 def estimated(p: Point) -> bool:
-    """Whether its HBM bytes are an estimate, not a replay of the whole."""
+    """True where its HBM bytes are an estimate, not a replay of the whole."""
     return bool(mark_of(p.prediction.method))
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    moved = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
-    rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in moved)
+    by_way = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
+    rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in by_way)
     panels = gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text)
     return drawn("traffic-l2", rows, panels, kernel_legend(request))
 
@@ -171,6 +172,8 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
         least, hover = least_bytes(members), f"{gpu.label}: inputs once, outputs once"
         grey_lines: list[Guide] = [("compulsory", hover, "dot", list(least), list(least.values()))]
+        # The upper bound only where HBM bytes are not found: beside replayed bytes it would stretch the
+        # axis.
         for k, row in () if known else series(members).items():
             grey_lines.append(
                 (
@@ -251,27 +254,28 @@ def roofline(
     payload = {
         p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm_payload) and p.flops
     }
-    shown = [p for p in points if p.id in payload]
-    if not shown:
+    counted = [p for p in points if p.id in payload]
+    if not counted:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
     roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
-    intensity = {p.id: p.flops / payload[p.id] for p in shown}
+    intensity = {p.id: p.flops / payload[p.id] for p in counted}
+    # A roof bends at peak rate over bandwidth, FLOP per byte: the bend must lie on the axis.
     ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
     x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
     ends = [10**e for e in x["range"]]
-    rates = [p.flops / p.time_s for p in shown] + [
+    rates = [p.flops / p.time_s for p in counted] + [
         f for of_gpu in roofs.values() for _, f in of_gpu.values()
     ]
     y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
 
     def place(p: Point) -> Dot:
         at, rate = intensity[p.id], p.flops / p.time_s
-        told = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
-        return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{told}"
+        reading = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
+        return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{reading}"
 
     panels, rows, left_out = [], [], []
-    for n, (label, members) in enumerate(by_gpu(shown).items(), 1):
+    for n, (label, members) in enumerate(by_gpu(counted).items(), 1):
         data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
         readings = [
             f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
@@ -294,6 +298,7 @@ def roofline(
             )
         )
         for p in members:
+            # The lower of bandwidth x intensity and the matrix rate, by the first roof that is known.
             roof = next(
                 (min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None
             )
@@ -316,9 +321,9 @@ def roofline(
         if any(name in f for f in roofs.values())
     ]
     words = {"word": word, "level": level}
-    legend, left = kernel_legend(request, *guides), tuple(left_out)
+    legend, omitted = kernel_legend(request, *guides), tuple(left_out)
     return drawn(
-        "roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=left
+        "roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=omitted
     )
 
 
@@ -343,6 +348,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
+    # (point, the naive kernel's at the same length, ratio), kernel by kernel.
     pairs = [
         (p, b, above / under)
         for k in others
@@ -400,11 +406,11 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
                 axes.layout(x, y),
             )
         )
-    there = {p.gpu.label for p, *_ in pairs}
+    labels = {p.gpu.label for p, *_ in pairs}
     legend = [
         Series(label, axes.colour(g), axes.symbol(g)[1])
         for g, label in enumerate(gpus)
-        if label in there
+        if label in labels
     ]
     words = {"word": word, "base": base, "level": level}
     return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
@@ -483,12 +489,13 @@ def _density_panels(
             }
             if not shares:
                 continue
+            # The diagonal from the sparsest mask to the densest: bytes in proportion to blocks kept.
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
             data, readings = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
 
             def place(p: Point, shares: Mapping[str, float] = shares) -> Dot | None:
-                told = f"{p.kernel}, N = {p.seq_len:,}<br>{_percent(shares.get(p.id, 0))} of dense ({p.id})"
-                return (kept(p), shares[p.id], told) if p.id in shares else None
+                reading = f"{p.kernel}, N = {p.seq_len:,}<br>{_percent(shares.get(p.id, 0))} of dense ({p.id})"
+                return (kept(p), shares[p.id], reading) if p.id in shares else None
 
             in_order = sorted(members, key=lambda p: (request.kernels.index(p.kernel), kept(p)))
             for kernel, _, dots, line in kernel_lines(request, in_order, place):

@@ -1,6 +1,6 @@
 """The chart that carries a report: bytes of both levels, naive against tiled, beside the bytes that no kernel avoids.
 
-Over several lengths it has a line a kernel and level; at one length, a row a kernel with a mark a level.
+Over several lengths it has a line per kernel and level; at one length, a row per kernel with a mark per level.
 """
 
 from __future__ import annotations
@@ -42,24 +42,26 @@ def overview(
     points: Sequence[Point],
     every: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
+    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel per problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
+    # A report's lines show two kernels per GPU: more would cross.
     few = lines and not every
-    shown = [
+    drawn_points = [
         p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)
     ]
-    values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
-    together = by_gpu(shown)
+    values = [float(v) for p in drawn_points for v in (p.l2, p.hbm, p.compulsory) if v]
+    together = by_gpu(drawn_points)
     if len(request.lengths) > 1 and not lines:
         together = grouped(
-            sorted(shown, key=lambda p: p.seq_len), lambda p: f"N = {p.seq_len:,}, {p.gpu.label}"
+            sorted(drawn_points, key=lambda p: p.seq_len),
+            lambda p: f"N = {p.seq_len:,}, {p.gpu.label}",
         )
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
-        asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
+        kernels = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
         where = (f"overview-{n}", title, members, values)
-        panels.append(_lines(request, *where) if lines else _rows(asked, *where))
+        panels.append(_lines(request, *where) if lines else _rows(kernels, *where))
     base = baseline(points)
     which = (
         f"of '{base}' and of the fastest tiled kernel of each GPU"
@@ -68,14 +70,14 @@ def overview(
     )
     words = {
         "against": " against the sequence length" if lines else "",
-        "hollow": HOLLOW if any(map(estimated, shown)) else "",
+        "hollow": HOLLOW if any(map(estimated, drawn_points)) else "",
     }
     words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
-    rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
-    without = () if any(p.smem for p in shown) else ("smem_bytes",)
+    rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in drawn_points)
+    without = () if any(p.smem for p in drawn_points) else ("smem_bytes",)
     across, short = (
-        2 if lines or len(by_gpu(shown)) > 1 else 3,
-        _short(request, shown) if lines else None,
+        2 if lines or len(by_gpu(drawn_points)) > 1 else 3,
+        _short(request, drawn_points) if lines else None,
     )
     legend = LINES if lines else MARKS
     return drawn(
@@ -111,15 +113,15 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
-    """Of one GPU: the naive kernel and the fastest other, or the two fastest."""
+    """The kernels that stand for one GPU: the naive one and the fastest other, or the two fastest."""
     times = {
         kernel: row[-1].time_s
         for kernel, row in series(points).items()
         if not any(p.naive for p in row)
     }
     base = baseline(points)
-    kept = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
-    return [p for p in points if p.kernel in kept]
+    kernels = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
+    return [p for p in points if p.kernel in kernels]
 
 
 def _lines(
@@ -186,6 +188,7 @@ def _rows(
     ]
     for level, (key, _) in LEVELS.items():
         drawn = [(p, v) for p in points if (v := getattr(p, key))]
+        # Of a kernel's two marks the larger has its number on the right, the smaller on the left.
         right = [
             level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM"
             for p, _ in drawn
@@ -209,6 +212,7 @@ def _rows(
         }
         data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
     least = min(p.compulsory for p in points)
+    # A row for a kernel that cannot run, which says so in its place.
     for kernel in {*kernels} - {p.kernel for p in points}:
         data.append(
             axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"}

@@ -25,7 +25,7 @@ LIBRARY = Series("a library's tile", "#e8590c", "○")
 SHORT_COLUMNS = columns_of(
     "gpu=GPU | kernel | tile | warps:count | stages:count | time_s=time | times_fastest:ratio=times the fastest"
 )
-"""Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
+"""Columns of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
 
 
@@ -102,6 +102,7 @@ def tile_map(
 
 def reasons(ranking: TileRanking) -> dict[Place, str]:
     """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
+    # A dictionary keeps the last: reversed, the variant that needs least stays.
     in_order = sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps))
     return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
 
@@ -109,7 +110,7 @@ def reasons(ranking: TileRanking) -> dict[Place, str]:
 def _row(
     label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str
 ) -> tuple[Cell, ...]:
-    t, moved = c.tile, c.l2_read_bytes + c.l2_write_bytes
+    t, l2_bytes = c.tile, c.l2_read_bytes + c.l2_write_bytes
     return (
         label,
         c.kernel,
@@ -120,7 +121,7 @@ def _row(
         t.stages,
         c.time_s,
         c.time_s / ranking.best.time_s,
-        moved,
+        l2_bytes,
         c.occupancy,
         c.registers,
         c.registers_source,
@@ -142,6 +143,7 @@ def _panel(
     hover: list[list[str]] = []
     for q in BLOCK_Q:
         line = [cells.get((q, k)) for k in BLOCK_K]
+        # Rows are block_q, columns block_k; a cell is the fastest of its warps and stages.
         z.append([c.time_s / best.time_s if c else None for c in line])
         text.append([number_text(round(c.time_s / best.time_s, 1)) if c else "" for c in line])
         hover.append(
