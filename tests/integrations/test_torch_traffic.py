@@ -441,7 +441,15 @@ class TestOperators:
             again = one(lambda: torch._softmax_backward_data(long, result, -1, BF16))
             short = torch.empty(200_000, 1024, dtype=BF16)
             once = one(lambda: functional.softmax(short, dim=-1))
-        assert again.hbm.read > 2.6 * long.nbytes
+        product, last = again.rows
+        assert (product.operator, last.operator) == (
+            "_softmax_backward_data.product",
+            "_softmax_backward_data",
+        )
+        # softmax_backward_cuda_out writes grad x result first, and sums that.
+        assert product.l2_write == long.nbytes
+        assert product.hbm_read == pytest.approx(2 * long.nbytes, rel=0.02)
+        assert last.hbm_read > 2.6 * long.nbytes
         assert once.hbm.read == pytest.approx(short.nbytes, rel=0.02)
 
     def test_unknown_operators_are_listed_and_counted_once(self) -> None:

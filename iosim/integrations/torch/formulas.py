@@ -391,11 +391,24 @@ def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]
     return _softmax(x, dim, out, 3)
 
 
-@register_traffic_formula(aten._softmax_backward_data, aten._log_softmax_backward_data)
+@register_traffic_formula(aten._softmax_backward_data)
 def softmax_backward(
     grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
 ) -> list[Piece]:
-    """The gradient's sum, then the result; a softmax's sum needs its result, too."""
+    """grad x result is written by a launch of its own; the next sums it over a row and subtracts (SoftMax.cu,
+    softmax_backward_cuda_out)."""
+    weighted = torch.empty_like(result, device="meta")
+    return [
+        Pass([grad, result], [weighted], "product"),
+        *_softmax(weighted, dim, out, 2, result),
+    ]
+
+
+@register_traffic_formula(aten._log_softmax_backward_data)
+def log_softmax_backward(
+    grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
+) -> list[Piece]:
+    """The gradient's sum, then the result."""
     return _softmax(grad, dim, out, 2, result)
 
 
