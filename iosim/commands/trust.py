@@ -46,7 +46,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
 from iosim.integrations.ncu.report import launches
 from iosim.problem.fields import FIELDS
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
 TABLE_WORST = 6
@@ -250,7 +250,13 @@ def _run_published(args: argparse.Namespace) -> int:
     )
 
 
-COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
+COLUMNS = (
+    Column("claim"),
+    Column("claimed", kind="right"),
+    Column("computed", kind="right"),
+    Column("unit"),
+    Column("ratio", kind="right"),
+)
 
 
 def number(value: float | None) -> str | None:

@@ -13,13 +13,13 @@ from iosim.base.units import (
     some,
 )
 from iosim.base.words import sentences
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
 from iosim.show.shown import Part
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
 
@@ -101,8 +101,9 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    dtype = in_dtype(best.predictions[0].problem)
     parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}{dtype}: {ranked(choice, best)}{of} with {best.kernel}"
     ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
@@ -228,10 +229,19 @@ def _rate(p: Prediction) -> float:
 
 def table(choice: Choice) -> Table:
     """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
-    columns = columns_of(
-        "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
-        "bound_by=bound by | fits | frontier"
+    columns = (
+        Column("seq_q", "queries", kind="count"),
+        Column("seq_k", "keys", kind="count"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("tokens_per_s", "tokens/s", kind="right"),
+        Column("time", "time per call", kind="right"),
+        Column("energy", "energy per token", kind="right"),
+        Column("cost", f"cost {unit(choice, 'dollars')}", kind="right"),
+        Column("bound_by", "bound by"),
+        Column("fits"),
+        Column("frontier"),
     )
     rows = tuple(_row(choice, option) for option in choice.options)
     # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
@@ -375,8 +385,16 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={axis_title} | frontier"
-    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    columns = (
+        Column("length", "tokens"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("time_s", "time a call"),
+        Column(word, axis_title, kind="right"),
+        Column("frontier"),
+    )
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
     title = f"Time against {word}"
     return Figure(
         word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by

@@ -246,7 +246,10 @@ class ChunkSchedule:
             "owned": self.owned,
             "steps": [asdict(step) for step in self.steps],
         }
-        return plain(self, "name gpus causal pass=passes") | rest
+        return (
+            plain(name=self.name, gpus=self.gpus, causal=self.causal, **{"pass": self.passes})
+            | rest
+        )
 
     def to_text(self) -> str:
         mask, way = (

@@ -23,7 +23,7 @@ from iosim.show import timeline
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Several
-from iosim.show.tables import Column, Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.program.operators import Program
 from iosim.studies.program.play import Bytes, Playing
 
@@ -31,10 +31,16 @@ US = 1e6
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
-SUMMED = columns_of(
-    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
-    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
-    "time_share:percent=of the time"
+SUMMED = (
+    Column("operators", kind="number"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("hbm_write_bytes", "HBM written"),
+    Column("hbm_share", "share", kind="percent"),
+    Column("compulsory_bytes", "in and out once"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("gflop", "GFLOP", kind="number"),
+    Column("time_s", "time"),
+    Column("time_share", "of the time", kind="percent"),
 )
 IN_TRACE = (
     "module",
@@ -122,13 +128,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
 class ProgramTraffic(Several[OperatorTraffic]):
     """What a program moves on one GPU, operator by operator, through one L2."""
 
-    _members = "rows"
     profile: HardwareProfile
     """The GPU."""
     rows: tuple[OperatorTraffic, ...]
     """The operators in the order in which they ran."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
+
+    @property
+    def _members(self) -> tuple[OperatorTraffic, ...]:
+        return self.rows
 
     @property
     def hbm(self) -> Moved:
@@ -194,10 +203,12 @@ class ProgramTraffic(Several[OperatorTraffic]):
     def sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
         """Sums over some of the operators: their number, bytes and shares of all, operations and time."""
         part = replace(self, rows=tuple(rows))
-        hbm_bytes = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
+        hbm_bytes = plain(
+            hbm_read_bytes=part.hbm.read, hbm_write_bytes=part.hbm.write, hbm_bytes=part.hbm.total
+        )
         shares = {"hbm_share": part.hbm.total / max(1, self.hbm.total)}
         shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
-        rest = plain(part, "l2_bytes=l2.total flops time_s") | {
+        rest = plain(l2_bytes=part.l2.total, flops=part.flops, time_s=part.time_s) | {
             "time_share": part.time_s / (self.time_s or 1.0)
         }
         return {"operators": len(part)} | hbm_bytes | shares | rest
@@ -211,9 +222,15 @@ class ProgramTraffic(Several[OperatorTraffic]):
     def to_dict(self) -> dict[str, Any]:
         totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
         return (
-            plain(self, "profile=profile.name")
+            plain(profile=self.profile.name)
             | totals
-            | plain(self, "flops time_s operators=rows unknown notes")
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                operators=self.rows,
+                unknown=self.unknown,
+                notes=self.notes,
+            )
         )
 
     def records(self) -> Iterator[dict[str, Any]]:

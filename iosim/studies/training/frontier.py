@@ -22,7 +22,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.training.model import MAX_TOKENS, Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import step_time
@@ -119,7 +119,14 @@ class Frontier(Shown):
                 }
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
+        return plain(
+            axis=self.axis,
+            values=self.values,
+            seq_lens=self.seq_lens,
+            peak_bytes=self.peak_bytes,
+            longest_seq_len=self.longest,
+            capacity_bytes=self.capacity_bytes,
+        )
 
     def setting(self) -> dict[str, Any]:
         return {
@@ -143,8 +150,9 @@ class Frontier(Shown):
         cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
         of = some(len(self.values) * len(self.seq_lens), "cell")
         return (
-            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-            f"longest sequence that fits has {clauses}; {cells} of {of} fit{'s' if cells == 1 else ''}."
+            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention in "
+            f"{self.setup.precision} the longest sequence that fits has {clauses}; "
+            f"{cells} of {of} fit{'s' if cells == 1 else ''}."
         )
 
     def to_text(self) -> str:
@@ -182,9 +190,11 @@ class Frontier(Shown):
     @property
     def table(self) -> Table:
         """Bytes at the peak for each length, and the longest sequence that fits, a row per value of the axis."""
-        lengths = " | ".join(f"peak_bytes_{n}:bytes={n:,} tokens" for n in self.seq_lens)
-        columns = columns_of(
-            f"{self.axis}:count | {lengths} | longest_seq_len:count=longest that fits"
+        lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", kind="bytes") for n in self.seq_lens)
+        columns = (
+            Column(self.axis, kind="count"),
+            *lengths,
+            Column("longest_seq_len", "longest that fits", kind="count"),
         )
         rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
         return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))

@@ -208,7 +208,13 @@ class Decoder:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def to_dict(self) -> dict[str, object]:
-        return plain(self, "layers width heads kv_heads head_dim") | asdict(self)
+        return plain(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+        ) | asdict(self)
 
 
 ATTENTIONS = ("naive", "flash")

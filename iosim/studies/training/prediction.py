@@ -18,8 +18,8 @@ from iosim.problem.asked import lengths
 from iosim.readers.replay.blocks import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
@@ -247,6 +247,9 @@ class TrainingPrediction(Shown):
         ]
         return lines if self.time is None else lines + _time_lines(self.time)
 
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
 
 def predict_training(
     model: Decoder,
@@ -341,7 +344,11 @@ def _several(request: TrainRequest, name: str, default: Any) -> list[int]:
 
 def memory_table(prediction: TrainingPrediction) -> Table:
     at, saved = prediction.timeline.peak.by_kind, prediction.saved_by_kind
-    columns = columns_of("kind=holds | peak_bytes=at the peak | saved_bytes=saved by the forward")
+    columns = (
+        Column("kind", "holds"),
+        Column("peak_bytes", "at the peak"),
+        Column("saved_bytes", "saved by the forward"),
+    )
     kinds = sorted(at | saved, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), saved.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(saved.values()))))

@@ -47,9 +47,9 @@ class StepTime:
         phases = {
             phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()
         }
-        return plain(self, "time_s=total_s attention_kernel=kernel attention_method=method") | {
-            "phases": phases
-        }
+        return plain(
+            time_s=self.total_s, attention_kernel=self.kernel, attention_method=self.method
+        ) | {"phases": phases}
 
 
 @dataclass(frozen=True)
