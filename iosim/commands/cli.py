@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import warnings
@@ -138,10 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             with output(for_a_person=for_a_person):
                 check_files(args)
-                module, _, function = args.run.partition(".")
-                code: int = getattr(importlib.import_module(f"iosim.commands.{module}"), function)(
-                    args
-                )
+                code: int = args.run(args)
         return code
     except InputError as error:
         _complain(with_options(error))

@@ -21,7 +21,7 @@ from iosim.studies.models.prediction import requests_of
 from iosim.studies.requests import ExploreRequest, PredictRequest
 
 
-def run(args: argparse.Namespace) -> int:
+def explore(args: argparse.Namespace) -> int:
     request = common.request(
         args, ExploreRequest, **({} if args.out is not None else everything(args))
     )

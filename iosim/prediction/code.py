@@ -5,13 +5,13 @@ No description of the kernel is needed, and no problem: what its arguments are d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
-from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
+from iosim.code.addresses_launch import ALL_SHARED, CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
 from iosim.code.launch_work import LaunchWork, with_work
 from iosim.code.module import Function, Module, read_module
@@ -28,7 +28,7 @@ from iosim.prediction.result import Moved
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.show.shown import Shown
+from iosim.show.shown import Part, Shown
 
 NO_REGISTERS = "registers are not known without machine code: CTAs of an SM are counted by shared memory and threads"
 NO_TIME = (
@@ -54,14 +54,16 @@ class CodeCall:
         if self.function is None:
             return CodeResources(None, self.entry.shared_bytes + self.shared_memory_bytes)
         declared = self.function.shared_memory_bytes
-        return CodeResources(self.function.registers or None, declared + self.shared_memory_bytes)
+        return CodeResources(
+            self.function.registers or None,
+            declared + self.shared_memory_bytes,
+            ALL_SHARED if self.function.prefers_shared else None,
+        )
 
 
 @dataclass(frozen=True, repr=False)
 class CodePrediction(Shown):
     """What one launch of a kernel moves, and how long that takes; `sites` has its loads and stores one by one."""
-
-    _face = "iosim.prediction.code_face"
 
     launch: CodeLaunch
     call: Call
@@ -117,12 +119,16 @@ class CodePrediction(Shown):
     @property
     def answer(self) -> str:
         """Its bytes and time, and what of its accesses costs more than their bytes, in sentences."""
-        return str(self._shown_by("answer")(self))
+        from iosim.prediction import code_face
+
+        return code_face.answer(self)
 
     @property
     def body(self) -> str:
         """The tables below the answer, as text."""
-        return str(self._shown_by("body")(self))
+        from iosim.prediction import code_face
+
+        return code_face.body(self)
 
     def records(self) -> list[dict[str, Any]]:
         """A row a load or store."""
@@ -130,8 +136,24 @@ class CodePrediction(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The prediction as JSON has it."""
-        whole: dict[str, Any] = self._shown_by("as_dict")(self)
-        return whole
+        from iosim.prediction import code_face
+
+        return code_face.as_dict(self)
+
+    def _line(self) -> str:
+        from iosim.prediction import code_face
+
+        return code_face.line(self)
+
+    def to_text(self) -> str:
+        from iosim.prediction import code_face
+
+        return code_face.as_text(self)
+
+    def _parts(self) -> Sequence[Part]:
+        from iosim.prediction import code_face
+
+        return code_face.parts(self)
 
 
 def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function | None]:

@@ -11,7 +11,7 @@ from iosim.code.addresses import GLOBAL, LOCAL, SHARED, Site
 from iosim.kernel.launch import Mode
 from iosim.prediction.code import CodePrediction
 from iosim.show.shown import Part
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 
 SHOWN_SITES = 24
 """Groups of loads and stores that a table shows; JSON has all."""
@@ -126,7 +126,14 @@ def level_table(p: CodePrediction) -> Table:
     rows = [("SM <-> L2 (counted)", p.l2.read, p.l2.write)]
     if p.replay is not None:
         rows.append((f"L2 <-> HBM ({p.method})", p.hbm.read, p.hbm.write))
-    return Table(columns_of("level= | read_bytes=read | write_bytes=written"), tuple(rows))
+    return Table(
+        (
+            Column("level", ""),
+            Column("read_bytes", "read"),
+            Column("write_bytes", "written"),
+        ),
+        tuple(rows),
+    )
 
 
 def tensor_table(p: CodePrediction) -> Table:
@@ -137,7 +144,14 @@ def tensor_table(p: CodePrediction) -> Table:
         for tensor, way in dict.fromkeys((*l2, *hbm))
     )
     return Table(
-        columns_of("tensor | direction= | size_bytes=size | l2_bytes=SM<->L2 | hbm_bytes=HBM"), rows
+        (
+            Column("tensor"),
+            Column("direction", ""),
+            Column("size_bytes", "size"),
+            Column("l2_bytes", "SM<->L2"),
+            Column("hbm_bytes", "HBM"),
+        ),
+        rows,
     )
 
 
@@ -167,11 +181,18 @@ def site_table(p: CodePrediction) -> Table:
                 _moves(g),
             )
         )
-    column_text = (
-        "line | access= | tensor= | requests:count | sectors:number=sectors a request | used:percent=of them used | "
-        "l1:percent=served by L1 | conflicts:ratio=bank conflicts | loop=from trip to trip"
+    columns = (
+        Column("line"),
+        Column("access", ""),
+        Column("tensor", ""),
+        Column("requests", kind="count"),
+        Column("sectors", "sectors a request", kind="number"),
+        Column("used", "of them used", kind="percent"),
+        Column("l1", "served by L1", kind="percent"),
+        Column("conflicts", "bank conflicts", kind="ratio"),
+        Column("loop", "from trip to trip"),
     )
-    return Table(columns_of(column_text), tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def _moves(g: Site) -> str:

@@ -23,7 +23,7 @@ from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
-from iosim.studies.report import Report, ReportRequest, as_page, build, face
+from iosim.studies.report import CaseGrid, Report, as_page, build, face
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -307,7 +307,7 @@ def test_a_profile_that_nobody_checked_is_not_said_to_be() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    request = ReportRequest.of(
+    request = CaseGrid.of(
         ("t4", "a100"), ("naive", "cutlass", "fa2"), tuple(map(problem, (256, 1024, 4096)))
     )
     return build(request)

@@ -30,7 +30,7 @@ from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -80,7 +80,6 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
-    _face = __name__
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction
@@ -209,14 +208,31 @@ class Check(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record = plain(
+            quantity=self.claim.quantity,
+            claim=self.claim.text,
+            value=self.claim.value,
+            tolerance=self.tolerance,
+            readings_tried=self.tried,
+            matches=self.matches,
+            nearest=self.nearest,
+            predicted=self.counter,
+            agrees=self.agrees,
+        )
         record["published"] = None if self.published is None else self.published.to_dict()
         return (
             record
-            | plain(p, "problem kernel=kernel.name profile=profile.name method")
+            | plain(
+                problem=p.problem, kernel=p.kernel.name, profile=p.profile.name, method=p.method
+            )
             | {"answer": self.answer()}
         )
+
+    def _line(self) -> str:
+        return line(self)
+
+    def _parts(self) -> list[Part]:
+        return parts(self)
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {
@@ -430,7 +446,12 @@ def head(c: Check) -> str:
 
 def table(c: Check) -> Table:
     columns = (
-        "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+        Column("counts", "what it may count"),
+        Column("direction"),
+        Column("value"),
+        Column("error", "claim is off by"),
+        Column("slips", "if it is"),
+        Column("why", "why a counter differs"),
     )
     rows = []
     for r, error in (
@@ -438,7 +459,7 @@ def table(c: Check) -> Table:
     ):
         counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
-    return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def as_text(c: Check) -> str:

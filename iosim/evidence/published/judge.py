@@ -17,7 +17,7 @@ from iosim.evidence.published.tables import BYTES, LeftOut, Sample, read
 from iosim.prediction.many import try_all
 from iosim.prediction.predictor import Request, planned
 from iosim.prediction.result import Prediction
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 
 SMALL_BYTES = 20_000
 """Fewer are mostly what a launch reads beside its tensors: no error is formed."""
@@ -117,9 +117,16 @@ class Verdict:
 
     def table(self) -> Table:
         columns = (
-            "gpu=GPU | backed_by=backed by | bytes_rows:count=bytes, rows | bytes_median:error=median | "
-            "times_rows:count=times, rows | times_median:error=median | plain_rows:count=plain, rows | "
-            "plain_median:error=median | inside:error=inside the range | left_out:count=left out"
+            Column("gpu", "GPU"),
+            Column("backed_by", "backed by"),
+            Column("bytes_rows", "bytes, rows", kind="count"),
+            Column("bytes_median", "median", kind="error"),
+            Column("times_rows", "times, rows", kind="count"),
+            Column("times_median", "median", kind="error"),
+            Column("plain_rows", "plain, rows", kind="count"),
+            Column("plain_median", "median", kind="error"),
+            Column("inside", "inside the range", kind="error"),
+            Column("left_out", "left out", kind="count"),
         )
         rows = (
             (
@@ -131,7 +138,7 @@ class Verdict:
             )
             for g in self.gpus
         )
-        return Table(columns_of(columns), tuple(rows))
+        return Table(columns, tuple(rows))
 
     def to_dict(self) -> dict[str, Any]:
         skipped = [

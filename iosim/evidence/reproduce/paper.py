@@ -271,8 +271,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         record = plain(
-            self,
-            "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value",
+            section=self.section,
+            claim=self.claim,
+            claimed=self.claimed,
+            computed=self.computed,
+            unit=self.unit,
+            ratio=self.ratio,
+            arithmetic=self.arithmetic,
+            note=self.note,
+            mistake=self.mistake,
+            verdict=self.verdict.value,
         )
         return record | {"mistake": self.mistake or None}
 

@@ -165,7 +165,7 @@ class LaunchAnswer:
                 {"name": METRICS[COLUMN[name]][0], **both, "differs": q["differs"], "words": words}
             )
         p, row = self.prediction, self.row
-        return plain(self, "kernel status reason") | {
+        return plain(kernel=self.kernel, status=self.status, reason=self.reason) | {
             "problem": None if p is None else p.problem.to_dict(),
             "implementation": None if row is None else row.implementation,
             "profile": None if p is None else p.profile.name,

@@ -31,7 +31,7 @@ from iosim.evidence.validate.summary import (
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -50,16 +50,21 @@ NAMES = {
     "time": "time",
 }
 ERRORS = (
-    "rows:count | median_error:error=median | p95_error:error=p95 | max_error:error=max | "
-    "near_share:error=within 5 % or 2 MB"
+    Column("rows", kind="count"),
+    Column("median_error", "median", kind="error"),
+    Column("p95_error", "p95", kind="error"),
+    Column("max_error", "max", kind="error"),
+    Column("near_share", "within 5 % or 2 MB", kind="error"),
 )
+QUANTITY = Column("quantity")
+CALL = (Column("row"), Column("problem"), Column("settings"))
 
 
-def titled(title: str, columns: str, rows: Iterable[tuple[Cell, ...]]) -> Section:
+def titled(title: str, columns: Iterable[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
     return Section(
         re.sub(r"\W+", "-", title.lower()).strip("-"),
         title,
-        table=Table(columns_of(columns), tuple(rows)),
+        table=Table(tuple(columns), tuple(rows)),
     )
 
 
@@ -68,7 +73,9 @@ def with_rows(sections: Iterable[Section]) -> list[Section]:
 
 
 def errors(
-    title: str, columns: str, summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]]
+    title: str,
+    columns: Iterable[Column],
+    summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]],
 ) -> Section:
     """A table of errors: the cells of `columns`, then those of the summary beside them, where it has rows."""
     rows = (
@@ -76,7 +83,7 @@ def errors(
         for cells, s in summaries
         if s is not None and s.n
     )
-    return titled(title, f"{columns} | {ERRORS}", rows)
+    return titled(title, (*columns, *ERRORS), rows)
 
 
 def percent(error: float | None) -> str:
@@ -190,11 +197,16 @@ def _half(name: str) -> str:
 
 
 def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
-    return errors(title, "quantity", (((NAMES[q],), s) for q, s in by_quantity_name.items()))
+    return errors(title, (QUANTITY,), (((NAMES[q],), s) for q, s in by_quantity_name.items()))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
-    columns = "quantity | rows:count | median_difference:right=median difference | max_difference:right=max difference"
+    columns = (
+        QUANTITY,
+        Column("rows", kind="count"),
+        Column("median_difference", "median difference", kind="right"),
+        Column("max_difference", "max difference", kind="right"),
+    )
     differences = ("median_difference", "max_difference")
     rows = (
         (NAMES[q], s["n"], *(amount(q, s[name]) for name in differences))
@@ -206,13 +218,18 @@ def _small(residuals: Sequence[Residual]) -> Section:
 def _by(criterion: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
     quantities = ("hbm_read", "hbm_write", "smem")
     cells = (((group, NAMES[q]), s.get(q)) for q in quantities for group, s in by_group.items())
-    return errors(f"By {criterion}", f"{criterion} | quantity", cells)
+    return errors(f"By {criterion}", (Column(criterion), QUANTITY), cells)
 
 
 def _worst(residuals: Sequence[Residual], quantity: str, rows_shown: int) -> Section:
     unit = "s" if quantity == "time" else "bytes"
-    both = f"measured_{unit}=measured | predicted_{unit}=predicted"
-    columns = f"row | problem | settings | {both} | error:error | regime"
+    columns = (
+        *CALL,
+        Column(f"measured_{unit}", "measured"),
+        Column(f"predicted_{unit}", "predicted"),
+        Column("error", kind="error"),
+        Column("regime"),
+    )
     rows = (
         (
             name_text(r),
@@ -231,7 +248,15 @@ def _worst(residuals: Sequence[Residual], quantity: str, rows_shown: int) -> Sec
 def skipped_section(comparison: Comparison) -> Section:
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
     rows = ((name, n, reason) for (name, reason), n in counted.items())
-    return titled("Skipped", "implementation | rows:count | reason", rows)
+    return titled(
+        "Skipped",
+        (
+            Column("implementation"),
+            Column("rows", kind="count"),
+            Column("reason"),
+        ),
+        rows,
+    )
 
 
 # Figures, and the page of any comparison
@@ -403,7 +428,14 @@ def report_sections(comparison: Comparison) -> list[Section]:
 
 
 def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
-    columns = "quantity | rows:count | target | reached | met | misses:count"
+    columns = (
+        QUANTITY,
+        Column("rows", kind="count"),
+        Column("target"),
+        Column("reached"),
+        Column("met"),
+        Column("misses", kind="count"),
+    )
     of_quantity, rows = grouped(clean(residuals), lambda r: r.quantity), []
     for quantity in (q for q in QUANTITIES if q in of_quantity):
         target, compared = TARGETS[quantity], of_quantity[quantity]
@@ -424,7 +456,7 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
         for q in QUANTITIES
         for regime in REGIMES
     )
-    return errors(f"{kind}: errors by level and regime", "quantity | regime", cells)
+    return errors(f"{kind}: errors by level and regime", (QUANTITY, Column("regime")), cells)
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
@@ -458,7 +490,15 @@ def _signed(r: Residual) -> float:
 
 
 def _missed(kind: str, missed: Sequence[Residual]) -> Section:
-    columns = "quantity | row | problem | settings | measured:right | predicted:right | error:right | regime | group"
+    columns = (
+        QUANTITY,
+        *CALL,
+        Column("measured", kind="right"),
+        Column("predicted", kind="right"),
+        Column("error", kind="right"),
+        Column("regime"),
+        Column("group"),
+    )
     rows = (
         (
             NAMES[r.quantity],

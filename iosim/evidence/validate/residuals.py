@@ -62,7 +62,15 @@ class Residual:
 
     def to_dict(self) -> dict[str, Any]:
         record = plain(
-            self, "problem quantity measured predicted check_bits error difference regime spills"
+            problem=self.problem,
+            quantity=self.quantity,
+            measured=self.measured,
+            predicted=self.predicted,
+            check_bits=self.check_bits,
+            error=self.error,
+            difference=self.difference,
+            regime=self.regime,
+            spills=self.spills,
         )
         note = self.row.facts.get("note", "")
         return {

@@ -65,7 +65,8 @@ def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
     of_small = _of_quantities(r for r in residuals if r.error is None)
     differences = {q: Summary.of(abs(r.difference) for r in rows) for q, rows in of_small}
     return {
-        q: plain(s, "n median_difference=median max_difference=max") for q, s in differences.items()
+        q: plain(n=s.n, median_difference=s.median, max_difference=s.max)
+        for q, s in differences.items()
     }
 
 
@@ -154,7 +155,7 @@ class Gate:
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
         error, rows = self.error(residuals)
         record = {
-            **plain(self, "quantity statistic limit"),
+            **plain(quantity=self.quantity, statistic=self.statistic, limit=self.limit),
             "error": error,
             "rows": rows,
             "with_spills": self.spills,

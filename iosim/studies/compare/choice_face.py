@@ -19,7 +19,7 @@ from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
 from iosim.show.shown import Part
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
 
@@ -227,11 +227,20 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
-    columns = columns_of(
-        "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
-        "bound_by=bound by | fits | frontier"
+    """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
+    columns = (
+        Column("seq_q", "queries", kind="count"),
+        Column("seq_k", "keys", kind="count"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("tokens_per_s", "tokens/s", kind="right"),
+        Column("time", "time per call", kind="right"),
+        Column("energy", "energy per token", kind="right"),
+        Column("cost", f"cost {unit(choice, 'dollars')}", kind="right"),
+        Column("bound_by", "bound by"),
+        Column("fits"),
+        Column("frontier"),
     )
     rows = tuple(_row(choice, option) for option in choice.options)
     # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
@@ -305,7 +314,7 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
     of nothing that fits."""
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
     text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
@@ -375,8 +384,16 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={axis_title} | frontier"
-    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    columns = (
+        Column("length", "tokens"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("time_s", "time a call"),
+        Column(word, axis_title, kind="right"),
+        Column("frontier"),
+    )
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
     title = f"Time against {word}"
     return Figure(
         word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by

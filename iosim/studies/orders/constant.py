@@ -111,11 +111,16 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        constant = (
-            "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        return plain(
+            problem=self.problem,
+            section_heads=self.constant.heads,
+            hbm_bytes=self.constant.hbm_bytes,
+            time_s=self.constant.time_s,
+            best_section_heads=self.best.heads,
+            best_hbm_bytes=self.best.hbm_bytes,
+            best_time_s=self.best.time_s,
+            right=self.is_right,
         )
-        best = "best_section_heads=best.heads best_hbm_bytes=best.hbm_bytes best_time_s=best.time_s"
-        return plain(self, f"problem {constant} {best} right=is_right")
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ class ConstantCheck:
 
     @property
     def table(self) -> Table:
-        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        """A row per problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
                 "tokens": f"{row.problem.seq_q:,}",
@@ -193,7 +198,15 @@ class ConstantCheck:
             "best_constant_right": right,
             "checks": [r.to_dict() for r in self.rows],
         }
-        return plain(self, "profile=profile.name kernel section_bytes right") | best
+        return (
+            plain(
+                profile=self.profile.name,
+                kernel=self.kernel,
+                section_bytes=self.section_bytes,
+                right=self.right,
+            )
+            | best
+        )
 
 
 def check_constant(

@@ -80,7 +80,10 @@ class TileStudy:
         ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
         rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
         tiles = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
-        return plain(self, "block_q block_k fits answer") | tiles
+        return (
+            plain(block_q=self.block_q, block_k=self.block_k, fits=self.fits, answer=self.answer)
+            | tiles
+        )
 
 
 def study_tile(
