@@ -244,7 +244,9 @@ class TestInChromium:
             method="replay",
         )
         assert said.startswith(
-            "cutlass on t4 reads 3.277 MB" if p.hbm.read == 3_276_800 else "cutlass on t4 reads "
+            "cutlass on t4 in fp16 reads 3.277 MB"
+            if p.hbm.read == 3_276_800
+            else "cutlass on t4 in fp16 reads "
         )
 
     def test_what_cannot_run_says_why(self, browser: Browser, small: Path) -> None:

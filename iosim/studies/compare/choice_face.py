@@ -13,7 +13,7 @@ from iosim.base.units import (
     some,
 )
 from iosim.base.words import sentences
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed
@@ -100,8 +100,9 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    dtype = in_dtype(best.predictions[0].problem)
     parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}{dtype}: {ranked(choice, best)}{of} with {best.kernel}"
     ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
