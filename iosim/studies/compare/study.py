@@ -286,5 +286,5 @@ def compared(
                 asked_for,
             )
         )
-    told = said(tuple(points.values()))
-    return Comparison(request, against, tuple(entries), told, commands)
+    remarks = said(tuple(points.values()))
+    return Comparison(request, against, tuple(entries), remarks, commands)
