@@ -16,6 +16,7 @@ from iosim.code.ptx_fold import ABOVE, BELOW, EQUAL, _until
 from iosim.code.ptx_operations import count_bits, leading_zeros, logic
 from iosim.code.ptx_values import number, shrunk, whole, wrapped
 from iosim.evidence.measure.fit import Point, error_of
+from iosim.evidence.published.judge import _judged
 from iosim.evidence.reproduce.chunk_schedules import ADAM_BYTES
 from iosim.evidence.times.groups import Row
 from iosim.evidence.validate.residuals import _compulsory_read
@@ -26,6 +27,7 @@ from iosim.prediction.reuse import Reuse
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.check_bits import with_check_bits
 from iosim.readers.staged import _own_steps
+from iosim.show.axes import apart
 from iosim.studies.models.asked import _kind_with
 from iosim.studies.models.layers import LayerKind
 from iosim.studies.program.operators import Program
@@ -201,3 +203,24 @@ def test_warps_without_rows_do_what_their_tile_does() -> None:
     (launch, *_) = planned(problem, "flash", load_profile("a100")).chain.launches
     steps = launch.domain.visited.count.sum()
     assert _own_steps(launch, 16) == pytest.approx(float(steps))
+
+
+def test_labels_stand_apart_around_the_mean_of_their_places() -> None:
+    assert apart([0.5, 0.5], 0.2, 0.0, 1.0) == pytest.approx([0.4, 0.6])
+    assert apart([0.3, 0.5, 0.52], 0.2, 0.0, 1.0) == pytest.approx([0.24, 0.44, 0.64])
+    # no room for a gap of 1: the five share what there is
+    assert apart([2.0] * 5, 1.0, 2.0, 4.0) == pytest.approx([2.0, 2.5, 3.0, 3.5, 4.0])
+
+
+def test_a_published_time_is_inside_its_range() -> None:
+    def inside(measured: float, ends: tuple[float, float] | None) -> bool | None:
+        time_range = None if ends is None else SimpleNamespace(seconds=ends)
+        prediction = SimpleNamespace(
+            time_range=time_range, time_s=5.0, kernel=SimpleNamespace(algorithm="flash")
+        )
+        sample = SimpleNamespace(quantity="time", measured=measured)
+        return _judged(sample, prediction).inside  # type: ignore[arg-type]
+
+    assert [inside(5.0, (4.0, 6.0)), inside(7.0, (4.0, 6.0)), inside(5.0, None)] == [
+        True, False, None,
+    ]  # fmt: skip
