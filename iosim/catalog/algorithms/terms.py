@@ -22,6 +22,7 @@ from iosim.kernel.launch import (
     Access,
     Chain,
     Domain,
+    Edge,
     Launch,
     LaunchRole,
     Outer,
@@ -60,6 +61,7 @@ class TermOptions(AlgorithmOptions):
 
 
 PASS_ROWS = 4
+TMA_STRIDE_BYTES = 16
 
 
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
@@ -119,13 +121,27 @@ def convert_mask(problem: AttentionProblem) -> Launch:
     return score_pass("convert_mask", problem, 1, 1, accesses)
 
 
+def matrix_edge(kernel: Kernel, row_bytes: int) -> Edge:
+    """Which rows and columns of a query x key matrix's last tile a kernel moves.
+
+    Whole boxes are TMA's, which takes a matrix only if its rows lie a multiple of 16 bytes apart (CUDA driver API,
+    cuTensorMapEncodeTiled, globalStrides). Threads load another one, and ask for nothing past its end.
+    """
+    if kernel.edge_k is Edge.WHOLE and row_bytes % TMA_STRIDE_BYTES:
+        return Edge.EXACT
+    return kernel.edge_k
+
+
 def _score_terms(
     problem: AttentionProblem, kernel: Kernel, once: Per
 ) -> Iterator[tuple[Tensor, Access]]:
     """What a tiled loop reads to form its scores besides Q and K; `once` is how often a CTA's own values are read."""
     options = options_of(kernel, TermOptions)
+    # One term after the other, each with how its tile is read: pairs where it is N x N, keys where it is
+    # a row for all queries, once a CTA where it is a number a head.
     if problem.bias == "full":
-        yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
+        edge = matrix_edge(kernel, problem.seq_k * problem.bias_type.bytes)
+        yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=edge)
     if problem.bias == "alibi":
         yield slopes(problem), load("slopes", Rows.OWN, once)
     if problem.key_padding:
@@ -137,13 +153,15 @@ def _score_terms(
             if converts_mask(problem, kernel)
             else stored_mask(problem)
         )
-        yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
+        edge = matrix_edge(kernel, mask.cols * mask.element_bytes)
+        yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=edge)
 
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
     """`chain`, a tiled forward, with what the problem adds: its main launch reads the terms and leaves the random
     state."""
     main = next(x for x in chain.launches if x.role is LaunchRole.MAIN)
+    # Terms are read before Q, K and V; the random state is written once, by the first CTA.
     terms = [*_score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)]
     if problem.sinks:  # of the query heads whose rows share a tile
         size, d = options_of(kernel, TermOptions).sink_bytes, main.domain
@@ -152,6 +170,7 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     held = [tensor for tensor, _ in terms]
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):
+        # The mask of bytes is read by the launch before, the additive one by the main launch.
         held = [*held[:-1], stored_mask(problem), added_mask(problem)]
         before = (convert_mask(problem),)
     writes: tuple[Access, ...] = ()
@@ -174,6 +193,7 @@ def backward_terms(
         terms.append((_random_state(Role.INPUT), load("rng_state", Rows.OWN, once)))
     gradients = bias_gradient(problem)
     writes = [store(gradient.name, Rows.PAIR, Per.PAIR) for gradient in gradients[:1]]
+    # Tiles that nobody visits have a gradient of 0, which a fill writes before.
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
     fill = score_pass(
         "bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)

@@ -98,6 +98,7 @@ class ChunkTimes:
         self._predict((pair, schedule.passes) for _, pair in _calls(schedule))
 
     def _predict(self, kinds: Iterable[tuple[Pair, str]]) -> None:
+        # Equal pairs are one prediction; all new ones run side by side.
         new = [kind for kind in dict.fromkeys(kinds) if kind not in self.known]
         problems = [pair.problem(self.problem, passes) for pair, passes in new]
         self.known |= zip(new, self.predictions(problems) if new else (), strict=True)
@@ -106,11 +107,11 @@ class ChunkTimes:
         self, problems: Iterable[AttentionProblem], kernel: str | None = None
     ) -> list[Prediction]:
         c = self.conditions
-        asked = [
+        requests = [
             Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
             for p in problems
         ]
-        return list(predict_many(asked))
+        return list(predict_many(requests))
 
     def methods(self, schedule: ChunkSchedule) -> set[Method]:
         """How the HBM bytes of a schedule's calls were found."""
@@ -174,7 +175,8 @@ def simulate(
     free: dict[str, float] = {}
     ready = [0.0] * schedule.gpus
     for n, step in enumerate(schedule.steps):
-        # Messages first: the processor launches them before the step's calls.
+        # `ready`: when a GPU may begin the step. `free`: when a port is free. `launched`: when the
+        # processor has launched the messages of a step. All in seconds from the start.
         sent, slowed = list(ready), [0.0] * schedule.gpus
         if not from_graph:
             _launch_messages(step, cluster, launched)
@@ -182,6 +184,7 @@ def simulate(
             link, leaves, arrives = cluster.route(send.source, send.target)
             both = (send.source, send.target)
             ends = [max(ready[gpu], launched[gpu]) for gpu in both]
+            # A message holds both ports of its way from beginning to end.
             begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
             n_bytes = schedule.sent_bytes(send, widths)
             free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
@@ -190,8 +193,8 @@ def simulate(
                 slowed[gpu] = max(slowed[gpu], link.unhidden * (end - begin))
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
             events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
-
-        # Then the calls, which run beside the messages or wait for them.
+        # Without overlap a GPU computes only when its messages of the step have come and gone; with it, the messages
+        # slow the step's calls.
         done = list(ready) if overlap else list(map(max, ready, sent))
         for gpu, calls in schedule.calls[n].items():
             done[gpu] = max(done[gpu], launched[gpu]) + (slowed[gpu] if overlap else 0.0)
@@ -206,9 +209,11 @@ def simulate(
         for gpu, (read, written) in enumerate(merges_of[n]):
             if merged is None or not written:
                 continue
+            # Own results are added at once, those of others when they have arrived.
             begin = max(done[gpu], sent[gpu]) if arriving[gpu] else done[gpu]
             done[gpu] = begin + merged(read, written, schedule.backward)
             events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
+        # A GPU begins its next step by itself: there is no barrier between all of them.
         ready = list(map(max, ready, sent, done))
     return Timeline(schedule.gpus, tuple(events), max(ready))
 
