@@ -66,7 +66,7 @@ def of_several(p: Prediction) -> str:
 
 
 def _both_read(most: Prediction, least: Prediction) -> bool:
-    told_apart = most.kernel.name != least.kernel.name and most.l2_start == "cold"
+    told_apart = most.kernel.name != least.kernel.name and most.l2_start != "warm"
     return told_apart and most.hbm_known and least.hbm_known and least.hbm.read > 0
 
 

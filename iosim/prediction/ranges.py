@@ -137,7 +137,7 @@ def hbm_range(
             min(read[0], round(OUTGROWN[0] * predicted[0])),
             max(read[1], round(OUTGROWN[1] * predicted[0])),
         )
-    if l2_start == "cold":  # no L2 spares these
+    if l2_start != "warm":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
     ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
     return HbmRange(*ends, constants, drifts, outgrown)

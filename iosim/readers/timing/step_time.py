@@ -16,6 +16,8 @@ DEEP_STAGES = 3
 """Buffers of keys from which a loop requests a step's keys so long before that what the L2 is late holds nobody up
 (seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
 
+HIDDEN_SHARE = 0.5
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -139,9 +141,19 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
         path = products + cost.softmax + (ctas - 1) * cost.busiest
     else:
         path = _PATHS[cost.overlap](cost, ctas)
+        path -= _hidden(cost, ctas)
     units, l2 = max(cost.exposed + path, cost.least(ctas)), ctas * cost.l2
     together = max(units, l2) if cost.hides_l2 else step_beside_l2(units, l2)
     return together + ctas * cost.twice_fetched
+
+
+def _hidden(cost: StepCost, ctas: int) -> float:
+    """Cycles of a CTA's work beside its products that another's products hide: those by which they last longer. CTAs
+    whose products take more than all else settle in turns, each at its softmax while another is at its products."""
+    if ctas < 2 or cost.overlap is not Overlap.QUEUE or not cost.fragments:
+        return 0.0
+    rest = (cost.softmax + cost.shown_fragments) / cost.streams + cost.exposed
+    return min(rest, HIDDEN_SHARE * max(0.0, cost.tensor - rest))
 
 
 def _queue(cost: StepCost, ctas: int) -> float:
