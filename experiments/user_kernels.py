@@ -40,7 +40,7 @@ from iosim.code.runs import runs_of_trips
 from iosim.code.tools import find_tool, run_tool
 from iosim.evidence.cuda.ncu import find_ncu, raw_page, unit_scale
 
-KERNELS = Path(__file__).resolve().parent.parent / "examples" / "kernels"
+CASES = Path(__file__).resolve().parent.parent / "examples" / "kernels" / "cases.toml"
 RANGE = "counted"
 NCU = (
     "--clock-control",
@@ -77,12 +77,10 @@ LOOPS = ("cc", "kernel", "registers", "frame", "shared", "instructions", "loop",
 REPEATS = 7
 
 
-def cases() -> list[dict[str, Any]]:
-    """The launches of examples/kernels/cases.toml."""
-    found: list[dict[str, Any]] = tomllib.loads(
-        (KERNELS / "cases.toml").read_text(encoding="utf-8")
-    )["case"]
-    return found
+def cases(path: Path) -> list[dict[str, Any]]:
+    """The launches of a file such as examples/kernels/cases.toml."""
+    launches: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["case"]
+    return launches
 
 
 def tensor(text: str) -> Any:
@@ -97,9 +95,10 @@ def tensor(text: str) -> Any:
 
 
 class Launcher:
-    """Launches cases."""
+    """Launches cases, whose sources lie in `folder`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.modules: dict[str, Any] = {}
 
     def ready(self, case: Mapping[str, Any]) -> Any:
@@ -113,7 +112,9 @@ class Launcher:
 
     def _triton(self, case: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
         if case["file"] not in self.modules:
-            spec = importlib.util.spec_from_file_location("plain_kernels", KERNELS / case["file"])
+            spec = importlib.util.spec_from_file_location(
+                "plain_kernels", self.folder / case["file"]
+            )
             if spec is None or spec.loader is None:
                 raise InputError(f"{case['file']} cannot be imported")
             self.modules[case["file"]] = importlib.util.module_from_spec(spec)
@@ -129,7 +130,7 @@ class Launcher:
 
         if case["file"] not in self.modules:
             module = cupy.cuda.function.Module()
-            module.load(cuda_code(KERNELS / case["file"]))
+            module.load(cuda_code(self.folder / case["file"]))
             self.modules[case["file"]] = module
         function = self.modules[case["file"]].get_function(case["entry"])
         values: list[Any] = []
@@ -176,12 +177,12 @@ def cuda_code(source: Path) -> bytes:
     return code
 
 
-def launch_all(names: Sequence[str], timed: bool) -> None:
+def launch_all(path: Path, names: Sequence[str], timed: bool) -> None:
     """Launches cases: each once for the profiler, or as often as it takes to time them. Prints a line a case."""
     import torch
 
-    launcher = Launcher()
-    for case in (c for c in cases() if c["name"] in names):
+    launcher = Launcher(path.parent)
+    for case in (c for c in cases(path) if c["name"] in names):
         try:
             launch = launcher.ready(case)
             launch()
@@ -210,14 +211,15 @@ def launch_all(names: Sequence[str], timed: bool) -> None:
         print(f"TIME {case['name']} {statistics.median(found):.6f}", flush=True)
 
 
-def count_launches(until: float) -> tuple[list[dict[str, Any]], list[str]]:
+def count_launches(path: Path, until: float) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of all cases, and the names of those that took too long or failed."""
     rows, missing = [], []
-    own = [sys.executable, str(Path(__file__).resolve())]
-    every = [case["name"] for case in cases()]
+    own = [sys.executable, str(Path(__file__).resolve()), "--cases", str(path)]
+    launches = cases(path)
+    every = [case["name"] for case in launches]
     times = dict(_times(own, every, until))
-    for file in dict.fromkeys(case["file"] for case in cases()):
-        names = [case["name"] for case in cases() if case["file"] == file]
+    for file in dict.fromkeys(case["file"] for case in launches):
+        names = [case["name"] for case in launches if case["file"] == file]
         left = until - time.monotonic()
         if left < 5:
             missing += names
@@ -231,7 +233,7 @@ def count_launches(until: float) -> tuple[list[dict[str, Any]], list[str]]:
             failed = re.findall(r"^FAILED (.*)$", done.stdout, re.M)
             if failed:
                 print(*failed, sep="\n", file=sys.stderr, flush=True)
-            found = list(_rows(done.stdout, times))
+            found = list(_rows(done.stdout, times, launches))
         except (subprocess.TimeoutExpired, InputError, ValueError) as error:
             missing += [f"{name} ({' '.join(str(error).split())[-160:]})" for name in names]
             continue
@@ -261,11 +263,13 @@ def _times(own: Sequence[str], names: Sequence[str], until: float) -> Iterator[t
             yield name, float(ms)
 
 
-def _rows(said: str, times: Mapping[str, float]) -> Iterator[dict[str, Any]]:
+def _rows(
+    said: str, times: Mapping[str, float], launches: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """A row of each launch that was counted, in the order in which they were launched."""
     launched = re.findall(r"^COUNTED (\S+)$", said, re.M)
     names, units, rows = raw_page(said, ("Kernel Name",))
-    grids = {case["name"]: "x".join(map(str, case["grid"])) for case in cases()}
+    grids = {case["name"]: "x".join(map(str, case["grid"])) for case in launches}
     rows = [row for row in rows if len(row) == len(names)]
     for name, values in zip(launched, rows, strict=True):
         cells = dict(zip(names, values, strict=True))
@@ -428,11 +432,12 @@ def main() -> None:
         "--library", type=Path, help="libtorch_cuda.so, where it is not PyTorch's own"
     )
     parser.add_argument("--seconds", type=float, default=330.0, help="how long all of it may take")
+    parser.add_argument("--cases", type=Path, default=CASES, help="the table of launches")
     parser.add_argument("--launch", nargs="*", help="launches these cases and ends")
     parser.add_argument("--timed", action="store_true")
     asked = parser.parse_args()
     if asked.launch is not None:
-        launch_all(asked.launch, asked.timed)
+        launch_all(asked.cases.resolve(), asked.launch, asked.timed)
         return
     begin, command = (
         time.monotonic(),
@@ -441,7 +446,7 @@ def main() -> None:
     share = 0.55 if asked.loops and asked.out else 1.0
     missing: list[str] = []
     if asked.out:
-        rows, missing = count_launches(begin + share * asked.seconds)
+        rows, missing = count_launches(asked.cases.resolve(), begin + share * asked.seconds)
         _write(asked.out, ("case", "kernel", "grid", "event_ms", *METRICS), rows)
         provenance(asked.out, command)
     if asked.loops:

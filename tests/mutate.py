@@ -4,6 +4,8 @@
     python tests/mutate.py --count 60 --seed 7 --area timing --area tiles
     python tests/mutate.py --all --area timing every change of an area
     python tests/mutate.py --list              the changes, without running anything
+    python tests/mutate.py --new --jobs 16 --out verdicts.csv
+                                               on many cores, without those that were once missed
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Each runs in a copy of
 the tree against the few test files that AREAS names for its file, without their slow tests; C is compiled anew. A seed
@@ -15,6 +17,7 @@ stand there, too, and are always among those run. Ends with exit code 1 where fe
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -24,12 +27,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import cycle
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().with_name("support")))
@@ -39,7 +45,7 @@ from edits import c_edits, python_edits
 ROOT = Path(__file__).resolve().parent.parent
 NOTES = Path(__file__).with_name("mutants.json")
 LEAST_CAUGHT = 0.95
-MEMORY_BYTES = 6 << 30
+MEMORY_BYTES = 10 << 30
 """Address space of a run of tests: a change may ask for any amount."""
 MOST_CPU_S = 200
 """What a run of tests may compute at most."""
@@ -74,20 +80,25 @@ def test(word: str) -> str:
 
 AREAS = {
     "engine": area(
-        "readers/replay/*.[ch]", "@engine @replay engine", "once_missed l2_orders trace"
+        "readers/replay/*.[ch]",
+        "@engine @replay engine",
+        "once_missed l2_orders trace l2_sets followers touched replay_laws",
     ),
     "replay": area(
         "readers/replay/*.py",
         "@engine @replay lowering",
-        "once_missed engine sharing trace coarse sampling",
+        "once_missed engine sharing trace coarse sampling true_times placement drift l2_sets followers "
+        "measured_l2",
     ),
     "timing": area(
         "readers/timing/*.py",
         "once_missed @timing",
-        "energy timing time_mechanisms one_time reason_and_ceiling",
+        "energy timing time_mechanisms one_time reason_and_ceiling warps passes terms linear_times",
     ),
     "count": area(
-        "readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"
+        "readers/*.py",
+        "count check_bits @counts level_bounds",
+        "traffic_laws memory_bounds what_fits levels shared_memory capacity_curves",
     ),
     "formula": area(
         "readers/formula/*.py",
@@ -97,30 +108,31 @@ AREAS = {
     "algorithms": area(
         "catalog/algorithms/*.py",
         "once_missed @counts execute uniform chain_launches",
-        "@timing @replay paged mla efficient bias varlen",
+        "@timing @replay paged mla efficient bias varlen mixture sparse eager_chains library_stores by_hand",
     ),
     "libraries": area(
         "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
         "once_missed @catalog catalog",
         "inference cudnn scope own_kernels serving_kernels amd turing default_kernel fits_or_is_refused flex_backward "
-        "fa3 fa4 sage cascade picked_blocks states @commands",
+        "fa3 fa4 sage cascade picked_blocks states cudnn_ampere cudnn_decode triton_tutorial shared_prefix "
+        "library_stores @commands",
     ),
     "kernel": area(
         "kernel/*.py",
         "residency @catalog @tiles lowering",
-        "serving uniform orders triton_compiled what_fits @commands",
+        "launch serving uniform orders triton_compiled what_fits @commands",
     ),
-    "code": area("code/*.py", "module", "triton_compiled tile_builds"),
+    "code": area("code/*.py", "module loops ptx", "code_predictions triton_compiled tile_builds"),
     "problem": area(
         "problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"
     ),
     "hardware": area(
-        "hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"
+        "hardware/*.py", "profile_file occupancy hardware", "backing trust hbm_range @commands"
     ),
     "prediction": area(
         "prediction/*.py",
         "time_range hbm_range replay_cache",
-        "many answers reason_and_ceiling grammar @commands",
+        "both_passes default_method warm_start many answers reason_and_ceiling grammar @commands",
     ),
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
     "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
@@ -130,12 +142,12 @@ AREAS = {
     "comparing": area(
         "studies/compare/*.py studies/*.py",
         "compare choice explain against",
-        "answers_studies @commands",
+        "code_costs terms answers_studies @commands",
     ),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py",
         "models serving",
-        "answers_studies whole_models decode_bounds silent_choices @commands",
+        "models_in_commands stack_times answers_studies whole_models decode_bounds silent_choices @commands",
     ),
     "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "workers @commands"),
     "report": area(
@@ -147,7 +159,7 @@ AREAS = {
     "validate": area(
         "evidence/validate/*.py",
         "validate_ncu validation_report validate",
-        "validation_own ncu_rule ncu_rows @commands",
+        "others published validation_own ncu_rule ncu_rows @commands",
     ),
     "measure": area(
         "evidence/measure/*.py",
@@ -155,7 +167,9 @@ AREAS = {
         "measure measure_chains measure_plan fit_published harness",
     ),
     "times": area(
-        "evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"
+        "evidence/times/*.py evidence/*.py",
+        "fitted validate_times",
+        "links published shipped_is_validated",
     ),
     "reproduce": area(
         "evidence/reproduce/*.py evidence/claims/*.py",
@@ -163,18 +177,21 @@ AREAS = {
         "reproduce_c reproduce_e reproduce_f @commands",
     ),
     "integrations": area(
-        "integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"
+        "integrations/*.py",
+        "ncu_rule triton models model_files",
+        "triton_launches whole_models_torch torch_values torch_counts torch_traffic",
     ),
     "base": area(
         "base/*.py",
-        "schema progress scope units records",
+        "schema progress scope units records registry",
         "silent_choices workers attack show many replay_cache report_files hardware @commands",
     ),
-    "show": area("show/*.py", "show terminal", "looks notebook @commands"),
+    "show": area("show/*.py", "show terminal timeline", "looks notebook @commands"),
     "commands": area(
         "commands/*.py api/*.py",
         "cli completion schemas vocabulary python_api",
-        "bad_input silent_choices attack tiles orders ncu_rule measure trace validate @commands",
+        "first_lines files_and_refusals manners pages bad_input silent_choices attack "
+        "tiles orders ncu_rule measure trace validate @commands",
     ),
 }
 """By room, so that a file that moves within one, or is new, is of an area."""
@@ -311,19 +328,26 @@ def by_hand(key: tuple[str, str, str]) -> Change | None:
     return Change(area, file, at, at + len(line), text, number, before, after)
 
 
-def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[Change]:
-    """`count` changes, as many of each area as of the others where it has them; first those that were once missed."""
+def drawn(
+    areas: list[str], count: int | None, seed: int, notes: Notes, *, new: bool = False
+) -> list[Change]:
+    """`count` changes, as many of each area as of the others where it has them; first those that were once missed.
+
+    Args:
+        new: none that was once missed, and none that is known to alter nothing.
+    """
 
     def by_lot(one: Change) -> str:
         """What stands elsewhere does not decide whether a change is drawn."""
         drawn_for = f"{seed} {Path(one.file).name} {one.before} {one.after}"
         return hashlib.sha256(drawn_for.encode()).hexdigest()
 
-    left = {name: changes(name) for name in areas}
+    known = {*notes.once_missed, *notes.equal} if new else set()
+    left = {name: [c for c in changes(name) if c.key not in known] for name in areas}
     every = {c.key: c for all_ in left.values() for c in all_}
     first = [
         c
-        for key in sorted(notes.once_missed)
+        for key in sorted(notes.once_missed - known)
         if (c := every.get(key) or by_hand(key)) and c.area in areas
     ]
     if count is None:
@@ -345,7 +369,9 @@ def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[
 
 
 def copied_tree(to: Path) -> None:
-    skipped = shutil.ignore_patterns(".git", "__pycache__", ".hypothesis", ".*_cache", "*.egg-info")
+    skipped = shutil.ignore_patterns(
+        ".git", ".venv*", "__pycache__", ".hypothesis", ".*_cache", "*.egg-info"
+    )
     shutil.copytree(ROOT, to, ignore=skipped, dirs_exist_ok=True)
 
 
@@ -379,7 +405,9 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
                 os.dup2(quiet, stream)
             os.chdir(tree)
             sys.path[:0] = [str(tree), str(tree / "tests"), str(tree / "tests" / "support")]
-            os.environ["PYTHONPATH"] = str(tree)
+            os.environ["PYTHONPATH"] = os.pathsep.join(
+                filter(None, (str(tree), os.environ.get("PYTHONPATH", "")))
+            )
             import pytest
 
             asked = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
@@ -399,6 +427,12 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
         if not done:  # too long, or Ctrl-C
             os.kill(child, 9)
             os.waitpid(child, 0)
+
+
+Stages = Iterable[tuple[tuple[str, ...], int]]
+"""Files of tests that are run together, with the CPU seconds they may take; the later where the earlier do not notice."""
+Verdicts = Iterator[tuple[Change, bool | None]]
+"""Changes, and whether a test notices; None where a change is no program."""
 
 
 class Runner:
@@ -426,11 +460,14 @@ class Runner:
             self.limits[tried] = MOST_CPU_S if self.trusting else int(5 + 3 * used)
         return self.limits[tried]
 
-    def caught(self, one: Change) -> bool | None:
-        """Whether a test notices; None where the change is no program."""
-        area = AREAS[one.area]
+    def stages(self, area: Area) -> Stages:
+        """The first tests of an area, then more, each with the limit of its CPU seconds."""
         for tests in filter(None, (area.tests, area.more)):
-            limit = self.limit(tests)
+            yield tests, self.limit(tests)
+
+    def caught(self, one: Change, stages: Stages | None = None) -> bool | None:
+        """Whether a test notices; None where the change is no program."""
+        for tests, limit in stages or self.stages(AREAS[one.area]):
             with self.planted(one) as there:
                 if not there:
                     return None
@@ -463,6 +500,75 @@ class Runner:
                 engine.write_bytes(content)
 
 
+WORKER: list[Runner] = []
+"""The runner of a worker process, with its copy of the tree."""
+
+
+def start_worker(folder: str, processors: SimpleQueue[int] | None) -> None:
+    if processors is not None:  # what its tests start stays on its processor, too
+        os.sched_setaffinity(0, {processors.get()})
+    WORKER[:] = [Runner(Path(tempfile.mkdtemp(dir=folder)))]
+
+
+def seconds_in_worker(test: str) -> tuple[str, float | None]:
+    """CPU seconds of a file of tests without a change; None where it fails."""
+    passed, used = run(WORKER[0].tree, (test,), MOST_CPU_S)
+    return test, used if passed else None
+
+
+def caught_in_worker(work: tuple[Change, Stages]) -> tuple[Change, bool | None]:
+    one, stages = work
+    return one, WORKER[0].caught(one, stages)
+
+
+def stages_by_area(areas: set[str], pool: ProcessPoolExecutor) -> dict[str, Stages]:
+    """The tests of areas with their limits. A file that fails without a change is left out and said.
+
+    Some fail where a package is missing; those that are left must notice alone.
+    """
+    tests = sorted({t for name in areas for t in (*AREAS[name].tests, *AREAS[name].more)})
+    seconds = dict(pool.map(seconds_in_worker, tests))
+    for test in tests:
+        if seconds[test] is None:
+            print(f"{test} fails without a change and is left out", flush=True)
+
+    def with_limits(area: Area) -> Stages:
+        for group in (area.tests, area.more):
+            used = {t: s for t in group if (s := seconds[t]) is not None}
+            if used:
+                yield tuple(used), int(5 + 3 * sum(used.values()))
+
+    return {name: list(with_limits(AREAS[name])) for name in areas}
+
+
+def in_processes(chosen: list[Change], jobs: int, folder: str) -> Verdicts:
+    """The verdicts as they come, of `jobs` processes, each with its copy of the tree; tests are tried once for all."""
+    context = get_context("fork")
+    usable = sorted(os.sched_getaffinity(0))
+    processors = context.SimpleQueue() if jobs >= len(usable) > 2 else None
+    if processors is not None:
+        for _, processor in zip(range(jobs), cycle(usable), strict=False):
+            processors.put(processor)
+    with ProcessPoolExecutor(jobs, context, start_worker, (folder, processors)) as pool:
+        stages = stages_by_area({c.area for c in chosen}, pool)
+        verdicts = [pool.submit(caught_in_worker, (c, stages[c.area])) for c in chosen]
+        yield from (verdict.result() for verdict in as_completed(verdicts))
+
+
+def recorded(done: Verdicts, file: Path, notes: Notes) -> Verdicts:
+    """The verdicts, each written to a CSV as it comes, so that a run that is cut short leaves what it found."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.writer(stream)
+        table.writerow(("verdict", "area", "file", "line", "before", "after"))
+        for one, noticed in done:
+            verdict = {None: "no program", True: "caught", False: "not caught"}[noticed]
+            if noticed is False and one.key in notes.equal:
+                verdict = "equal"
+            table.writerow((verdict, one.area, one.file, one.line, one.before, one.after))
+            stream.flush()
+            yield one, noticed
+
+
 def options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mutate.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
@@ -476,10 +582,13 @@ def options(words: list[str] | None) -> argparse.Namespace:
         "--trusting", action="store_true", help="try only an area's first tests without a change"
     )
     parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
+    parser.add_argument("--new", action="store_true", help="leave out those that were once missed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with its copy")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a CSV of the verdicts")
     return parser.parse_args(words)
 
 
-def report(done: Iterator[tuple[Change, bool | None]], notes: Notes) -> float:
+def report(done: Verdicts, notes: Notes) -> float:
     """Prints what is not caught as it comes, and the score; returns the share that is caught."""
     caught, missed, equal = 0, [], 0
     by_area: dict[str, list[int]] = {}
@@ -507,7 +616,8 @@ def report(done: Iterator[tuple[Change, bool | None]], notes: Notes) -> float:
 def main(words: list[str] | None = None) -> int:
     asked = options(words)
     areas, notes = asked.area or list(AREAS), Notes.read()
-    chosen = drawn(areas, None if asked.all else asked.count, asked.seed, notes)
+    count = None if asked.all else asked.count
+    chosen = drawn(areas, count, asked.seed, notes, new=asked.new)
     if asked.file:
         chosen = [c for c in chosen if c.file.endswith(tuple(asked.file))]
     if asked.list:
@@ -517,8 +627,14 @@ def main(words: list[str] | None = None) -> int:
     for file, before, _ in notes.gone():
         print(f"mutants.json: {file} has no line '{before}' any more")
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
-        runner = Runner(Path(folder), trusting=asked.trusting)
-        return int(report(((c, runner.caught(c)) for c in chosen), notes) < LEAST_CAUGHT)
+        if asked.jobs > 1:
+            done = in_processes(chosen, asked.jobs, folder)
+        else:
+            runner = Runner(Path(folder), trusting=asked.trusting)
+            done = ((c, runner.caught(c)) for c in chosen)
+        if asked.out:
+            done = recorded(done, asked.out, notes)
+        return int(report(done, notes) < LEAST_CAUGHT)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,17 @@ from iosim.problem.masks.blocks import BlockMask
 '''
 
 
+LINE = 100
+"""Characters of a line of code, as pyproject.toml has it for the formatter."""
+
+
 def typed_dict(name: str, what: str, keywords: Mapping[str, About], base: str = "TypedDict") -> str:
     """One TypedDict, each key with its docstring."""
-    lines = ["", f"class {name}({base}, total=False):", f'    """{what}"""', ""]
+    bases = f"{base}, total=False"
+    head = f"class {name}({bases}):"
+    if len(head) > LINE:  # as the formatter breaks it
+        head = f"class {name}(\n    {bases}\n):"
+    lines = ["", head, f'    """{what}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -85,7 +93,8 @@ def text() -> str:
             if not any(word in bases[name] for name in taken)
         }
         name = f"{function.title().replace('_', '')}Keywords"
-        out.append(typed_dict(name, f"Of iosim.{function}.", own, ", ".join(taken) or "TypedDict"))
+        base = ", ".join(taken) or "TypedDict"
+        out.append(typed_dict(name, f"Keywords of iosim.{function}.", own, base))
     return "".join(out)
 
 

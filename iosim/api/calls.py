@@ -17,11 +17,11 @@ from iosim.api.keywords import (
     check_one,
     names,
     of_problem,
-    one,
     overrides_of,
     public,
     read,
     request,
+    single,
 )
 from iosim.base.errors import InputError
 from iosim.base.records import replace
@@ -60,7 +60,7 @@ def predict(
     model: None = ...,
     overrides: Overrides | None = ...,
     against: None = ...,
-    **asked: Unpack[typed.PredictKeywords],
+    **options: Unpack[typed.PredictKeywords],
 ) -> Prediction: ...
 @overload
 def predict(
@@ -71,7 +71,7 @@ def predict(
     model: ModelLike,
     overrides: Overrides | None = ...,
     against: None = ...,
-    **asked: Unpack[typed.PredictKeywords],
+    **options: Unpack[typed.PredictKeywords],
 ) -> ModelPrediction: ...
 @overload
 def predict(
@@ -82,7 +82,7 @@ def predict(
     model: ModelLike | None = ...,
     overrides: Overrides | None = ...,
     against: str | os.PathLike[str] | Prediction,
-    **asked: Unpack[typed.PredictKeywords],
+    **options: Unpack[typed.PredictKeywords],
 ) -> Differences: ...
 @public
 def predict(
@@ -93,7 +93,7 @@ def predict(
     model: ModelLike | None = None,
     overrides: Overrides | None = None,
     against: str | os.PathLike[str] | Prediction | None = None,
-    **asked: Unpack[typed.PredictKeywords],
+    **options: Unpack[typed.PredictKeywords],
 ) -> Prediction | ModelPrediction | Differences:
     """Bytes by level and tensor, bounds, time and memory of one attention call, or of all of a model's, on one GPU.
 
@@ -111,11 +111,11 @@ def predict(
             keywords take the place of its own numbers.
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
         against: a file that `iosim predict --format json` wrote, or a Prediction, of the same problem on the same GPU.
-        **asked: of a model, the conditions, the fields of a problem and the settings over a kernel's choice.
+        **options: of a model, the conditions, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`. Of a model a
-        ModelPrediction, which has them too, and `p.layers`, a prediction a kind of layer. With `against` Differences:
+        ModelPrediction, which has them too, and `p.layers`, a prediction per kind of layer. With `against` Differences:
         `d.holds`, `d.exceeded`, `d.results`, `d.differences`, by level and part, with reasons.
 
     Raises:
@@ -124,16 +124,23 @@ def predict(
     from iosim.studies import against as differences
     from iosim.studies.models.prediction import run
 
-    settings = overrides_of(asked, kernel, overrides)
+    settings = overrides_of(options, kernel, overrides)
+    # A model has a kernel and a GPU for each kind of its layers, hence lists of one.
     which = {
-        "kernel": [DEFAULT if kernel is None else one(kernel, "kernel")],
-        "gpu": [one(gpu, "gpu")],
+        "kernel": [DEFAULT if kernel is None else single(kernel, "kernel")],
+        "gpu": [single(gpu, "gpu")],
     }
-    what = of_problem(
-        requests.AgainstRequest, problem, asked, model, **which, overrides=settings, against=against
+    request_of_problem = of_problem(
+        requests.AgainstRequest,
+        problem,
+        options,
+        model,
+        **which,
+        overrides=settings,
+        against=against,
     )
-    check_one(what)
-    return run(what)[0] if against is None else differences.run(what)
+    check_one(request_of_problem)
+    return run(request_of_problem)[0] if against is None else differences.run(request_of_problem)
 
 
 @public
@@ -144,7 +151,7 @@ def predict_code(
     gpu: str | HardwareProfile = GPU,
     *,
     block: str | Sequence[int] | None = None,
-    **asked: Unpack[typed.PredictCodeKeywords],
+    **options: Unpack[typed.PredictCodeKeywords],
 ) -> CodePrediction:
     """Bytes by level and tensor, time and every load and store of one launch of any kernel, read from its code.
 
@@ -158,7 +165,7 @@ def predict_code(
             "TENSOR(8x4096x64,bf16)"; or a list of texts as the command line has them.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         block: threads of a CTA along x, y and z; by default what the PTX requires.
-        **asked: which kernel of the code, shared memory that the launch gives, and the conditions.
+        **options: which kernel of the code, shared memory that the launch gives, and the conditions.
 
     Returns:
         A CodePrediction: `p.hbm`, `p.l2`, `p.time_s`, `p.sites`, `p.traffic`, `p.to_dict()`.
@@ -171,12 +178,12 @@ def predict_code(
     return run(
         request(
             requests.CodeRequest,
-            asked,
+            options,
             code=code,
             grid=grid,
             block=block,
             arg=arg,
-            gpu=one(gpu, "gpu"),
+            gpu=single(gpu, "gpu"),
         )
     )
 
@@ -191,7 +198,7 @@ def compare(
     per: None = ...,
     batch: int | str | Sequence[int | str] | None = ...,
     seq_len_k: int | str | Sequence[int | str] | None = ...,
-    **asked: Unpack[typed.CompareKeywords],
+    **options: Unpack[typed.CompareKeywords],
 ) -> Comparison: ...
 @overload
 def compare(
@@ -203,7 +210,7 @@ def compare(
     per: str,
     batch: int | str | Sequence[int | str] | None = ...,
     seq_len_k: int | str | Sequence[int | str] | None = ...,
-    **asked: Unpack[typed.CompareKeywords],
+    **options: Unpack[typed.CompareKeywords],
 ) -> Choice: ...
 @public
 def compare(
@@ -215,7 +222,7 @@ def compare(
     per: str | None = None,
     batch: int | str | Sequence[int | str] | None = None,
     seq_len_k: int | str | Sequence[int | str] | None = None,
-    **asked: Unpack[typed.CompareKeywords],
+    **options: Unpack[typed.CompareKeywords],
 ) -> Comparison | Choice:
     """Kernels, GPUs and sequence lengths side by side: bytes by level, time and memory, with ratios to a baseline.
 
@@ -230,11 +237,11 @@ def compare(
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         model: a model's name, a path to a config.json or its directory, or what such a file holds; without `per` its
             layers must be alike.
-        per: in place of the table by level, rank GPUs, each with its best kernel: by tokens a second ("token"), or by
+        per: in place of the table by level, rank GPUs, each with its best kernel: by tokens per second ("token"), or by
             joules or dollars of a token ("joule", "dollar").
         batch: sequences; with `per` one or several.
         seq_len_k: key tokens, by default the query tokens; with `per` one or several.
-        **asked: of a model and of the comparison, and the fields of a problem.
+        **options: of a model and of the comparison, and the fields of a problem.
 
     Returns:
         A Comparison: `c.entries`, `c.to_pandas()`, `c.figure()`. With `per` a Choice: `c.options`, best first
@@ -248,21 +255,29 @@ def compare(
     from iosim.studies.compare.study import run
     from iosim.studies.models.asked import one_of_each
 
+    # Two axes are parameters of their own, so that their types are shown: they join the options
+    # here, each read as a list of sizes.
     axes = (("batch", batch), ("seq_len_k", seq_len_k))
-    given = {**asked, **{name: lengths(value, name) for name, value in axes if value is not None}}
+    all_options = {
+        **options,
+        **{name: lengths(value, name) for name, value in axes if value is not None},
+    }
     which = {
         "gpu": names(gpu, "gpu"),
         "kernel": None if kernel is None else names(kernel, "kernel"),
     }
-    requests.check_per(per, asked.get("baseline"), asked.get("price"))
+    requests.check_per(per, options.get("baseline"), options.get("price"))
+    # A ranking takes every combination of the axes; a table by level takes lengths alone, so a
+    # model must have layers that are alike, and stands for one problem per length.
     if per is not None:
         return run_choice(
-            of_problem(requests.ChoiceRequest, problem, given, model, per=per, **which)
+            of_problem(requests.ChoiceRequest, problem, all_options, model, per=per, **which)
         )
-    of = of_problem(requests.OfProblem, problem, given, model)
-    problems = [what for _, what in calls_of(replace(of, values=one_of_each(of.values)))]
+    of = of_problem(requests.OfProblem, problem, all_options, model)
+    problems = [call for _, call in calls_of(replace(of, values=one_of_each(of.values)))]
+    # The model is spent: its layers have become the problems.
     of_model = {"model": None, "layers": None, "tensor_parallel": None}
-    return run(request(requests.CompareRequest, asked, problems=problems, **which, **of_model))
+    return run(request(requests.CompareRequest, options, problems=problems, **which, **of_model))
 
 
 @public
@@ -271,7 +286,7 @@ def pick_tiles(
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[typed.PickTilesKeywords],
+    **options: Unpack[typed.PickTilesKeywords],
 ) -> TileRanking:
     """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
 
@@ -283,7 +298,7 @@ def pick_tiles(
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
-        **asked: of a model and of the tiles, and the fields of a problem.
+        **options: of a model and of the tiles, and the fields of a problem.
 
     Returns:
         A TileRanking: `r.best`, `r.candidates`, `r.rejected`, `r.library`, `r.to_pandas()`.
@@ -294,9 +309,9 @@ def pick_tiles(
     from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.pick import run
 
-    kind, what = call_of(problem, asked, model)
-    tiles = request(requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
-    return run(tiles, reports(what, tiles.gpu, tiles.compile, tiles.matrix_unit))
+    kind, call = call_of(problem, options, model)
+    tiles = request(requests.TilesRequest, options, problem=call, gpu=single(gpu, "gpu"), kind=kind)
+    return run(tiles, reports(call, tiles.gpu, tiles.compile, tiles.matrix_unit))
 
 
 @public
@@ -304,7 +319,7 @@ def study_tile(
     tile: str | tuple[int, int],
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[typed.StudyTileKeywords],
+    **options: Unpack[typed.StudyTileKeywords],
 ) -> TileStudy:
     """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
 
@@ -314,7 +329,7 @@ def study_tile(
         tile: query rows x key rows, such as "96x48" or (96, 48).
         problem: what is computed, forward or backward; by default what the keywords say.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        **asked: of the tile, each number that is tried by default, and the fields of a problem.
+        **options: of the tile, each number that is tried by default, and the fields of a problem.
 
     Returns:
         A TileStudy: `t.answer`, `t.fits`, `t.ranked`, `t.rejected`, `t.nearest`.
@@ -325,9 +340,16 @@ def study_tile(
     from iosim.studies.tiles.one import study_tile as study_typed
     from iosim.studies.tiles.pick import run
 
-    _, what = call_of(problem, asked)
+    _, call = call_of(problem, options)
+    # No tile is asked of the ranking itself, which is made of all of them: the study finds its
+    # own in it, and what the libraries do is not looked up.
     how = request(
-        requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False
+        requests.TilesRequest,
+        options,
+        problem=call,
+        gpu=single(gpu, "gpu"),
+        tile=None,
+        library=False,
     )
     sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
     return study_typed(run(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
@@ -341,7 +363,7 @@ def orders(
     *,
     model: ModelLike | None = None,
     tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
-    **asked: Unpack[typed.OrdersKeywords],
+    **options: Unpack[typed.OrdersKeywords],
 ) -> OrderRanking:
     """In which order a kernel's tiles should start: every order predicted, the best first.
 
@@ -355,7 +377,7 @@ def orders(
         model: a model's name, a path to a config.json or its directory, or what such a file holds: one order for all of
             its layers.
         tile: tiles to try beside the kernel's own, such as "128x64" or ["128x64", "64x64"].
-        **asked: of a model and of the orders, and the fields of a problem.
+        **options: of a model and of the orders, and the fields of a problem.
 
     Returns:
         An OrderRanking: `r.best`, `r.orders`, `r.pareto`, `r.own`, `r.code("triton")`, `r.to_pandas()`.
@@ -370,17 +392,18 @@ def orders(
     tiles = [
         SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides
     ]
-    both = asked_problems(of_problem(requests.OfProblem, problem, asked, model))
+    # One order serves all layers, each weighed by how many of them a model has.
+    both = asked_problems(of_problem(requests.OfProblem, problem, options, model))
     counts = [float(layers.count) for layers, _ in both if layers is not None] or None
-    which = DEFAULT if kernel is None else one(kernel, "kernel")
+    which = DEFAULT if kernel is None else single(kernel, "kernel")
     title = next((layers.title for layers, _ in both if layers is not None), "")
-    what = {
+    fields = {
         "title": title,
-        "problems": [what for _, what in both],
+        "problems": [call for _, call in both],
         "kernel": which,
-        "gpu": one(gpu, "gpu"),
+        "gpu": single(gpu, "gpu"),
     }
-    return run(request(requests.OrdersRequest, asked, **what, counts=counts, tile=tiles))
+    return run(request(requests.OrdersRequest, options, **fields, counts=counts, tile=tiles))
 
 
 @public
@@ -390,7 +413,7 @@ def explain(
     gpu: str | HardwareProfile = GPU,
     *,
     overrides: Overrides | None = None,
-    **asked: Unpack[typed.ExplainKeywords],
+    **options: Unpack[typed.ExplainKeywords],
 ) -> Explanation:
     """Why a kernel reads from HBM what it reads, in words and numbers, and which change would help most.
 
@@ -402,7 +425,7 @@ def explain(
         kernel: a catalog name or a Kernel of your own; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
-        **asked: the L2 at the start, the fields of a problem and the settings over a kernel's choice.
+        **options: the L2 at the start, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         An Explanation: `e.launches`, `e.sources`, `e.advice`.
@@ -412,17 +435,19 @@ def explain(
     """
     from iosim.studies.explain import explain as explain_typed
 
+    # A prediction says all that the keywords could.
     if isinstance(problem, Prediction):
-        if asked or overrides is not None:
-            name = next(iter(asked), "overrides")
+        if options or overrides is not None:
+            name = next(iter(options), "overrides")
             raise InputError(
                 f"`{name}` contradicts a prediction, which has been made; accepted: one of them"
             )
         return explain_typed(problem)
-    _, what = call_of(problem, asked)
-    settings = overrides_of(asked, kernel, overrides)
-    how: Any = {"l2_start": asked.get("l2") or "cold", "method": "replay", "overrides": settings}
-    return explain_typed(predict_typed(what, one(kernel, "kernel"), one(gpu, "gpu"), **how))
+    _, call = call_of(problem, options)
+    settings = overrides_of(options, kernel, overrides)
+    # Only a replay knows which line was evicted when, so only it can say why it was read again.
+    how: Any = {"l2_start": options.get("l2") or "cold", "method": "replay", "overrides": settings}
+    return explain_typed(predict_typed(call, single(kernel, "kernel"), single(gpu, "gpu"), **how))
 
 
 @public
@@ -430,7 +455,7 @@ def check_claim(
     problem: AttentionProblem | None = None,
     kernel: str = DEFAULT,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[typed.CheckClaimKeywords],
+    **options: Unpack[typed.CheckClaimKeywords],
 ) -> Check:
     """Which level, direction and count a number from elsewhere is of, and why a counter would show another.
 
@@ -440,7 +465,7 @@ def check_claim(
         problem: what the number is of; by default what the keywords say.
         kernel: a catalog name; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        **asked: the number, the fields of a problem and the settings over a kernel's choice.
+        **options: the number, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         A Check: `c.answer()`, `c.matches`, `c.nearest`, `c.prediction`.
@@ -450,16 +475,17 @@ def check_claim(
     """
     from iosim.evidence.claims.check import run
 
-    claims = [name for name in requests.CLAIMS if asked.get(name) is not None]
+    # A claim is one number: its keyword says the level and the direction it is thought to be of.
+    claims = [name for name in requests.CLAIMS if options.get(name) is not None]
     if len(claims) != 1:
         accepted = f"one of {', '.join(requests.CLAIMS)}, such as hbm='4.3GB'"
         raise InputError(
             f"check_claim() takes one claim and has {len(claims)}; accepted: {accepted}"
         )
-    _, what = call_of(problem, asked, several="a loop", layers=None)
+    _, call = call_of(problem, options, several="a loop", layers=None)
     which = {
-        "kernel": one(kernel, "kernel"),
-        "gpu": one(gpu, "gpu"),
-        "overrides": overrides_of(asked, kernel),
+        "kernel": single(kernel, "kernel"),
+        "gpu": single(gpu, "gpu"),
+        "overrides": overrides_of(options, kernel),
     }
-    return run(request(requests.ClaimRequest, asked, problem=what, **which))[0]
+    return run(request(requests.ClaimRequest, options, problem=call, **which))[0]

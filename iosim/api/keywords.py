@@ -57,6 +57,8 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
         "per": requests.CHOICE["per"],
         "price": requests.CHOICE["price"],
     },
+    # Three of the tile's settings belong to the study of one tile; the matrix unit, which the
+    # ranking needs as well, to both.
     "pick_tiles": {
         name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]
     },
@@ -74,11 +76,13 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
 }
 WITHOUT_PROBLEM = ("predict_code", "formula", "decode", "model", "train_memory", "sweep")
 WITH_SETTINGS = ("predict", "explain", "check_claim")
+# Later tables win: where a request and a problem have a field of one name (`dtype`), the
+# problem's words and limits are shown.
 KEYWORDS: Mapping[str, Mapping[str, About]] = {
-    function: {keyword_of(about): about for about in asked.values()}
+    function: {keyword_of(about): about for about in fields_of_request.values()}
     | ({} if function in WITHOUT_PROBLEM else PROBLEM | SHORT)
     | (SETTINGS if function in WITH_SETTINGS else {})
-    for function, asked in _REQUESTS.items()
+    for function, fields_of_request in _REQUESTS.items()
 }
 """Function -> its keywords: the fields of what it is asked for, of a problem, and settings over a kernel's choice."""
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
@@ -93,12 +97,16 @@ KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.i
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a function with `**asked` show each of its KEYWORDS that is no parameter of its own, and lets its errors
+    """Makes a function with `**options` show each of its KEYWORDS that is no parameter of its own, and lets its errors
     name keywords. One with `**values` takes other keywords, too."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    # The signature that `help` and editors show: the function's own parameters, then a keyword per
+    # field of its request in place of the bundle, then the open bundle of `sweep`.
+    parameters = [
+        p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     others = [p for p in signature.parameters.values() if p.name == "values"]
-    taken = {p.name for p in own}
+    taken = {p.name for p in parameters}
     keywords = {
         name: about for name, about in KEYWORDS[function.__name__].items() if name not in taken
     }
@@ -108,13 +116,15 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         )
         for name, about in keywords.items()
     ]
-    whole_signature = signature.replace(parameters=[*own, *rest, *others])
-    named = [p.name for p in (*own, *rest)]
+    whole_signature = signature.replace(parameters=[*parameters, *rest, *others])
+    named = [p.name for p in (*parameters, *rest)]
 
     @functools.wraps(function)
-    def called(*args: P.args, **given: P.kwargs) -> R:
+    def called(*args: P.args, **options: P.kwargs) -> R:
         try:
-            values = _by_keyword(function.__name__, given, named, bool(others))
+            # Names are settled first, then number types become texts, and only then are types checked:
+            # a refusal names the keyword as the caller wrote it.
+            values = _by_keyword(function.__name__, options, named, bool(others))
             values = {name: _type_name(value) for name, value in values.items()}
             check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
             return function(*args, **values)
@@ -130,7 +140,7 @@ def _type_name(value: Any) -> Any:
     """The name of a number type of PyTorch's or NumPy's, such as torch.bfloat16; anything else as it is."""
     if isinstance(value, list | tuple):
         return type(value)(map(_type_name, value)) if type(value) in (list, tuple) else value
-    return str(value) if any(one.__name__ == "dtype" for one in type(value).__mro__) else value
+    return str(value) if any(base.__name__ == "dtype" for base in type(value).__mro__) else value
 
 
 def _keyword(name: str, value: str | None) -> str:
@@ -139,16 +149,21 @@ def _keyword(name: str, value: str | None) -> str:
 
 
 def _by_keyword(
-    function: str, given: Mapping[str, Any], named: Sequence[str], open: bool
+    function: str, options: Mapping[str, Any], named: Sequence[str], open: bool
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in options.items():
+        # A field's name is accepted beside the option's: `seq_q` and `seq_len` are one keyword.
         keyword = name if name in named else KEYWORD_OF.get(name, name)
         if keyword not in named and open:
             keyword = name
         elif keyword not in named:
+            # Nearest spelling among keywords and fields, told as the keyword; before that, whether
+            # another function has it, and whether it is a thing that iosim leaves out on purpose.
             known = {n: n for n in named} | {
-                other: own for other, own in KEYWORD_OF.items() if own in named
+                other: keyword_of_field
+                for other, keyword_of_field in KEYWORD_OF.items()
+                if keyword_of_field in named
             }
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
             others = ", ".join(
@@ -158,24 +173,26 @@ def _by_keyword(
             hint = hint or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}")
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
-            twice = " and ".join(n for n in given if keyword in (n, KEYWORD_OF.get(n)))
+            twice = " and ".join(n for n in options if keyword in (n, KEYWORD_OF.get(n)))
             raise InputError(f"`{keyword}` is given twice, as {twice}; give one of them")
         values[keyword] = value
     return values
 
 
 def check_types(
-    values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]
+    values: Mapping[str, Any], signature: inspect.Signature, parameters: Collection[str]
 ) -> None:
     """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name."""
     for name, value in values.items():
         parameter = signature.parameters.get(name)
         if (
             parameter is None
-            or (value is None and name not in own)
+            or (value is None and name not in parameters)
             or (value is not None and name in READ_LATER)
         ):
             continue
+        # Subscripts are dropped: that an element has a wrong type is found where it is read, with
+        # the element's number.
         kinds = str(parameter.annotation)
         if not any(_is(value, kind) for kind in re.sub(r"\[.*?\](?=$| )", "", kinds).split(" | ")):
             default = "" if value is not None else f", or without it: {parameter.default!r}"
@@ -189,6 +206,8 @@ READ_LATER = ("problem", "kernel", "gpu", "code", "arg")
 
 
 def _is(value: object, kind: str) -> bool:
+    # Types are compared by name: importing torch, NumPy or a profile's class to ask for its type
+    # would cost seconds at the start.
     simple: dict[str, Callable[[], bool]] = {
         "None": lambda: value is None,
         "bool": lambda: isinstance(value, bool),
@@ -205,7 +224,7 @@ def _is(value: object, kind: str) -> bool:
     return (
         simple[kind]()
         if kind in simple
-        else any(one.__name__ == name for one in type(value).__mro__)
+        else any(base.__name__ == name for base in type(value).__mro__)
     )
 
 
@@ -238,7 +257,8 @@ def annotation(about: About) -> str:
 def _documented(function: Callable[..., Any], keywords: Mapping[str, About]) -> str:
     text = inspect.cleandoc(function.__doc__ or "")
     rows = "\n".join(textwrap.indent(said(name, about), "    ") for name, about in keywords.items())
-    head, _, tail = text.partition("    **asked: ")
+    # The bundle's line in the docstring gives way to a line per keyword.
+    head, _, tail = text.partition("    **options: ")
     _, _, after = tail.partition("\n")
     return f"{head}{rows}\n{after}"
 
@@ -263,14 +283,16 @@ def read(name: str, about: About, value: Any) -> Any:
     return about.read(value, f"`{name}`") if isinstance(value, str) and name != "seq_len" else value
 
 
-def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
-    """What a function is asked for, of the keywords that it was given; `more` are the record's other fields."""
+def request(of: type[T], options: Mapping[str, Any], **more: Any) -> T:
+    """The request that a function's keywords make; `more` are the record's other fields."""
+    # A field that the caller did not give keeps the record's default: it is left out, not set
+    # to None.
     read_from = {
         name: keyword_of(about) for name, about in fields_of(of).items() if name not in more
     }
-    given = {name: word for name, word in read_from.items() if asked.get(word) is not None}
+    chosen = {name: word for name, word in read_from.items() if options.get(word) is not None}
     return of(
-        **{name: read(word, fields_of(of)[name], asked[word]) for name, word in given.items()},
+        **{name: read(word, fields_of(of)[name], options[word]) for name, word in chosen.items()},
         **more,
     )
 
@@ -278,9 +300,11 @@ def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
 AXES = ("seq_q", "seq_k", "batch")
 
 
-def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: about for name, about in OF_PROBLEMS.items() if name in asked}
-    read_values = {about.name: read(name, about, asked[name]) for name, about in given.items()}
+def values_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    chosen = {name: about for name, about in OF_PROBLEMS.items() if name in options}
+    read_values = {about.name: read(name, about, options[name]) for name, about in chosen.items()}
+    # Lists of lengths within one call become tuples, which records can hash; axes of a
+    # comparison stay lists, one call per element.
     return {
         n: tuple(v) if isinstance(v, list) and n not in AXES else v for n, v in read_values.items()
     }
@@ -297,7 +321,7 @@ def loaded(model: ModelLike | None) -> Model | None:
 def of_problem(
     of: type[T],
     problem: object,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     model: ModelLike | None = None,
     **more: Any,
 ) -> T:
@@ -308,18 +332,18 @@ def of_problem(
             raise InputError(
                 "`problem` contradicts `model`, which says the problem of every layer; accepted: one of them"
             )
-        for name in (name for name in asked if name in OF_PROBLEMS):
+        for name in (name for name in options if name in OF_PROBLEMS):
             hint = f"accepted: one of them, or problem.with_({OF_PROBLEMS[name].name}=...)"
             raise InputError(
-                f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; {hint}"
+                f"`{name}` {options[name]!r} contradicts `problem`, which says it already; {hint}"
             )
         if not isinstance(several, Sequence) or not all(
-            isinstance(one, AttentionProblem) for one in several
+            isinstance(item, AttentionProblem) for item in several
         ):
             accepted = "one, or keywords such as heads=32"
             raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
     return request(
-        of, asked, problems=several, values=values_of(asked), model=loaded(model), **more
+        of, options, problems=several, values=values_of(options), model=loaded(model), **more
     )
 
 
@@ -327,14 +351,16 @@ def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
     """The problems of a function that takes several lengths, of a model those of its layers, which must be alike."""
     from iosim.studies.models.asked import asked_problems
 
-    found = asked_problems(of)
-    kinds = list(dict.fromkeys(layers.name for layers, _ in found if layers is not None))
+    calls = asked_problems(of)
+    # Layers of several kinds (sliding window and full, say) have several problems per length: a
+    # table with one row per length would mix them.
+    kinds = list(dict.fromkeys(layers.name for layers, _ in calls if layers is not None))
     if len(kinds) > 1 and of.model is not None:
         hint = "accepted: a model whose layers are alike, or a `problem` of iosim.predict(model=...).predictions"
         raise InputError(
             f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; {hint}"
         )
-    return found
+    return calls
 
 
 def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
@@ -353,35 +379,35 @@ def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
 
 def call_of(
     problem: object,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     model: ModelLike | None = None,
     several: str = "iosim.compare",
     **more: Any,
 ) -> tuple[Layers | None, AttentionProblem]:
     """The one problem of a function, and the layers of a model whose it is."""
-    of = of_problem(OfProblem, problem, asked, model, **more)
+    of = of_problem(OfProblem, problem, options, model, **more)
     check_one(of, several)
     (call,) = calls_of(of)
     return call
 
 
 def overrides_of(
-    asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None
+    options: Mapping[str, Any], kernel: object, overrides: Overrides | None = None
 ) -> Overrides | None:
-    given = {
+    settings = {
         name: read(name, SETTINGS[name], v)
-        for name, v in asked.items()
+        for name, v in options.items()
         if name in SETTINGS and v is not None
     }
-    if not given:
+    if not settings:
         return overrides
-    name = next(iter(given))
+    name = next(iter(settings))
     if overrides is not None:
         raise InputError(f"`{name}` contradicts `overrides`; accepted: one of them")
     if isinstance(kernel, Kernel):
         more = "and `kernel` is one of your own; accepted with it: kernel.with_(...)"
         raise InputError(f"`{name}` is a setting over a catalog kernel's choice, {more}")
-    return Overrides(**{SETTINGS[name].name: value for name, value in given.items()})
+    return Overrides(**{SETTINGS[name].name: value for name, value in settings.items()})
 
 
 def names(value: object, keyword: str) -> list[Any]:
@@ -391,7 +417,7 @@ def names(value: object, keyword: str) -> list[Any]:
     if isinstance(value, str):
         several = [name.strip() for name in value.split(",") if name.strip()]
     elif isinstance(value, Sequence) and not isinstance(value, bytes):
-        several = [name for one in value for name in names(one, keyword)]
+        several = [name for item in value for name in names(item, keyword)]
     elif hasattr(value, "name"):
         several = [value]
     else:
@@ -403,7 +429,7 @@ def names(value: object, keyword: str) -> list[Any]:
     return several
 
 
-def one(value: object, keyword: str) -> Any:
+def single(value: object, keyword: str) -> Any:
     """A single kernel or GPU. Raises InputError: several."""
     several = names(value, keyword)
     if len(several) != 1:

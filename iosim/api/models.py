@@ -16,10 +16,10 @@ from iosim.api.keywords import (
     loaded,
     names,
     of_problem,
-    one,
     public,
     read,
     request,
+    single,
 )
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @public
 def formula(
-    name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack[typed.FormulaKeywords]
+    name: str, gpu: str | HardwareProfile | None = None, **options: Unpack[typed.FormulaKeywords]
 ) -> FormulaStudy:
     """A kernel's bytes between SMs and L2 in closed form: in symbols, or with the numbers put in that are given.
 
@@ -51,7 +51,7 @@ def formula(
     Args:
         name: an algorithm (`flash`, `flash1`, `naive`, ...) or a kernel (`fa2`, `cudnn`, ...).
         gpu: the GPU for which a library kernel chooses its tile; by default a100.
-        **asked: what is known of the problem.
+        **options: what is known of the problem.
 
     Returns:
         A FormulaStudy: `f.formula` (SymPy expressions), `f.latex`, `f.to_dict()`, `f.to_pandas()`.
@@ -62,13 +62,13 @@ def formula(
     from iosim.studies.formulas.study import describe
 
     table = KEYWORDS["formula"]
-    usual = {about.name: about.default for about in table.values()}
+    defaults = {about.name: about.default for about in table.values()}
     values = {
         table[word].name: table[word].check(read(word, table[word], value))
-        for word, value in asked.items()
+        for word, value in options.items()
     }
     return describe(
-        {**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")}
+        {**defaults, **values, "name": name, "gpu": None if gpu is None else single(gpu, "gpu")}
     )
 
 
@@ -78,9 +78,9 @@ def decode(
     kernel: str | Sequence[str] | None = None,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[typed.DecodeKeywords],
+    **options: Unpack[typed.DecodeKeywords],
 ) -> Decoding:
-    """Attention of a model that generates text: bytes and seconds a token over the context's length.
+    """Attention of a model that generates text: bytes and seconds per token over the context's length.
 
         >>> iosim.decode("h100", heads=32, kv_heads=8, layers=32, context=[1024, 8192])
         >>> iosim.decode("h100", model="gemma-3-12b")
@@ -93,7 +93,7 @@ def decode(
         kernel: kernels, as a list or "fa2,flash"; by default the GPU's own.
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Sizes
             beside it take the place of its own.
-        **asked: sizes and settings.
+        **options: sizes and settings.
 
     Returns:
         A Decoding: `d.points`, `d.to_pandas()`, `d.figure()`.
@@ -107,7 +107,7 @@ def decode(
     return run(
         request(
             requests.DecodeRequest,
-            asked,
+            options,
             gpu=names(gpu, "gpu"),
             kernel=kernels,
             model=loaded(model),
@@ -122,7 +122,7 @@ def latency(
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[typed.LatencyKeywords],
+    **options: Unpack[typed.LatencyKeywords],
 ) -> Latencies:
     """What an attention call takes inside serving stacks, part by part: kernel, combine, cache write, gap.
 
@@ -137,7 +137,7 @@ def latency(
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         model: a model's name, a path to a config.json or its directory, or what such a file holds: a point for each
             kind of its layers, and all of them in `l.models`.
-        **asked: the fields of a problem, and settings.
+        **options: the fields of a problem, and settings.
 
     Returns:
         A Latencies: `l.points`, `l.points[0].total_s`, `l.points[0].parts`, `l.to_pandas()`.
@@ -148,7 +148,7 @@ def latency(
     from iosim.studies.latency.latency import run
 
     both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack")}
-    return run(of_problem(requests.LatencyRequest, problem, asked, model, **both))
+    return run(of_problem(requests.LatencyRequest, problem, options, model, **both))
 
 
 @public
@@ -159,7 +159,7 @@ def ring(
     *,
     model: ModelLike | None = None,
     kernel: str | Kernel = DEFAULT,
-    **asked: Unpack[typed.RingKeywords],
+    **options: Unpack[typed.RingKeywords],
 ) -> Ring:
     """One attention over several GPUs: chunk schedules, idle time, bytes on the links, time and memory.
 
@@ -172,7 +172,7 @@ def ring(
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike. With `tensor_parallel` each GPU has a ring of its own.
         kernel: the kernel of a pair of chunks; by default the GPU's own.
-        **asked: the fields of a problem, and settings.
+        **options: the fields of a problem, and settings.
 
     Returns:
         A Ring: `r.results`, `r.to_pandas()`, `r.figure()`.
@@ -182,21 +182,21 @@ def ring(
     """
     from iosim.studies.distributed.ring import run
 
-    own = (
+    of_layers = (
         {} if model is not None else {"layers": None}
     )  # without a model they are those that keep their tensors
-    layers, what = call_of(problem, asked, model, "a loop", **own)
+    layers, call = call_of(problem, options, model, "a loop", **of_layers)
     of_model = {"model": None, "tensor_parallel": None} | (
         {} if layers is None else {"layers": layers.count}
     )
     number = read("num_gpus", requests.RING["num_gpus"], num_gpus)
     both = {
-        "gpu": one(gpu, "gpu"),
-        "kernel": one(kernel, "kernel"),
+        "gpu": single(gpu, "gpu"),
+        "kernel": single(kernel, "kernel"),
         "num_gpus": number,
-        "problems": [what],
+        "problems": [call],
     }
-    return run(request(requests.RingRequest, asked, values={}, **both, **of_model))
+    return run(request(requests.RingRequest, options, values={}, **both, **of_model))
 
 
 @public
@@ -204,7 +204,7 @@ def model(
     models: ModelLike | Sequence[ModelLike],
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     kernel: str = DEFAULT,
-    **asked: Unpack[typed.ModelKeywords],
+    **options: Unpack[typed.ModelKeywords],
 ) -> WholeModels:
     """Whole models by part: bytes and seconds of a prefill and a step of decoding, or of training, attention's share.
 
@@ -216,7 +216,7 @@ def model(
             several a list, or names as "a,b". They stand side by side.
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         kernel: the kernel of the attention; by default the GPU's own.
-        **asked: what the models do, and what of them.
+        **options: what the models do, and what of them.
 
     Returns:
         A WholeModels: `m.runs`, `m.runs[0].parts`, `m.runs[0].attention_share`, `m.to_pandas()`.
@@ -231,11 +231,11 @@ def model(
     several = models.split(",") if isinstance(models, str) else models
     listed = list(several) if isinstance(several, Sequence) else [several]
     which = {
-        "models": [load_model(each) for each in listed],
+        "models": [load_model(source) for source in listed],
         "gpu": names(gpu, "gpu"),
-        "kernel": one(kernel, "kernel"),
+        "kernel": single(kernel, "kernel"),
     }
-    return run(request(requests.WholeRequest, asked, **which))
+    return run(request(requests.WholeRequest, options, **which))
 
 
 @public
@@ -244,7 +244,7 @@ def train_memory(
     kernel: str | None = None,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[typed.TrainMemoryKeywords],
+    **options: Unpack[typed.TrainMemoryKeywords],
 ) -> TrainingPrediction:
     """Memory and time of a training step on one GPU, and from there the map of what fits.
 
@@ -258,7 +258,7 @@ def train_memory(
         kernel: catalog kernel whose time stands for the attention; by default the attention's own.
         model: a model's name, a path to a config.json or its directory, or what such a file holds; what other keywords
             leave open is the model's.
-        **asked: what is trained, and how.
+        **options: what is trained, and how.
 
     Returns:
         A TrainingPrediction: `t.peak_bytes`, `t.fits`, `t.time`, `t.frontier("width")`, `t.figure()`.
@@ -269,11 +269,13 @@ def train_memory(
     from iosim.integrations.models.load import decoder_of
     from iosim.studies.training.prediction import run
 
-    which = None if kernel is None else one(kernel, "kernel")
+    which = None if kernel is None else single(kernel, "kernel")
     its = loaded(model)
     of_model = None if its is None else decoder_of(its)
     return run(
-        request(requests.TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model)
+        request(
+            requests.TrainRequest, options, gpu=single(gpu, "gpu"), kernel=which, of_model=of_model
+        )
     )
 
 
@@ -298,7 +300,7 @@ def sweep(
             `gpu` and `kernel` may be among them. Empty cells are defaults.
         model: a model's name, a path to a config.json or its directory, or what such a file holds: a row for each kind
             of its layers, with the columns `model`, `layer` and `count`.
-        **asked: of a model and of the sweep. A file `out` is written to in a journal beside it until the last row is
+        **options: of a model and of the sweep. A file `out` is written to in a journal beside it until the last row is
             done; asked for again after an interrupt, the sweep goes on with the rows that are missing.
         values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
             `mask="causal"`, None is the default. What is not given is as `iosim predict` has it.
@@ -308,7 +310,9 @@ def sweep(
     """
     from iosim.studies.sweep.run import run
 
-    asked = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
+    options = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
     return run(
-        request(requests.SweepRequest, asked, problems=problems, model=loaded(model), values=values)
+        request(
+            requests.SweepRequest, options, problems=problems, model=loaded(model), values=values
+        )
     )

@@ -198,7 +198,7 @@ class ConditionKeywords(TypedDict, total=False):
 class PredictKeywords(
     ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKeywords, ConditionKeywords, total=False
 ):
-    """Of iosim.predict."""
+    """Keywords of iosim.predict."""
 
     clocks: str | float
     """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
@@ -217,7 +217,7 @@ class PredictKeywords(
     """
 
 class PredictCodeKeywords(ConditionKeywords, total=False):
-    """Of iosim.predict_code."""
+    """Keywords of iosim.predict_code."""
 
     clocks: str | float
     """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
@@ -236,7 +236,7 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
     """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
 
 class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
-    """Of iosim.compare."""
+    """Keywords of iosim.compare."""
 
     baseline: str | None
     """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
@@ -308,7 +308,7 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     """Tokens cached before the queries: as many more keys than queries."""
 
 class PickTilesKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
-    """Of iosim.pick_tiles."""
+    """Keywords of iosim.pick_tiles."""
 
     matrix_unit: str
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
@@ -320,7 +320,7 @@ class PickTilesKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=F
     """
 
 class StudyTileKeywords(ChosenKeywords, ProblemKeywords, total=False):
-    """Of iosim.study_tile."""
+    """Keywords of iosim.study_tile."""
 
     warps: int | str | None
     """Warps per CTA (1 to 32)."""
@@ -330,7 +330,7 @@ class StudyTileKeywords(ChosenKeywords, ProblemKeywords, total=False):
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
 
 class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
-    """Of iosim.orders."""
+    """Keywords of iosim.orders."""
 
     weights: Sequence[float] | None
     """How often each of several problems is called: one order for all of them; by default once; with a model as often
@@ -358,13 +358,13 @@ class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fals
     """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
 
 class ExplainKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
-    """Of iosim.explain."""
+    """Keywords of iosim.explain."""
 
     l2: str
     """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
 
 class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
-    """Of iosim.check_claim."""
+    """Keywords of iosim.check_claim."""
 
     hbm: str | None
     """Bytes that are said to move between HBM and the L2, such as 4.3GB."""
@@ -392,7 +392,7 @@ class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total
     """
 
 class FormulaKeywords(ChosenKeywords, total=False):
-    """Of iosim.formula."""
+    """Keywords of iosim.formula."""
 
     batch: int | str | None
     """Sequences."""
@@ -421,7 +421,7 @@ class FormulaKeywords(ChosenKeywords, total=False):
     """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
 
 class DecodeKeywords(TypedDict, total=False):
-    """Of iosim.decode."""
+    """Keywords of iosim.decode."""
 
     layers: int | str | None
     """Attention layers; with `model` the first N of its layers; by default 32."""
@@ -478,7 +478,7 @@ class DecodeKeywords(TypedDict, total=False):
     """
 
 class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
-    """Of iosim.latency."""
+    """Keywords of iosim.latency."""
 
     batch_contexts: int | str | Sequence[int | str] | None
     """Decode one token per sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
@@ -502,7 +502,7 @@ class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fal
     """
 
 class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
-    """Of iosim.ring."""
+    """Keywords of iosim.ring."""
 
     layers: int | str | None
     """Layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s; by default 1, or all of the
@@ -531,7 +531,7 @@ class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
     """
 
 class ModelKeywords(TypedDict, total=False):
-    """Of iosim.model."""
+    """Keywords of iosim.model."""
 
     batch: int | str
     """Sequences; by default 1."""
@@ -554,7 +554,7 @@ class ModelKeywords(TypedDict, total=False):
     """GPUs that share heads, MLPs and vocabulary: numbers are of each; by default 1."""
 
 class TrainMemoryKeywords(TypedDict, total=False):
-    """Of iosim.train_memory."""
+    """Keywords of iosim.train_memory."""
 
     seq_len: int | str | Sequence[int | str] | None
     """Tokens; by default 1024; with `frontier` 2k:16k:2k."""

@@ -36,7 +36,7 @@ Key = tuple[str, int, int, int, int, int, int, str, bool]
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What one build takes: registers a thread, bytes of shared memory a CTA, and bytes of a thread's stack frame,
+    """What one build takes: registers per thread, bytes of shared memory a CTA, and bytes of a thread's stack frame,
     which it spills to."""
 
     registers: int
@@ -127,6 +127,7 @@ def build_report(
     value widths that differ from the keys' and fp32 have no builds of their own."""
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         return None
+    # The type's own build, else that of a type that compiles alike.
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
         if dtype is None:
             continue

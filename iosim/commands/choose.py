@@ -41,14 +41,17 @@ def tiles(args: argparse.Namespace) -> int:
         raise InputError(
             f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK"
         )
+    # GPU by GPU, then kind of layer by kind of layer: the order of all outputs below.
     picks = []
     for gpu in args.gpu:
         for kind, problem in common.layer_problems(args):
-            asked = common.request(
+            request = common.request(
                 args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None
             )
+            # With --compile ptxas says registers and spills; without it recorded builds do, and what
+            # neither knows is estimated.
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
-            picks.append(rank(asked, known, progress("replaying")))
+            picks.append(rank(request, known, progress("replaying")))
     if args.tile is not None:
         return tell_tiles(args, picks)
 
@@ -60,7 +63,7 @@ def tiles(args: argparse.Namespace) -> int:
             + under
         )
 
-    under = "\n" + "".join(f"{told}\n" for told in map(beneath, picks) if told)
+    under = "\n" + "".join(f"{sentence}\n" for sentence in map(beneath, picks) if sentence)
     rows = as_rows(picks, args.top, args.rejected)
     return common.tell(
         args,
@@ -72,13 +75,17 @@ def tiles(args: argparse.Namespace) -> int:
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
-    how = {"matrix_unit": args.matrix_unit, "warps": args.warps, "stages": args.stages}
-    studies = [(r, study_tile(r, sides, **how)) for r in rankings for sides in args.tile]
-    found = {"studies": [_asked(r) | study.to_dict() for r, study in studies]}
+    settings = {"matrix_unit": args.matrix_unit, "warps": args.warps, "stages": args.stages}
+    studies = [(r, study_tile(r, sides, **settings)) for r in rankings for sides in args.tile]
+    document = {"studies": [_asked(r) | study.to_dict() for r, study in studies]}
     rows = (row for r, study in studies for row in _study_rows(r, study))
     text = "\n".join(study_text(r, study, markdown=args.format == "md") for r, study in studies)
-    told = " ".join(study.answer + "." for _, study in studies) if args.format == "json" else None
-    return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
+    sentences = (
+        " ".join(study.answer + "." for _, study in studies) if args.format == "json" else None
+    )
+    return common.tell(
+        args, sentences, json=lambda: document, rows=lambda: rows, text=lambda _: text
+    )
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
@@ -86,6 +93,8 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
         {"rank": rank} | c.to_dict() | {"limited_by": " ".join(c.limited_by)}
         for rank, c in study.ranked
     ]
+    # Rows of one CSV have the same columns: a rejected tile has those of one that fits, empty. If
+    # none of these sides fits the nearest that does lends its columns.
     known = ranked[0] if ranked else {} if study.nearest is None else study.nearest[1].to_dict()
     empty: dict[str, Any] = dict.fromkeys(["rank", *known])
     rejected = [empty | r.to_dict() for r in study.rejected]
@@ -94,11 +103,11 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    shown = study.ranked or ([] if study.nearest is None else [study.nearest])
+    candidates = study.ranked or ([] if study.nearest is None else [study.nearest])
     parts: list[str | Table] = [f"{study.answer}.\n", heading(ranking)]
-    if shown and not study.ranked:
+    if candidates and not study.ranked:
         parts.append("The nearest tile that fits")
-    parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
+    parts += [_listed(candidates), *_legend(c for _, c in candidates)] if candidates else []
     if study.rejected:
         rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)
         parts += [
@@ -141,15 +150,21 @@ def tell_triton(args: argparse.Namespace) -> int:
         raise InputError(
             f"{option} does not go with --triton; accepted: --top, --format table, json or csv"
         )
-    made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
-    built = None if args.compile is None else made
+    # Without --compile nothing is compiled, and the ranking rests on estimates.
+    compile_configs = partial(
+        compiled.compiled_configs, most=args.compile, progress=progress("compiling")
+    )
+    built = None if args.compile is None else compile_configs
     lists = kernel.ranked(
         args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, built
     )
-    rows, told = [row for one in lists for row in one.rows()], " ".join(one.answer for one in lists)
+    rows, answers = (
+        [row for ranking in lists for row in ranking.rows()],
+        " ".join(ranking.answer for ranking in lists),
+    )
     code = partial(kernel.source, lists)
     return common.tell(
-        args, told, json=lambda: {"triton": rows}, rows=lambda: rows, table=code, code=True
+        args, answers, json=lambda: {"triton": rows}, rows=lambda: rows, table=code, code=True
     )
 
 
@@ -167,8 +182,8 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 
 def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
-    def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
-        return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
+    def entries(kind: str, limit: int | None = None) -> list[dict[str, Any]]:
+        return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:limit]]
 
     return {
         "problems": [
@@ -204,27 +219,28 @@ def as_rows(
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    shown = ranking.candidates[:top]
+    candidates = ranking.candidates[:top]
     spilled = (
-        ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
+        ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in candidates) else ""
     )
     fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
-    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(shown, 1))]
+    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(candidates, 1))]
     if ranking.library:
         parts += [
             "Library kernels, with their own tiles",
             _listed((c.kernel, c) for c in ranking.library),
         ]
-    parts += _legend((*shown, *ranking.library))
+    parts += _legend((*candidates, *ranking.library))
     if rejected:
         groups = by_reason(ranking.rejected)
         listed = []
         for g in groups:
+            # The smallest and the largest tile of a reason stand for all of them.
             tiles = sorted(g.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
             examples = " ".join(dict.fromkeys(map(str, (tiles[0], tiles[-1]))))
             listed.append({"tiles": len(tiles), "reason": g.reason, "such as": examples})
-        how = "--tile QxK says more of one, --format csv lists them"
-        parts += [f"Rejected: {len(ranking.rejected)}; {how}", Table.of(listed)]
+        hint = "--tile QxK says more of one, --format csv lists them"
+        parts += [f"Rejected: {len(ranking.rejected)}; {hint}", Table.of(listed)]
     return _written(parts, markdown)
 
 
@@ -269,30 +285,35 @@ def orders(args: argparse.Namespace) -> int:
     def text(markdown: bool) -> str:
         return "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=markdown) for r in rankings)
 
-    shown = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
-    rows = ({"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in shown)
-    told = " ".join(map(answer, rankings)) if args.format == "json" else None
+    entries = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
+    rows = (
+        {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in entries
+    )
+    answers = " ".join(map(answer, rankings)) if args.format == "json" else None
     return common.tell(
-        args, told, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
+        args, answers, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
     )
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
+    # One search for all layers of a model: an order is good if the sum over the layers is,
+    # each weighed by its count.
     of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
     title = next((layers.title for layers, _ in of_layers if layers is not None), "")
-    asked = {
+    common_fields = {
         "problems": [problem for _, problem in of_layers],
         "counts": counts or None,
         "title": title,
         "model": None,
     }
-    requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
+    requests = [common.request(args, OrdersRequest, **common_fields, gpu=gpu) for gpu in args.gpu]
     return [search(request, progress("predicting orders")) for request in requests]
 
 
 def _orders_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
     plain = [r.to_dict() for r in rankings]
+    # Orders stand flat, a row each; what is common to a search stands beside them, once.
     keys = ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")
     orders = [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]]
     return {"orders": orders, "searches": [{key: r[key] for key in keys} for r in plain]}
@@ -315,22 +336,28 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 def tell_constant(args: argparse.Namespace) -> int:
     size, problems = section_size(args.check_constant), grid(args)
-    shown = progress("predicting sections")
-    checks = [check_constant(size, problems, args.kernel, gpu, progress=shown) for gpu in args.gpu]
-    found = [c.to_dict() for c in checks]
+    show_progress = progress("predicting sections")
+    checks = [
+        check_constant(size, problems, args.kernel, gpu, progress=show_progress) for gpu in args.gpu
+    ]
+    documents = [c.to_dict() for c in checks]
     rows = [
         {"profile": c.profile.name} | row
-        for c, one in zip(checks, found, strict=True)
-        for row in one["checks"]
+        for c, document in zip(checks, documents, strict=True)
+        for row in document["checks"]
     ]
+    # CSV has no nested objects: the sizes that a check varies become columns, the rest of the
+    # problem is dropped.
     rows = [row | {name: row["problem"][name] for name in ASKED_SIZES} for row in rows]
     rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
 
     def text(markdown: bool) -> str:
         return "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks)
 
-    told = " ".join(c.answer for c in checks)
-    return common.tell(args, told, json=lambda: {"constants": found}, rows=lambda: rows, text=text)
+    answers = " ".join(c.answer for c in checks)
+    return common.tell(
+        args, answers, json=lambda: {"constants": documents}, rows=lambda: rows, text=text
+    )
 
 
 def section_size(text: str) -> int:
@@ -352,6 +379,8 @@ def grid(args: argparse.Namespace) -> list[AttentionProblem]:
     problems = common.problems(args)
     if args.model is not None:
         return problems
+    # Grouped heads change how much a section of heads keeps in the L2, and a causal mask how long
+    # its query tiles take: a constant that is right for one need not be for the other.
     if args.kv_heads is None:
         problems += [
             p.with_(kv_heads=p.heads // 4)

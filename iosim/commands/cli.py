@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import warnings
@@ -43,21 +42,22 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=CommandParser, help=argparse.SUPPRESS
     )
+    # A command line needs one command: building the options of all would delay every start.
     for name in only or COMMANDS:
-        own: CommandParser = subparsers.add_parser(name, help=COMMANDS[name].told)
-        COMMANDS[name].add_options(own)
-        own.set_defaults(run=COMMANDS[name].run)
+        command_parser: CommandParser = subparsers.add_parser(name, help=COMMANDS[name].help)
+        COMMANDS[name].add_options(command_parser)
+        command_parser.set_defaults(run=COMMANDS[name].run, parsed=parsed)
     return parser
 
 
 def _listing() -> str:
     wide = max(map(len, COMMANDS))
-    told = {
-        name: folded(f"  {name:<{wide}}  {each.told}\n", wide + 4)
-        for name, each in COMMANDS.items()
+    lines = {
+        name: folded(f"  {name:<{wide}}  {command.help}\n", wide + 4)
+        for name, command in COMMANDS.items()
     }
     return "".join(
-        f"\n{title}:\n{''.join(told[name] for name in names)}"
+        f"\n{title}:\n{''.join(lines[name] for name in names)}"
         for title, names in COMMAND_GROUPS.items()
     )
 
@@ -65,22 +65,25 @@ def _listing() -> str:
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     if words[0] == HELP:
         words = [*words[1:], "--help"]
+    # argparse would list all commands; the nearest one is worth more.
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
     parser = build_parser(*([words[0]] if words[0] in COMMANDS else []))
     try:
+        # Defaults of the user stand in front, and only for options that are not typed.
         common.DEFAULTS[:] = own_defaults(words, parser) if words[0] in COMMANDS else []
         return parser.parse_args([*words[:1], *common.DEFAULTS, *words[1:]])
     except (SeveralValuesError, UnknownWordError) as error:
         from iosim.commands.hints import hinted, one_of_several
 
+        # Only a refusal pays for the options of all commands: it names those that take the word.
         every = build_parser()
-        told = (
+        message = (
             hinted(error, every)
             if isinstance(error, UnknownWordError)
             else one_of_several(error, every)
         )
-        raise InputError(told) from None
+        raise InputError(message) from None
 
 
 def own_defaults(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -104,11 +107,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
             return 0
+        # Asked by the shell at every Tab: neither options are checked nor errors printed.
         if words[0] == "__complete":
             from iosim.commands.completion import candidates
 
-            found = candidates(words[1:], COMMANDS, build_parser)
-            emit("".join(f"{candidate}\n" for candidate in found), None, code=True)
+            completions = candidates(words[1:], COMMANDS, build_parser)
+            emit("".join(f"{candidate}\n" for candidate in completions), None, code=True)
             return 0
         args = parsed(words)
         if args.version:
@@ -119,22 +123,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
         with warnings.catch_warnings():
             warnings.simplefilter("once", EngineWarning)
-            usual = warnings.showwarning
+            # Warnings of the engine become lines of iosim's own, each once; those of others keep their form.
+            show_warning = warnings.showwarning
             warnings.showwarning = lambda warning, kind, *where: (
                 _complain(str(warning))
                 if issubclass(kind, EngineWarning)
-                else usual(warning, kind, *where)
+                else show_warning(warning, kind, *where)
             )
             hush(getattr(args, "quiet", False))
+            # Neither width nor colour where a program may read the text: in a file, or in JSON and CSV.
             for_a_person = (
                 getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
             )
             with output(for_a_person=for_a_person):
                 check_files(args)
-                module, _, function = args.run.partition(".")
-                code: int = getattr(importlib.import_module(f"iosim.commands.{module}"), function)(
-                    args
-                )
+                code: int = args.run(args)
         return code
     except InputError as error:
         _complain(with_options(error))
@@ -144,17 +147,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             "the sizes asked for need more memory than there is; smaller sizes or larger tiles are needed"
         )
         return 2
+    # The reader (`head`) has gone. Python would fail again while it flushes at its end, so what
+    # is left goes to the null device.
     except BrokenPipeError:
         _drop_output()
         return 1
     except OSError as error:
         _drop_output()
-        what = (
+        problem = (
             f"'{error.filename}' cannot be opened"
             if error.filename
             else "standard output cannot be written"
         )
-        _complain(f"{what}: {error.strerror}")
+        _complain(f"{problem}: {error.strerror}")
         return 2
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
@@ -167,6 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(message: str) -> None:
     line = " ".join(message.split())
     if len(line) > MAX_MESSAGE:
+        # Both ends are kept: the beginning says what is wrong, the end what is accepted.
         line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
     print(
         coloured("iosim:", "red", sys.stderr)

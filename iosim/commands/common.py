@@ -39,8 +39,10 @@ TOLD_S = 10
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
-    """Whether an option was typed, rather than left at its default."""
+    """True where an option was typed, rather than left at its default."""
     value = getattr(args, name, None)
+    # Flags are stored by argparse itself, which notes nothing down: one that differs from its
+    # default was typed.
     if isinstance(value, bool):
         return value is not ASKED[name].default
     return name in vars(args).get(options.GIVEN, {})
@@ -50,6 +52,8 @@ def values(args: argparse.Namespace) -> dict[str, Any]:
     from iosim.problem.asked import check_queries
 
     typed = {name: getattr(args, name) for name in (*FIELDS, *BESIDES) if is_given(args, name)}
+    # A command may have a default of its own for lengths (a grid); it gives way to every way of
+    # saying them.
     if args.usual_lengths is not None and not {"seq_q", "seq_lens", "seq_lens_k"} & {*typed}:
         check_queries(typed)
         typed["seq_q"] = args.usual_lengths
@@ -71,14 +75,16 @@ def overrides(args: argparse.Namespace) -> Overrides:
 READ = {"values": values, "model": loaded, "overrides": overrides}
 
 
-def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
-    """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
-    names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
+def request(args: argparse.Namespace, record_type: type[T], **more: Any) -> T:
+    """A record of this type, its fields read from the options of their names; `more` are its other fields."""
+    # Three fields are made of many options and have readers (`READ`); any other is the option of
+    # its name, if the command has it, else the record's default.
+    names = [field.name for field in fields(record_type) if field.name not in more]  # type: ignore[arg-type]
     read = {name: READ[name](args) for name in names if name in READ}
-    given = {
+    typed_values = {
         name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)
     }
-    return asked(**read, **given, **more)
+    return record_type(**read, **typed_values, **more)
 
 
 def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
@@ -97,33 +103,33 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
 
 
 def problem(args: argparse.Namespace) -> AttentionProblem:
-    asked = problems(args)
-    if len(asked) > 1:
+    listed = problems(args)
+    if len(listed) > 1:
         hint = f"'{args.command}' takes one, so accepted: one of them"
-        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; {hint}")
-    return asked[0]
+        raise InputError(f"--seq-len {args.seq_q} are {len(listed)} lengths; {hint}")
+    return listed[0]
 
 
 def tell_problems(
-    args: argparse.Namespace, what: str, problems: Sequence[object], hint: str
+    args: argparse.Namespace, title: str, problems: Sequence[object], hint: str
 ) -> int:
     lines = [str(problem) for problem in problems]
-    told = "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n"
-    tell(args, None, json=lambda: {"file": args.file, "problems": lines}, text=lambda _: told)
+    text = "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n"
+    tell(args, None, json=lambda: {"file": args.file, "problems": lines}, text=lambda _: text)
     if lines:
         raise InputError(
-            f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}"
+            f"{title} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}"
         )
     return 0
 
 
-def announce_replays(what: str, accesses: int, more: str = "") -> None:
+def announce_replays(title: str, accesses: int, more: str = "") -> None:
     """Say on standard error, also where that is no terminal, how long a command's replays may take where that is more
     than a few seconds."""
     seconds = round(accesses / ACCESSES_PER_S)
     if seconds >= TOLD_S:
         announce(
-            f"iosim: {what}: up to {accesses:,} accesses to replay, some {seconds} s{more}",
+            f"iosim: {title}: up to {accesses:,} accesses to replay, some {seconds} s{more}",
             in_pipes=True,
         )
 
@@ -155,6 +161,7 @@ def tell(
         code: as in `emit`.
         written: the whole file of other formats; that of "html" goes to --html, too.
     """
+    # A page beside the text, or in its place: --html FILE and --format html are both accepted.
     if "html" in written and getattr(args, "html", None) is not None:
         emit(written["html"](), args.html)
     if vars(args).get("columns") or vars(args).get("sort"):
@@ -165,8 +172,10 @@ def tell(
     elif args.format in written:
         whole = written[args.format]()
     elif args.format == "csv":
-        found = rows()
-        whole = (found if isinstance(found, Table) else Table.of(found)).csv()
+        table_or_rows = rows()
+        whole = (
+            table_or_rows if isinstance(table_or_rows, Table) else Table.of(table_or_rows)
+        ).csv()
     else:
         below = text(args.format == "md")
         whole = below if answer is None else f"{answer}\n\n{below}"
@@ -183,8 +192,8 @@ def chosen_rows(args: argparse.Namespace, answer: str | None, rows: Rows | Table
     table = rows if isinstance(rows, Table) else Table.of(rows)
     keys = [column.key for column in table.columns]
     sort, descends = (args.sort or "").removesuffix(DESCENDS), (args.sort or "").endswith(DESCENDS)
-    for option, asked in (("--columns", args.columns or ()), ("--sort", (sort,) if sort else ())):
-        for name in asked:
+    for option, chosen in (("--columns", args.columns or ()), ("--sort", (sort,) if sort else ())):
+        for name in chosen:
             if name not in keys:
                 raise unknown_name(option, name, keys)
     if args.format not in ("table", "csv"):
@@ -192,15 +201,19 @@ def chosen_rows(args: argparse.Namespace, answer: str | None, rows: Rows | Table
         raise InputError(
             f"{option} contradicts --format {args.format}; accepted with it: table, csv"
         )
-    found = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    records = [dict(zip(keys, row, strict=True)) for row in table.rows]
     if sort:
-        missing = [row for row in found if row[sort] is None]
-        known = [row for row in found if row[sort] is not None]
-        found = [*sorted(known, key=lambda row: _sorted_by(row[sort]), reverse=descends), *missing]
-    shown = Table.of({name: row[name] for name in args.columns or keys} for row in found)
+        # Rows without a value come last in both directions.
+        missing = [row for row in records if row[sort] is None]
+        known = [row for row in records if row[sort] is not None]
+        records = [
+            *sorted(known, key=lambda row: _sorted_by(row[sort]), reverse=descends),
+            *missing,
+        ]
+    output = Table.of({name: row[name] for name in args.columns or keys} for row in records)
     if args.format == "csv":
-        return shown.csv()
-    return shown.text() if answer is None else f"{answer}\n\n{shown.text()}"
+        return output.csv()
+    return output.text() if answer is None else f"{answer}\n\n{output.text()}"
 
 
 def _sorted_by(cell: Any) -> tuple[float, str]:
@@ -212,17 +225,17 @@ def _sorted_by(cell: Any) -> tuple[float, str]:
 
 
 def show(
-    args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None, page: Any = None
+    args: argparse.Namespace, result: Any, whole: Mapping[str, Any] | None = None, page: Any = None
 ) -> int:
     """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own,
     `page` a function of the command line that makes the page."""
     return tell(
         args,
-        found.answer,
-        json=lambda: found.to_dict() if whole is None else whole,
-        rows=found.records,
-        table=found.to_text,
-        **paged(lambda: (page or found.as_page)(typed(args.command))),
+        result.answer,
+        json=lambda: result.to_dict() if whole is None else whole,
+        rows=result.records,
+        table=result.to_text,
+        **paged(lambda: (page or result.as_page)(typed(args.command))),
     )
 
 
@@ -252,6 +265,8 @@ def typed(command: str) -> str:
     typed_words = sys.argv[1:] if sys.argv[1:2] == [command] else [command]
     words = ["iosim"]
     place = False
+    # Two forms name a file, "--out FILE" and "--out=FILE": a page shows the command without either,
+    # and without --force, so that whoever copies it overwrites nothing.
     for word in [*typed_words[:1], *DEFAULTS, *typed_words[1:]]:
         if (
             not place
@@ -273,6 +288,7 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
             )
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(
+            # A terminal that knows no arrows or Greek letters shows their escapes: better than a traceback.
             (text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding)
         )
         sys.stdout.flush()
@@ -301,6 +317,7 @@ def check_place(out: str | None, option: str = "--out") -> None:
     if out is None:
         return
     try:
+        # Paths with a NUL byte or too long a name raise only when they are looked at.
         is_file, has_place = (
             bool(out) and not Path(out).is_dir(),
             Path(out).absolute().parent.is_dir(),

@@ -19,46 +19,53 @@ from iosim.show.page import Page
 from iosim.show.tables import Table
 from iosim.show.terminal import output
 from iosim.studies.compare import as_page, choice_face, face, run_choice
+from iosim.studies.compare.points import baseline
+from iosim.studies.compare.sentences import omission, verdicts
 from iosim.studies.compare.stack import run_model
 from iosim.studies.compare.study import run as run_comparison
 from iosim.studies.models.asked import asked_model, groups_of, one_of_each
-from iosim.studies.report import ReportRequest, beside, build, targets, write
-from iosim.studies.report.collect import baseline
-from iosim.studies.report.face import omission, verdicts
+from iosim.studies.report import CaseGrid, beside, build, targets, write
 from iosim.studies.requests import ChoiceRequest, CompareRequest, OfProblem, check_per
 
 
 def compare(args: argparse.Namespace) -> int:
     check_per(args.per, args.baseline, args.price)
-    told, rows, found, page = _chosen(args) if args.per is not None else _compared(args)
+    sentence, rows, result, page = _chosen(args) if args.per is not None else _compared(args)
     files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}
     if args.html is not None:
         files[Path(args.html)] = html(page(common.typed("compare")))
+    # Both files or neither: a page beside last week's CSV would be worse than none.
     write_together(files)
     common.say_written(*files)
-    return common.tell(args, told, json=found.to_dict, rows=lambda: rows, table=found.to_text)
+    return common.tell(args, sentence, json=result.to_dict, rows=lambda: rows, table=result.to_text)
 
 
 Found = tuple[str, list[dict[str, Any]], Any, "Callable[[str], Page]"]
 
 
 def _chosen(args: argparse.Namespace) -> Found:
-    found = run_choice(common.request(args, ChoiceRequest, problems=None), progress("predicting"))
-    return choice_face.answer(found), found.records(), found, partial(choice_face.as_page, found)
+    choice = run_choice(common.request(args, ChoiceRequest, problems=None), progress("predicting"))
+    return (
+        choice_face.answer(choice),
+        choice.records(),
+        choice,
+        partial(choice_face.as_page, choice),
+    )
 
 
 def _compared(args: argparse.Namespace) -> Found:
     of = common.request(args, OfProblem, problems=None)
+    # A model may ask for one value of each size except the length, whose values are its columns.
     values = one_of_each(of.values)
-    model, asked = asked_model(of), common.request(args, CompareRequest, model=None)
+    model, request = asked_model(of), common.request(args, CompareRequest, model=None)
     if model is None:
         compared = run_comparison(
-            replace(asked, problems=common.problems(args)), progress("predicting")
+            replace(request, problems=common.problems(args)), progress("predicting")
         )
         return face.answer(compared), compared.records(), compared, partial(as_page, compared)
-    found = run_model(asked, model, values, progress("predicting"))
-    rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]
-    return found.answer, rows, found, found.as_page
+    comparison = run_model(request, model, values, progress("predicting"))
+    rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in comparison.rows]
+    return comparison.answer, rows, comparison, comparison.as_page
 
 
 LARGE_BYTES = 1_000_000
@@ -76,13 +83,15 @@ def report(args: argparse.Namespace) -> int:
             )
         args.out, args.format = args.html, "html"
     args.out = "." if args.out is None else args.out
-    asked = common.request(args, OfProblem, problems=None)
-    model = asked_model(asked)
+    request = common.request(args, OfProblem, problems=None)
+    model = asked_model(request)
     if model is None:
         return _write_report(args, tuple(common.problems(args)), args.out)
-    groups = groups_of(model, asked.values)
+    groups = groups_of(model, request.values)
     names = [group.kind.name.replace(" ", "-") for group in groups]
     for n, group in enumerate(groups):
+        # A kind of layer may attend otherwise at other lengths (a window that covers all of a short
+        # sequence): a report for each, told apart by the length in its file's name.
         with_length = names.count(names[n]) > 1
         name = f"{names[n]}-{group.calls[0].queries}" if with_length else names[n]
         place = args.out if len(groups) == 1 else beside(args.out, name, args.format)
@@ -96,21 +105,22 @@ def _write_report(
     args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str
 ) -> int:
     places = targets(out, args.format).values()
+    # All refusals come before minutes of work.
     for path in places:
         common.check_own(path, args)
     before = {path for path in places if path.exists()}
     conditions = {"l2_start": args.l2_start, "method": args.method}
-    request = ReportRequest.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
-    made = build(request, progress("predicting"))
-    paths = write(made, out, args.format)
+    request = CaseGrid.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
+    report = build(request, progress("predicting"))
+    paths = write(report, out, args.format)
     with output(for_a_person=True):  # whatever the files' format
-        told = verdicts(made.points, baseline(made.points))
-        common.emit("".join(f"{verdict}\n\n" for verdict in told), None)
+        sentences = verdicts(report.points, baseline(report.points))
+        common.emit("".join(f"{verdict}\n\n" for verdict in sentences), None)
     for path in paths:
         replaced = ", in place of what was there" if path in before else ""
         print(f"{path}: {path.stat().st_size:,} bytes{replaced}")
     if any(path.stat().st_size > LARGE_BYTES for path in paths):
         print("large for a mail or a web page: fewer GPUs, kernels or lengths make it smaller")
-    for left_out in made.omissions:
+    for left_out in report.omissions:
         print(f"left out: {omission(left_out)}")
     return 0

@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("completion.toml")
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
-def run(args: argparse.Namespace) -> int:
+def completion(args: argparse.Namespace) -> int:
     shell = read_toml(FILE)[args.shell]
     if not args.install:
         common.emit(shell["script"], None, code=True)
@@ -43,6 +43,8 @@ def candidates(
     parser_of: Callable[[str], argparse.ArgumentParser],
 ) -> list[str]:
     """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
+    # From the outside in: command, action, then the option before the cursor; an option without a
+    # value leaves the word to the positional argument.
     *before, current = words or [""]
     if not before:
         return _starting(current, (*commands, "--help", "--version"))
@@ -60,9 +62,10 @@ def candidates(
         first, comma, rest = current.rpartition(",")  # what follows the last comma is completed
         return [f"{first}{comma}{name}" for name in _starting(rest, values(option, parser))]
     if current.startswith("-"):
-        shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
+        actions = (a for a in parser._actions if a.help != argparse.SUPPRESS)
         return _starting(
-            current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2)
+            current,
+            (spelling for a in actions for spelling in a.option_strings if len(spelling) > 2),
         )
     positional = next(
         (a for a in parser._actions if not a.option_strings and a.dest != "action"), None
@@ -84,6 +87,7 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
+    # The same destination means different lists in different commands.
     if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
         shipped = {
             name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)

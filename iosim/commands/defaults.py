@@ -26,7 +26,7 @@ NAMES = ("gpu", "kernel", "dtype", "batch", "heads", "kv-heads", "head-dim")
 def settings(place: str) -> dict[str, str]:
     """The defaults of the environment and of the settings file at `place`, by option. Raises InputError: a file that is
     none, or a name that may have no default."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     path = Path(place)
     if path.is_file():
         from iosim.base.schema import read_toml
@@ -35,8 +35,8 @@ def settings(place: str) -> dict[str, str]:
         for name in data:
             if name != "defaults":
                 raise unknown_name(f"settings file '{path}': table", name, ["defaults"])
-        found = dict(data.get("defaults", {}))
-        for name, value in found.items():
+        defaults = dict(data.get("defaults", {}))
+        for name, value in defaults.items():
             if name not in NAMES:
                 raise unknown_name(f"settings file '{path}': defaults", name, NAMES)
             if isinstance(value, bool) or not isinstance(value, str | int | list):
@@ -44,9 +44,10 @@ def settings(place: str) -> dict[str, str]:
                     f"settings file '{path}': {name} {value!r}; accepted: a text, a number or a list"
                 )
     if os.environ.get(GPU):
-        found["gpu"] = os.environ[GPU]
+        defaults["gpu"] = os.environ[GPU]
     return {
-        name: ",".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in found.items()
+        name: ",".join(map(str, v)) if isinstance(v, list) else str(v)
+        for name, v in defaults.items()
     }
 
 
@@ -54,13 +55,16 @@ def added(words: Sequence[str], parser: argparse.ArgumentParser, place: str) -> 
     """The words that a user's defaults add to those of a command with this parser: for every option that is not typed.
     A command whose GPU is another by default, such as the one that a table was measured on, takes none."""
     gpu = parser._option_string_actions.get("--gpu")
+    # `validate` has the GPU of its table, `formula` none: a personal GPU there would answer
+    # another question.
     if gpu is None or gpu.default not in (USUAL_GPU, [USUAL_GPU]):
         return []
     typed = {word.partition("=")[0] for word in words}
-    found: list[str] = []
+    added_words: list[str] = []
     for name, value in settings(place).items():
         action = parser._option_string_actions.get(f"--{name}")
+        # An alias that was typed counts as the option, too, or the default would contradict it.
         spellings = () if action is None else (*action.option_strings, ALIASES.get(f"--{name}", ""))
         if action is not None and not typed.intersection(spellings):
-            found.append(f"--{name}={value}")
-    return found
+            added_words.append(f"--{name}={value}")
+    return added_words

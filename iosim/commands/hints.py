@@ -59,8 +59,17 @@ def hinted(error: UnknownWordError, every: argparse.ArgumentParser) -> str:
             return _of_flag(parser, error.before, word)
         meant = _with_option(parser, word)
         return f"'{word}' is one word too many; {f'did you mean {meant}?' if meant else usage}"
+    # In this order: a known spelling of other tools, other commands that take the word, a thing
+    # that iosim leaves out on purpose, a format taken for an option, a slip of the fingers.
     spellings = parser.spellings()
-    meant = next((one for one in ELSEWHERE.get(word, ()) if one.split()[0] in spellings), "")
+    meant = next(
+        (
+            alternative
+            for alternative in ELSEWHERE.get(word, ())
+            if alternative.split()[0] in spellings
+        ),
+        "",
+    )
     if meant:
         return f"{word} is no option of '{parser.prog}'; did you mean {_and_value(meant, error.after)}?"
     others = _commands(every, word)
@@ -70,10 +79,10 @@ def hinted(error: UnknownWordError, every: argparse.ArgumentParser) -> str:
         None,
     )
     near = [] if beyond else [form] if form else alike(word, spellings)
-    told = [beyond] if beyond else []
-    told += [f"did you mean {' or '.join(near)}?"] if near else []
-    told += [f"accepted by: iosim {_listed(others)}"] if others else []
-    return f"{word} is no option of '{parser.prog}'; {' '.join(told) or usage}"
+    hints = [beyond] if beyond else []
+    hints += [f"did you mean {' or '.join(near)}?"] if near else []
+    hints += [f"accepted by: iosim {_listed(others)}"] if others else []
+    return f"{word} is no option of '{parser.prog}'; {' '.join(hints) or usage}"
 
 
 def _of_flag(parser: CommandParser, option: str, word: str) -> str:
@@ -110,12 +119,13 @@ def _listed(commands: list[str]) -> str:
 
 
 def _commands(every: argparse.ArgumentParser, option: str) -> list[str]:
-    return [name for name, one in subparsers(every).items() if option in _spellings(one)]
+    return [name for name, parser in subparsers(every).items() if option in _spellings(parser)]
 
 
 def _with_option(parser: CommandParser, word: str) -> str:
     """The word with the option that takes it: `--gpu a100`; empty where none does."""
     actions = [a for a in parser._actions if a.option_strings and a.help != argparse.SUPPRESS]
+    # GPU, kernel and model first: "a100" is more likely one of them than a mask's word.
     for action in sorted(actions, key=lambda a: a.dest not in FIRST):
         if f"--{word}" in action.option_strings:
             return f"--{word}"

@@ -26,17 +26,23 @@ from iosim.hardware.profile import (
     list_profiles,
     load_profile,
 )
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.requests import CodeRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
 
 
-PROFILE_COLUMNS = columns_of(
-    "name | title=GPU | compute_capability:right=cc | sm_count:right=SMs | l2_bytes:right=L2 | "
-    "l2_partitions:right=L2 partitions | dram_bandwidth_bytes_per_s:right=HBM bandwidth | memory_bytes:right=memory | "
-    "from"
+PROFILE_COLUMNS = (
+    Column("name"),
+    Column("title", "GPU"),
+    Column("compute_capability", "cc", kind="right"),
+    Column("sm_count", "SMs", kind="right"),
+    Column("l2_bytes", "L2", kind="right"),
+    Column("l2_partitions", "L2 partitions", kind="right"),
+    Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", kind="right"),
+    Column("memory_bytes", "memory", kind="right"),
+    Column("from"),
 )
 COLOURS = {
     "estimate": "yellow",
@@ -50,16 +56,16 @@ COLOURS = {
 
 def profiles(args: argparse.Namespace) -> int:
     rows, unreadable = [], []
-    own = added_profiles()
-    for name in (*list_profiles(), *own):
+    added = added_profiles()
+    for name in (*list_profiles(), *added):
         try:
-            p = load_profile(own.get(name, name))
+            p = load_profile(added.get(name, name))
         except InputError as error:  # a file of the user's own, which the others need not wait for
             unreadable.append(str(error))
             continue
         rows.append(
             {
-                "name": name if name in own else p.name,
+                "name": name if name in added else p.name,
                 "title": p.title,
                 "compute_capability": cc_text(p.cc),
                 "sm_count": p.sm_count,
@@ -67,9 +73,10 @@ def profiles(args: argparse.Namespace) -> int:
                 "l2_partitions": p.l2_partitions,
                 "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s,
                 "memory_bytes": p.memory_bytes,
-                "from": "you" if name in own else "iosim",
+                "from": "you" if name in added else "iosim",
             }
         )
+    # Tables are for people ("80 GB"), JSON and CSV for programs (bytes): the same rows, two forms.
     cells = (
         tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows
     )
@@ -92,15 +99,22 @@ def profile(args: argparse.Namespace) -> int:
     for key, value in data.items():
         if key == "validation":
             continue
+        # A table of quantities (rates by number type): a row per entry. A quantity is a table, too,
+        # but has a value, a kind and a source.
         if isinstance(value, dict) and "value" not in value:
             rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
         else:
             rows.append(_entry(key, value))
-    shown = [
+    cells = [
         row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows
     ]
     by_group = Table.of(
-        {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
+        {
+            "group": group_entry.group,
+            "known": group_entry.how,
+            "numbers": " ".join(group_entry.numbers),
+        }
+        for group_entry in groups
     )
     known = by_group.coloured("known", COLOURS).text()
     models = Table.of(
@@ -115,7 +129,7 @@ def profile(args: argparse.Namespace) -> int:
             for how, names in base.rests_on.items()
         ]
     ).text()
-    table = Table.of(shown).coloured("kind", COLOURS).text()
+    table = Table.of(cells).coloured("kind", COLOURS).text()
     return common.tell(
         args,
         trust.answer(p),
@@ -190,11 +204,11 @@ def kernel(args: argparse.Namespace) -> int:
     data = entry(args.name)
     tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
     of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
-    shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
+    document = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
     return common.tell(
         args,
         answer(data),
-        json=lambda: {"kernel": shown},
+        json=lambda: {"kernel": document},
         text=lambda _: _kernel_text({**data, **of_it}),
     )
 
@@ -214,8 +228,8 @@ def new_kernel(args: argparse.Namespace) -> int:
 
 def _refuse_choice(name: str, word: str) -> None:
     if is_choice(name):
-        what = "is no kernel but a choice among them for a problem and a GPU"
-        raise InputError(f"{word} '{name}' {what}; accepted: {', '.join(entry_names())}")
+        problem = "is no kernel but a choice among them for a problem and a GPU"
+        raise InputError(f"{word} '{name}' {problem}; accepted: {', '.join(entry_names())}")
 
 
 def check_kernel(args: argparse.Namespace) -> int:
@@ -247,8 +261,8 @@ def kernels(args: argparse.Namespace) -> int:
     systems = [{"name": name, "where": where} for name, where in SYSTEMS]
     table = Table.of({k: v for k, v in r.items() if k not in HIDDEN} for r in rows).text()
     text = f"{table.rstrip()}\n\n{Table.of({'system': name, 'where': where} for name, where in SYSTEMS).text()}"
-    found = {"kernels": rows, "systems": systems}
-    return common.tell(args, None, json=lambda: found, rows=lambda: rows, text=lambda _: text)
+    document = {"kernels": rows, "systems": systems}
+    return common.tell(args, None, json=lambda: document, rows=lambda: rows, text=lambda _: text)
 
 
 def _kernel_text(data: Mapping[str, Any]) -> str:
@@ -315,17 +329,30 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return " ".join(f"{key} {one}" for key, one in value.items())
+        return " ".join(f"{key} {item}" for key, item in value.items())
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-LISTED = columns_of(
-    "name | title=model | layers:count | kinds=of them | heads:count | kv_heads:count=key/value | head_dim:right | "
-    "token_bytes=cache per token | aliases"
+LISTED = (
+    Column("name"),
+    Column("title", "model"),
+    Column("layers", kind="count"),
+    Column("kinds", "of them"),
+    Column("heads", kind="count"),
+    Column("kv_heads", "key/value", kind="count"),
+    Column("head_dim", kind="right"),
+    Column("token_bytes", "cache per token"),
+    Column("aliases"),
 )
-KINDS = columns_of(
-    "layer | count:count=layers | heads:count | kv_heads:count=key/value | head_dim:count | head_dim_v:count=of V | "
-    "sees=a query sees | token_bytes=cache of a token and layer"
+KINDS = (
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("heads", kind="count"),
+    Column("kv_heads", "key/value", kind="count"),
+    Column("head_dim", kind="count"),
+    Column("head_dim_v", "of V", kind="count"),
+    Column("sees", "a query sees"),
+    Column("token_bytes", "cache of a token and layer"),
 )
 
 
@@ -336,6 +363,7 @@ def models(args: argparse.Namespace) -> int:
     rows: list[dict[str, Cell]] = []
     for name in preset_names():
         m = load_model(name)
+        # One kind stands for the model in a list; `models show` has all of them.
         first = m.kinds[-1]
         width = f"{first.head_dim}"
         if first.head_dim_v != first.head_dim:
@@ -377,7 +405,7 @@ def model(args: argparse.Namespace) -> int:
     if m.states:
         layers = f"{some(m.layers, 'layer')} of attention or with a state ({kinds})"
         keeps += f" and {bytes_text(sum(k.count * k.state_bytes for k in m.states))} of states per sequence"
-    told = f"{m.title}: {layers}, {keeps}."
+    sentence = f"{m.title}: {layers}, {keeps}."
     table = Table(
         KINDS,
         tuple(
@@ -395,6 +423,8 @@ def model(args: argparse.Namespace) -> int:
         ),
     )
     ranks = ""
+    # Ranks of multi-head latent attention stand once: the first
+    # kind's are shown.
     for latent in [k.latent for k in m.kinds if k.latent is not None and k.compress is None][:1]:
         queries = (
             "queries projected at once"
@@ -409,7 +439,7 @@ def model(args: argparse.Namespace) -> int:
     notes = "".join(f"note: {note}\n" for note in m.notes)
     return common.tell(
         args,
-        told,
+        sentence,
         json=lambda: {"model": m.to_dict()},
         rows=lambda: table,
         text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
@@ -436,12 +466,14 @@ def _file() -> dict[str, Any]:
 
 def _whole(part: Any) -> Any:
     if isinstance(part, list):
-        return [_whole(one) for one in part]
+        return [_whole(item) for item in part]
     if not isinstance(part, dict):
         return part
+    # Parts that several commands have stand once in the file and are put in here, as deep as
+    # they refer to each other.
     if SHARED in part:
         return _whole(_file()["shared"][part[SHARED]])
-    return {key: _whole(one) for key, one in part.items()}
+    return {key: _whole(item) for key, item in part.items()}
 
 
 def show_schema(args: argparse.Namespace) -> int:
@@ -461,6 +493,7 @@ def show_cache(args: argparse.Namespace) -> int:
 
     cache = replay_cache()
     state = None if cache is None else cache.state()
+    # A cache that is off still has a row, of zeros: a program finds the same columns.
     counts = (
         (None, 0, 0, 0)
         if state is None

@@ -23,7 +23,9 @@ from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.terminal import columns, folded
 from iosim.studies.requests import OF_MODEL
 
-SPELLED = {said.name: said.option for said in (*FIELDS.values(), *OVERRIDES.values())} | {
+Run = Callable[[argparse.Namespace], int]
+"""What runs a command, with its options; returns the exit code."""
+SPELLED = {about.name: about.option for about in (*FIELDS.values(), *OVERRIDES.values())} | {
     "profile": "--gpu",
     "profiles": "--gpu",
     "l2_start": "--l2",
@@ -50,7 +52,8 @@ def typed(values: Mapping[str, Any]) -> list[str]:
         else:
             listed = value if isinstance(value, list) else [value]
             texts = (
-                "x".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in listed
+                "x".join(map(str, item)) if isinstance(item, tuple) else str(item)
+                for item in listed
             )
             words += [spelling(name), list_text(texts)]
     return words
@@ -88,11 +91,14 @@ class Given(argparse.Action):
         values: Any,
         option: str | None = None,
     ) -> None:
-        given: list[Any] = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
-        given += values if isinstance(values, list) else [values]
-        if isinstance(self, One) and len(given) > 1:
-            raise SeveralValuesError(parser, str(option), ",".join(map(str, given)), len(given))
-        setattr(namespace, self.dest, self.made_of(given))
+        collected: list[Any] = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
+        collected += values if isinstance(values, list) else [values]
+        # argparse would let the last value win in silence: half of a comparison would be missing.
+        if isinstance(self, One) and len(collected) > 1:
+            raise SeveralValuesError(
+                parser, str(option), ",".join(map(str, collected)), len(collected)
+            )
+        setattr(namespace, self.dest, self.made_of(collected))
 
 
 class Joined(Given):
@@ -119,20 +125,25 @@ def without_defaults(table: Fields, *names: str) -> dict[str, About]:
 
 
 def _add_one(group: Any, field: About, several: bool) -> None:
-    default, usual = field.asked, field.usual
+    default, usual_value = field.asked, field.usual
     text = "" if field.kind is Kind.FLAG else default_text(field)
-    if usual is not None:
-        text = field.text(usual)
+    # A usual value is used where nothing is typed and no other option says it; argparse's own
+    # default stays None, by which "not typed" is told apart.
+    if usual_value is not None:
+        text = field.text(usual_value)
     unsaid = [word for word in field.words if word not in field.help]
-    told = field.help + (f": {', '.join(field.words)}" if unsaid else "")
-    told = spelled(f"{told} (default: {text})" if text else told, _option)
-    settings: dict[str, Any] = {"dest": field.name, "help": told.replace("%", "%%")}
+    help_text = field.help + (f": {', '.join(field.words)}" if unsaid else "")
+    help_text = spelled(f"{help_text} (default: {text})" if text else help_text, _option)
+    settings: dict[str, Any] = {"dest": field.name, "help": help_text.replace("%", "%%")}
     if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
+        # A flag that is on by default is typed only to turn it off: --no-x alone is listed.
         settings |= {"action": "store_false", "help": f"without {field.help}"}
     elif field.kind is Kind.FLAG:
         settings["action"] = (
             "store_true" if field.default is False else argparse.BooleanOptionalAction
         )
+    # Lists: of names they are parted at commas here; of sizes they stay text, since "1k:64k:x2"
+    # and "1,024" are read by the field itself.
     elif field.kind in (Kind.NAMES, Kind.NUMBERS):
         default = list(default) if default else None
         settings |= {"action": Given, "type": names, "metavar": field.metavar}
@@ -261,13 +272,19 @@ class CommandParser(argparse.ArgumentParser):
         ) or self.add_argument_group(title)
 
     def add_names(
-        self, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME"
+        self,
+        spelling: str,
+        *,
+        default_name: str | None,
+        several: bool,
+        help: str,
+        metavar: str = "NAME",
     ) -> None:
         """An option that takes a list of names, or one of those that other commands take a list of; its value is None
         where there is no default."""
-        settings: dict[str, Any] = {"action": OneName, "default": usual, "metavar": metavar}
+        settings: dict[str, Any] = {"action": OneName, "default": default_name, "metavar": metavar}
         if several:
-            default = None if usual is None else usual.split(",")
+            default = None if default_name is None else default_name.split(",")
             settings = {
                 "action": Given,
                 "default": default,
@@ -291,38 +308,47 @@ class CommandParser(argparse.ArgumentParser):
             if table[name].option is not None and name not in but:
                 _add_one(self.group(group), table[name], name in several)
 
-    def add_gpu(self, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
+    def add_gpu(
+        self, default_name: str | None = USUAL_GPU, help_text: str = "", several: bool = False
+    ) -> None:
         """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
-        told = told or (
+        help_text = help_text or (
             "GPUs or profile files, such as a100,h100" if several else "GPU or profile file"
         )
-        default = f" (default: {usual})" if usual else ""
-        self.add_names("--gpu", usual=usual, several=several, help=told + default)
+        default = f" (default: {default_name})" if default_name else ""
+        self.add_names(
+            "--gpu", default_name=default_name, several=several, help=help_text + default
+        )
 
     def add_kernel(
-        self, usual: str | None, told: str = "", several: bool = False, default: str = ""
+        self,
+        default_name: str | None,
+        help_text: str = "",
+        several: bool = False,
+        default: str = "",
     ) -> None:
-        """--kernel: `args.kernel` is a name, or with `several` a list; `default` says it where `usual` does not."""
-        told, default = (
-            told or ("kernels, such as naive,fa2" if several else "kernel"),
-            default or usual or "",
+        """--kernel: `args.kernel` is a name, or with `several` a list; `default` says it where `default_name` does not."""
+        # The two defaults differ where the list depends on another option: help says both.
+        help_text, default = (
+            help_text or ("kernels, such as naive,fa2" if several else "kernel"),
+            default or default_name or "",
         )
         if default:
-            own = (
+            gpu_default = (
                 "; default is the GPU's own: fa3, fa4, fa2 or cutlass"
                 if "default" in default
                 else ""
             )
-            told = f"{told} (default: {default}{own})"
-        self.add_names("--kernel", usual=usual, several=several, help=told)
+            help_text = f"{help_text} (default: {default}{gpu_default})"
+        self.add_names("--kernel", default_name=default_name, several=several, help=help_text)
 
     def add_conditions(self, *names: str) -> None:
         self.add_fields(MODEL, CONDITIONS, names or CONDITIONS)
 
     def add_model(self, *, layers: bool = True, share: bool = True) -> None:
         """--model, --tensor-parallel and, unless the command has its own, --layers."""
-        told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
-        self.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=One, help=told)
+        help_text = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
+        self.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=One, help=help_text)
         if layers or share:
             self.add_fields(
                 "of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share
@@ -331,11 +357,15 @@ class CommandParser(argparse.ArgumentParser):
     def add_problem(self, *, several: Names = ("seq_q",), lengths: str | None = None) -> None:
         """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
         listed = "seq_q" in several
-        told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
+        help_text = (
+            "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
+        )
+        # --seq-len is the one size whose default depends on the command: argparse gets None, and the
+        # command's own lengths wait in `usual_lengths`.
         length = replace(
             FIELDS["seq_q"],
             kind=Kind.SIZES,
-            help=told,
+            help=help_text,
             metavar="N,..." if listed else "N",
             default=None,
             usual=None,
@@ -361,25 +391,30 @@ class CommandParser(argparse.ArgumentParser):
     def add_output(self, formats: Sequence[str] = FORMATS, *, page: bool = False) -> None:
         """--format, --out and, of a command that draws, --html: `page`, or a format of it is "html"."""
         g = self.group("output")
-        *most, last = (name for name in formats if name != "html")  # --html says it
-        told = f"{', '.join(most)} or {last} (default: {formats[0]})"
-        g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
+        # Formats as words, "table, json or csv".
+        *first_formats, last = (name for name in formats if name != "html")  # --html says it
+        help_text = f"{', '.join(first_formats)} or {last} (default: {formats[0]})"
+        g.add_argument(
+            "--format", choices=formats, default=formats[0], metavar="FORMAT", help=help_text
+        )
         g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
         g.add_argument(
             "--quiet", "-q", action="store_true", help="nothing on standard error but errors"
         )
         if "csv" in formats:
-            told = "these columns of the CSV alone, in place of the tables: gpu,kernel,time_s"
-            g.add_argument("--columns", action=Given, type=names, metavar="NAME,...", help=told)
-            told = "the rows of the CSV by a column, in place of the tables: time_s, or time_s:desc for the largest first"
-            g.add_argument("--sort", action=One, type=str, metavar="NAME", help=told)
+            help_text = "these columns of the CSV alone, in place of the tables: gpu,kernel,time_s"
+            g.add_argument(
+                "--columns", action=Given, type=names, metavar="NAME,...", help=help_text
+            )
+            help_text = "the rows of the CSV by a column, in place of the tables: time_s, or time_s:desc for the largest first"
+            g.add_argument("--sort", action=One, type=str, metavar="NAME", help=help_text)
         self.set_defaults(places=("out",))
         if page or "html" in formats:
             self.add_page()
 
-    def add_page(self, told: str = "also write a page with figures there") -> None:
+    def add_page(self, help_text: str = "also write a page with figures there") -> None:
         g = self.group("output")
-        g.add_argument("--html", metavar="FILE", help=told)
+        g.add_argument("--html", metavar="FILE", help=help_text)
         g.add_argument(
             FORCE,
             action="store_true",
@@ -387,27 +422,27 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def add_actions(
-        self, *actions: tuple[str, str, str, str, str, Sequence[str]]
+        self, *actions: tuple[str, Run, str, str, str, Sequence[str]]
     ) -> list[CommandParser]:
         """What a command does by its second word: of each action its name, the function that runs it, what it does, its
         own word (empty for none), what that is, and the formats of what it prints. Returns their parsers."""
         names = "|".join(name for name, *_ in actions)
         subparsers = self.add_subparsers(dest="action", required=True, metavar=names)
         parsers: list[CommandParser] = []
-        for name, run, does, word, told, formats in actions:
+        for name, run, does, word, word_help, formats in actions:
             parsers.append(subparsers.add_parser(name, help=does))
             parsers[-1].set_defaults(run=run)
             if word:
-                parsers[-1].add_argument(word, metavar=word.upper(), help=told or None)
+                parsers[-1].add_argument(word, metavar=word.upper(), help=word_help or None)
             if formats:
                 parsers[-1].add_output(formats)
         return parsers
 
     def add_calls(self, title: str) -> None:
         """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
-        told = "; of a list each launch takes the one that fits its grid"
+        list_help = "; of a list each launch takes the one that fits its grid"
         lengths = replace(
-            FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,..."
+            FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{list_help}", metavar="N,..."
         )
         columns = replace(
             FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits"
@@ -418,26 +453,29 @@ class CommandParser(argparse.ArgumentParser):
             BESIDES["causal"], default=None, help="whether keys up to the query are kept"
         )
         self.add_fields(title, {"causal": causal})
-        own = "kernel settings of the project's own kernels"
-        self.add_fields(own, OVERRIDES, KNOBS)
-        self.group(own).add_argument(
+        own_kernels = "kernel settings of the project's own kernels"
+        self.add_fields(own_kernels, OVERRIDES, KNOBS)
+        self.group(own_kernels).add_argument(
             "--persistent", action="store_true", default=None, help=argparse.SUPPRESS
         )
 
     def error(self, message: str) -> NoReturn:
+        # A list for an option with one value fails as a bad size: it is told as what it is, unless the
+        # comma looks like one of thousands, which the message says already.
         several = re.fullmatch(
             r"argument (--[\w-]+): value '([\w.]+(?:, ?[\w.]+)+)' is not a size.*", message
         )
         if several and not re.search(r"write [0-9]+$", message):
             raise SeveralValuesError(self, several[1], several[2], several[2].count(",") + 1)
         message = in_common_form(message)
-        told = any(word in message for word in ("accepted", "did you mean", "write "))
+        says_what = any(word in message for word in ("accepted", "did you mean", "write "))
         raise InputError(
-            message if told else f"{message}; '{self.prog} --help' shows what is accepted"
+            message if says_what else f"{message}; '{self.prog} --help' shows what is accepted"
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Words that are no option of this command are refused here, where the command is known."""
+        # Put in late, when all options are there: an alias never hides an option of that name.
         for option, alias in ALIASES.items():
             if option in self._option_string_actions:
                 self._option_string_actions.setdefault(alias, self._option_string_actions[option])
@@ -446,6 +484,7 @@ class CommandParser(argparse.ArgumentParser):
             word, _, value = unknown[0].partition("=")
             place = list(args).index(unknown[0]) if unknown[0] in (args or ()) else 0
             last = args[place - 1] if place else ""
+            # A flag before an unknown word: "--causal true" was typed.
             flag = (
                 last if getattr(self._option_string_actions.get(last), "nargs", None) == 0 else None
             )
@@ -499,6 +538,8 @@ class CommandParser(argparse.ArgumentParser):
         self.usage = self._usage().replace("%", "%%")
         groups = list(self._action_groups)
         try:
+            # Positional words, then the common options, then the rest as they were added; argparse prints
+            # groups in their order, so it is put back for whoever parses next.
             self._action_groups.sort(
                 key=lambda group: (group is not self._positionals, group.title != COMMON)
             )
@@ -550,4 +591,4 @@ class Formatter(argparse.HelpFormatter):
 
 
 class ListFormatter(Formatter, argparse.RawDescriptionHelpFormatter):
-    """The same, with the lines of the description as they are."""
+    """A formatter that keeps the lines of the description as they are."""

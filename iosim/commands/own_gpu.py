@@ -59,6 +59,7 @@ def calibrate(args: argparse.Namespace) -> int:
             f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE"
         )
     name = checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
+    # Raw numbers of another machine, or of an earlier run, can be fitted anywhere.
     if args.given:
         raw = read_object(
             args.given, f"--from '{args.given}'", "JSON of calibrate --raw", MAX_RAW_BYTES
@@ -69,9 +70,10 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.raw:
         common.write(args.raw, json.dumps(raw, indent=1) + "\n")
     left_out: list[str] = []
-    with counter(TRIALS, "fitting the L2's constants") as shown:  # takes seconds
+    # The L2's constants are fitted by trial: each trial replays the measured loads.
+    with counter(TRIALS, "fitting the L2's constants") as show_trial:  # takes seconds
         tried = count(1)
-        measured = derive(raw, lambda: shown(next(tried)), left_out)
+        measured = derive(raw, lambda: show_trial(next(tried)), left_out)
     text = profile_text(raw, name, measured, left_out)
     if args.bundle is not None:
         common.write(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
@@ -102,28 +104,30 @@ def _fit_times(args: argparse.Namespace) -> int:
     stack, profile = args.stack or "vllm", load_profile(args.gpu)
     rows = read_times(args.times)
     announce(f"predicting {len(rows)} calls")
-    found = calibrate_times(rows, stack, profile)
-    text = calibration_text(found.constants, stack, profile.name, found.errors)
+    calibration = calibrate_times(rows, stack, profile)
+    text = calibration_text(calibration.constants, stack, profile.name, calibration.errors)
     if args.out is None:
         common.emit(text, None, code=True)
         return 0
     common.emit(text, args.out)
     constants = Table.of(
-        {"constant": k, "value": v} for k, v in asdict(found.constants).items()
+        {"constant": k, "value": v} for k, v in asdict(calibration.constants).items()
     ).text()
     use = f"iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
-    print(f"{found.answer}\n\n{constants}\nwritten: {args.out}, for {use}")
+    print(f"{calibration.answer}\n\n{constants}\nwritten: {args.out}, for {use}")
     return 0
 
 
 def _microbenchmarks(profiler: bool) -> dict[str, Any]:
     require(profiler=False, torch=False)
-    raw = microbench.measure(lambda what: announce(f"measuring: {what}"))
+    raw = microbench.measure(lambda quantity: announce(f"measuring: {quantity}"))
     if not profiler:
         return raw | {"counters": None, "no_counters": "--no-profiler"}
     announce("measuring: miss counters")
     try:
         return raw | {"counters": counters.count(raw["l2_bytes"])}
+    # Counters need a right that many machines do not give (ERR_NVGPUCTRPERM): the rest of the
+    # profile is measured all the same.
     except InputError as reason:
         return raw | {"counters": None, "no_counters": str(reason)}
 
@@ -132,9 +136,12 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     base = base_profile(str(raw.get("gpu")))
     rows = []
     for name in (name for name in SHOWN if name in measured):
-        here, there = quantity_text(name, measured[name].value), getattr(base, name, None)
-        shipped = "-" if there is None else quantity_text(name, there)
-        rows.append({"quantity": name, "measured": here, "shipped": shipped})
+        measured_text, shipped_value = (
+            quantity_text(name, measured[name].value),
+            getattr(base, name, None),
+        )
+        shipped = "-" if shipped_value is None else quantity_text(name, shipped_value)
+        rows.append({"quantity": name, "measured": measured_text, "shipped": shipped})
     return Table.of(rows).text()
 
 
@@ -190,37 +197,39 @@ LISTED = (
 
 @dataclass(frozen=True)
 class Planned:
-    what: str
+    title: str
+    """What is measured, such as "12 calls"."""
     listing: str
     measure: Callable[..., Any]
-    left: Sequence[str] = ()
+    left_out: Sequence[str] = ()
     fails: bool = True
-    """Whether calls that were left out make the command fail."""
+    """True where calls that were left out make the command fail."""
 
 
 def measure(args: argparse.Namespace) -> int:
     plan = set(args.plan or ())
-    planned = (
+    # Three kinds of plans: whole chains, kernels of PyTorch, and calls of the project's kernels.
+    plan_calls = (
         _chains
         if args.chain or CHAIN_PLAN in plan
         else _library
         if plan & {*LIBRARY_PLANS}
         else _calls
     )
-    asked = planned(args)
+    planned = plan_calls(args)
     if args.dry_run:
-        common.emit(asked.listing, None)
+        common.emit(planned.listing, None)
         return 0
     _check_out(args)
-    done = asked.measure(
+    done = planned.measure(
         command=" ".join(["iosim measure", *_words(args)]), progress=progress("measuring")
     )
     print(
-        f"{done.measured} of {asked.what} measured now; {args.out} holds {some(len(done.rows), 'row')}"
+        f"{done.measured} of {planned.title} measured now; {args.out} holds {some(len(done.rows), 'row')}"
     )
-    for line in (*asked.left, *done.left_out):
+    for line in (*planned.left_out, *done.left_out):
         print(f"iosim: left out: {line}", file=sys.stderr)
-    return int(asked.fails and bool(done.left_out))
+    return int(planned.fails and bool(done.left_out))
 
 
 def _check_out(args: argparse.Namespace) -> None:
@@ -245,17 +254,18 @@ def _calls(args: argparse.Namespace) -> Planned:
         f"is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}",
     )
     _check_out(args)
-    cc, left = _capability(args), list[str]()
+    # The tiles that fit depend on the compute capability, so it is known before the plan is.
+    cc, left_out = _capability(args), list[str]()
     if args.plan is None:
         cases = choose.cases_of(_choice(args), cc)
     else:
         _refuse(args, ALONE, "contradicts --plan; give one of them")
-        cases, left = choose.fitted(choose.named(args.plan), cc)
+        cases, left_out = choose.fitted(choose.named(args.plan), cc)
     return Planned(
         some(len(cases), "call"),
-        _listing(cases, left, cc),
+        _listing(cases, left_out, cc),
         partial(_measure, args, cases, cc),
-        left,
+        left_out,
     )
 
 
@@ -284,8 +294,8 @@ def _chains(args: argparse.Namespace) -> Planned:
 
 def _library(args: argparse.Namespace) -> Planned:
     builds = args.plan == ["builds"]
-    kept = ", ".join(map(options.spelling, ("plan", "out", "dry_run", *OF_LIBRARY)))
-    why = f"is not for --plan {args.plan[0]}; accepted with it: {kept}"
+    accepted = ", ".join(map(options.spelling, ("plan", "out", "dry_run", *OF_LIBRARY)))
+    why = f"is not for --plan {args.plan[0]}; accepted with it: {accepted}"
     _refuse(args, (*ALONE_OF_CHAINS, *NOT_OF_CHAINS, *(OF_LIBRARY[:2] * builds)), why)
     if len(args.plan) > 1:
         raise InputError(f"another --plan {why}")
@@ -306,6 +316,7 @@ def _library(args: argparse.Namespace) -> Planned:
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
     where = "--plan chains" if args.plan else "--chain"
+    # A plan says sizes itself; --chain takes a few of them.
     refused = (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS))
     _refuse(args, refused, f"is not for {where}; accepted: without it")
     if args.plan is not None:
@@ -346,16 +357,19 @@ def _choice(args: argparse.Namespace) -> Choice:
     return common.request(args, Choice, seq_q=sizes(args.seq_q or "4096", "--seq-len"), **how)
 
 
-def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
+def _listing(cases: Sequence[Case], left_out: Sequence[str], cc: str) -> str:
     rows = [{name: row[name] for name in LISTED} for row in (case.columns() for case in cases)]
     sums = (
         f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "
         f"{some(len({c.spec for c in cases}), 'build')} for cc {cc}"
     )
-    return "\n".join([Table.of(rows).text() + sums, *(f"left out: {line}" for line in left)]) + "\n"
+    return (
+        "\n".join([Table.of(rows).text() + sums, *(f"left out: {line}" for line in left_out)])
+        + "\n"
+    )
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    own = ("run", "command", "version", "default_of", options.GIVEN)
-    changed = {n: v for n, v in vars(args).items() if n not in own and v != args.default_of(n)}
+    internal = ("run", "command", "version", "default_of", options.GIVEN)
+    changed = {n: v for n, v in vars(args).items() if n not in internal and v != args.default_of(n)}
     return list(map(shlex.quote, options.typed(changed)))

@@ -23,6 +23,7 @@ def flat(p: Prediction) -> dict[str, Any]:
     }
     row |= d["problem"]
     row |= {"l2_start": p.l2_start, "method": p.method}
+    # Totals of a level are absent, not zero, where the method finds none.
     for level in ("hbm", "l2"):
         for direction in ("read", "write"):
             totals = d["totals"][level]
@@ -35,22 +36,23 @@ def flat(p: Prediction) -> dict[str, Any]:
     return row
 
 
-def run(args: argparse.Namespace) -> int:
+def predict(args: argparse.Namespace) -> int:
     if args.code is not None:
         return _tell_code(args)
+    # With a model one kernel is the default, each GPU's own; naive beside it is for single calls.
     default = args.model is not None and not common.is_given(args, "kernel")
-    asked = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
-    if asked.against is not None:
-        return _tell_differences(args, asked)
-    found: Any = models.run(asked, progress("predicting"))
-    if asked.model is not None:
-        return _tell_models(args, found)
+    request = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
+    if request.against is not None:
+        return _tell_differences(args, request)
+    predictions: Any = models.run(request, progress("predicting"))
+    if request.model is not None:
+        return _tell_models(args, predictions)
     return common.tell(
         args,
-        answer(found),
-        json=lambda: {"predictions": [p.to_dict() for p in found]},
-        rows=lambda: map(flat, found),
-        text=lambda _: "\n\n".join(map(body, found)) + "\n",
+        answer(predictions),
+        json=lambda: {"predictions": [p.to_dict() for p in predictions]},
+        rows=lambda: map(flat, predictions),
+        text=lambda _: "\n\n".join(map(body, predictions)) + "\n",
     )
 
 
@@ -58,13 +60,13 @@ def _tell_code(args: argparse.Namespace) -> int:
     """A launch of a kernel that is known by its code, on each GPU."""
     from iosim.studies import code
 
-    found = [code.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    predictions = [code.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
     return common.tell(
         args,
-        found[0].answer,
-        json=lambda: {"predictions": [p.to_dict() for p in found]},
-        rows=lambda: (row for p in found for row in p.records()),
-        text=lambda _: "\n\n".join(p.body for p in found) + "\n",
+        predictions[0].answer,
+        json=lambda: {"predictions": [p.to_dict() for p in predictions]},
+        rows=lambda: (row for p in predictions for row in p.records()),
+        text=lambda _: "\n\n".join(p.body for p in predictions) + "\n",
     )
 
 
@@ -72,27 +74,33 @@ def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
     """What changed since; the JSON holds today's predictions, too, so that others can be held against it."""
     from iosim.studies.against import run
 
-    found = run(request, progress("predicting"))
-    results: Any = found.results
+    differences = run(request, progress("predicting"))
+    results: Any = differences.results
 
     def whole() -> dict[str, Any]:
-        made = (
+        document = (
             {"predictions": [p.to_dict() for p in results]}
             if request.model is None
             else models.as_json(results)
         )
-        return made | {"against": found.to_dict()}
+        return document | {"against": differences.to_dict()}
 
-    common.tell(args, found.answer, json=whole, rows=found.records, text=lambda _: found.body())
-    return common.held(found.exceeded)
+    common.tell(
+        args,
+        differences.answer,
+        json=whole,
+        rows=differences.records,
+        text=lambda _: differences.body(),
+    )
+    return common.held(differences.exceeded)
 
 
-def _tell_models(args: argparse.Namespace, found: Any) -> int:
+def _tell_models(args: argparse.Namespace, results: Any) -> int:
     return common.tell(
         args,
-        models.answer(found),
-        json=lambda: models.as_json(found),
-        table=lambda: models.several(found),
+        models.answer(results),
+        json=lambda: models.as_json(results),
+        table=lambda: models.several(results),
         rows=lambda: (
             {
                 "model": result.model.name,
@@ -101,7 +109,7 @@ def _tell_models(args: argparse.Namespace, found: Any) -> int:
                 **flat(layer.prediction),
                 "kv_cache_bytes": layer.cache_bytes,
             }
-            for result in found
+            for result in results
             for layer in result.layers
         ),
     )

@@ -48,6 +48,8 @@ def ring(args: argparse.Namespace) -> int:
         raise InputError(
             "--html goes with no --model; accepted with it: --format table, json or csv"
         )
+    # With a model every kind of layer has a ring, and they add up; without, one call is shown in
+    # full.
     play = run if request.model is None else run_model
     return common.show(args, play(request, steps=args.steps, progress=progress("schedules")))
 
@@ -81,6 +83,7 @@ def train_memory(args: argparse.Namespace) -> int:
         if args.frontier is None
         else prediction.map_of(request, args.frontier, progress("what fits"))
     )
+    # The page of a map shows the step it started from, so both are worked out for it.
     if limits is None or args.html:
         training = prediction.run(request, args.frontier)
     whole = (

@@ -11,7 +11,7 @@ from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.show.tables import Column, Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
@@ -32,7 +32,7 @@ MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
-def run(args: argparse.Namespace) -> int:
+def sweep(args: argparse.Namespace) -> int:
     for name in NOT_SWEPT:
         if getattr(args, name) is not None:
             raise InputError(
@@ -43,14 +43,16 @@ def run(args: argparse.Namespace) -> int:
         for name in ("gpu", "kernel", *common.ASKED)
         if common.is_given(args, name)
     }
-    made = asked_cases(common.request(args, SweepRequest, values=typed))
-    asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
-    kernels = made.values("kernel")
+    cases = asked_cases(common.request(args, SweepRequest, values=typed))
+    conditions, where = checked(cases, args.method, args.l2_start), Where(args.jobs, args.dask)
+    kernels = cases.values("kernel")
+    # Into a file: parts are journaled as they are done, and an interrupted sweep goes on. Without
+    # a file all rows stay in memory.
     if args.out is not None and args.format != "json":
         if args.format == "csv" and kind_of(args.out) == PARQUET:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
         try:
-            summary = into_file(made, asked, where, args.out, fresh=args.fresh)
+            summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
         except (KeyboardInterrupt, Terminated):
             _tell_begun(args.out)
             raise
@@ -59,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
-    if args.format == "table" and len(made) > MOST_SHOWN:
+    if args.format == "table" and len(cases) > MOST_SHOWN:
         accepted = "--format csv or --out FILE.csv or FILE.parquet"
         raise InputError(
-            f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}"
+            f"--format table shows {MOST_SHOWN:,} rows at most, not {len(cases):,}; accepted: {accepted}"
         )
-    cells, summary = in_memory(made, asked, where)
+    cells, summary = in_memory(cases, conditions, where)
     _tell(summary, args)
 
     def rows() -> dict[str, Any]:
@@ -97,8 +99,8 @@ def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> st
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
-    own = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
-    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{own}"
+    default_note = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
+    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{default_note}"
 
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
@@ -108,30 +110,41 @@ def _tell(summary: Summary, args: argparse.Namespace) -> None:
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
-SHOWN = columns_of(
-    "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
-    "compulsory_read_bytes=compulsory"
+SHOWN = (
+    Column("l2_read_bytes", "SM<->L2 read"),
+    Column("l2_write_bytes", "written"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("hbm_write_bytes", "written"),
+    Column("compulsory_read_bytes", "compulsory"),
 )
 
 
 def _table(cells: Cells) -> Table:
     values = {name: column.tolist() for name, column in cells.items()}
-    asked = [
+    # Columns for people: what varies from row to row. One that only follows another (seq_k after
+    # seq_q) is dropped.
+    varying = [
         n
         for n, c in cells.items()
         if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1
     ]
-    asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
+    varying = [n for n in varying if values.get(FOLLOWS.get(n, "")) != values[n]] or [
+        "gpu",
+        "kernel",
+    ]
     if DEFAULT in values["kernel"]:
-        asked.append("runs_as")
+        varying.append("runs_as")
     columns = [
         Column(name, name, "text" if isinstance(values[name][0], str) else "right")
-        for name in asked
+        for name in varying
     ]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:
-        columns += columns_of("time_s=time | bound_by=bound by")
+        columns += (
+            Column("time_s", "time"),
+            Column("bound_by", "bound by"),
+        )
     if any(values["refused"]):
         columns.append(Column("refused"))
     rows = zip(*(values[column.key] for column in columns), strict=True)

@@ -46,7 +46,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
 from iosim.integrations.ncu.report import launches
 from iosim.problem.fields import FIELDS
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
 TABLE_WORST = 6
@@ -70,6 +70,8 @@ NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spil
 
 
 def validate(args: argparse.Namespace) -> int:
+    # Three readings of one command: bytes (the default), times, and published tables. Options of
+    # one are refused beside another rather than ignored.
     for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
             why = (
@@ -136,21 +138,22 @@ def _run_bytes(args: argparse.Namespace) -> int:
         _tell(args, comparison, gates)
     if not comparison.residuals:
         reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
-        told = [f"{n} of {len(comparison.skipped)} rows: {reason}" for reason, n in reasons] or [
-            "there are no rows"
-        ]
-        raise InputError(f"nothing was checked; {told[0]}")
+        reason_texts = [
+            f"{n} of {len(comparison.skipped)} rows: {reason}" for reason, n in reasons
+        ] or ["there are no rows"]
+        raise InputError(f"nothing was checked; {reason_texts[0]}")
     return common.held([gate.exceeded(comparison.residuals) for gate in gates])
 
 
 def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
     """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
     kernels, too. Raises InputError: one was measured on another GPU."""
-    files, own = default_files(profile.name), own_file()
-    if args.report is not None and measured_on(own) == measured_on(files[0]):
-        files += [own]
+    files, own_table = default_files(profile.name), own_file()
+    if args.report is not None and measured_on(own_table) == measured_on(files[0]):
+        files += [own_table]
     if args.measurements is not None:
         files = [Path(args.measurements)]
+    # A table of one GPU beside predictions for another is a mistake more often than not.
     for file in () if args.across else files:
         gpu = measured_on(file)
         if gpu is not None and gpu != profile.name:
@@ -169,6 +172,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
     profiled_rows = read_profile(args.ncu, given(args), told, launches)
     for note in profiled_rows.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
+    # What no call explains stays in the list, as skipped with its reason.
     comparison = compare(profiled_rows.rows, profile, progress("predicting"))
     return Comparison(comparison.residuals, (*profiled_rows.unmatched, *comparison.skipped))
 
@@ -186,8 +190,8 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         }
 
     def text(_: bool) -> str:
-        shown = tables(comparison, split=args.split, most=TABLE_WORST)
-        parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
+        sections = tables(comparison, split=args.split, rows_shown=TABLE_WORST)
+        parts = [f"{s.heading}\n{s.table.text()}" for s in sections if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
 
@@ -216,16 +220,16 @@ def _run_times(args: argparse.Namespace) -> int:
 
 
 def _run_published(args: argparse.Namespace) -> int:
-    """Tables that others published beside predictions, a row a GPU."""
+    """Tables that others published beside predictions, a row per GPU."""
     for name in NOT_WITH_PUBLISHED:
         if getattr(args, name):
-            what = (
+            table = (
                 "--published"
                 if args.published
                 else f"--measurements {args.measurements}, a table of others"
             )
             raise InputError(
-                f"--{name.replace('_', '-')} contradicts {what}; accepted: one of both"
+                f"--{name.replace('_', '-')} contradicts {table}; accepted: one of both"
             )
     if args.format not in FORMATS_OF_TIMES:
         raise InputError(
@@ -234,19 +238,25 @@ def _run_published(args: argparse.Namespace) -> int:
     files = shipped() if args.measurements is None else [Path(args.measurements)]
     verdict = judge(files, progress("predicting"), args.ecc)
     if not verdict.judged:
-        reasons = Counter(one.reason for one in verdict.left_out).most_common(1)
-        told = [f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons] or [
-            "there are no rows"
-        ]
-        raise InputError(f"nothing was checked; {told[0]}")
-    rows = (one.to_dict() for one in verdict.judged)
+        reasons = Counter(row.reason for row in verdict.left_out).most_common(1)
+        reason_texts = [
+            f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons
+        ] or ["there are no rows"]
+        raise InputError(f"nothing was checked; {reason_texts[0]}")
+    rows = (row.to_dict() for row in verdict.judged)
     below = f"{verdict.table().text()}\n{PUBLISHED}\n"
     return common.tell(
         args, verdict.answer, json=verdict.to_dict, rows=lambda: rows, text=lambda _: below
     )
 
 
-COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
+COLUMNS = (
+    Column("claim"),
+    Column("claimed", kind="right"),
+    Column("computed", kind="right"),
+    Column("unit"),
+    Column("ratio", kind="right"),
+)
 
 
 def number(value: float | None) -> str | None:
@@ -268,6 +278,7 @@ def why(row: Row) -> str:
 def plain(titles: dict[str, str], rows: list[Row]) -> str:
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
+        # Rows are numbered within their section: "A3" is the third of section A.
         mine = {
             f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)
         }
@@ -293,12 +304,12 @@ def reproduce(args: argparse.Namespace) -> int:
     if args.list:
         common.emit("".join(f"{letter}. {title}\n" for letter, title in titles.items()), args.out)
         return 0
-    found = published.reproduce(args.section, progress("sections"))
-    rows = [row.to_dict() for row in found]
-    text = (markdown if args.format == "md" else plain)(titles, found)
-    told = published.answer(found)
+    results = published.reproduce(args.section, progress("sections"))
+    rows = [row.to_dict() for row in results]
+    text = (markdown if args.format == "md" else plain)(titles, results)
+    sentence = published.answer(results)
     return common.tell(
-        args, told, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text
+        args, sentence, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text
     )
 
 
@@ -314,9 +325,12 @@ def check_claim(args: argparse.Namespace) -> int:
         for c in checks
         for m in c.matches
     )
-    told, found = "\n".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
+    answers, document = (
+        "\n".join(c.answer() for c in checks),
+        {"claims": [c.to_dict() for c in checks]},
+    )
     text = "\n".join(map(as_text, checks))
-    return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
+    return common.tell(args, answers, json=lambda: document, rows=lambda: rows, text=lambda _: text)
 
 
 MAX_CHARACTERS = 1 << 20
@@ -326,13 +340,20 @@ SECTION = "IosimAttention"
 def ncu_rule(args: argparse.Namespace) -> int:
     if args.install is not None:
         return _install_rule(args)
+    # The rule inside Nsight Compute has no iosim: it runs this command, in whatever environment
+    # has one, and reads JSON.
     place, where = args.launch, f"--launch '{args.launch}'"
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, where)
     facts = json_object(text, where, "a launch as the rule writes it")
-    found = answer_launch(
+    launch_answer = answer_launch(
         profiled_of(facts), given(args), _profile(args.gpu, facts).with_ecc(args.ecc), told
     )
-    return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _launch_text(found))
+    return common.tell(
+        args,
+        launch_answer.answer(),
+        json=launch_answer.to_dict,
+        table=lambda: _launch_text(launch_answer),
+    )
 
 
 def _install_rule(args: argparse.Namespace) -> int:
@@ -349,23 +370,23 @@ def _install_rule(args: argparse.Namespace) -> int:
     return 0
 
 
-def _launch_text(found: LaunchAnswer) -> str:
-    parts = [f"{found.answer()}\n"]
-    for table in found.tables():
+def _launch_text(launch_answer: LaunchAnswer) -> str:
+    parts = [f"{launch_answer.answer()}\n"]
+    for table in launch_answer.tables():
         rows = [dict(zip(table["header"], row, strict=True)) for row in table["rows"]]
         if rows:
             parts.append(f"{table['title']}\n{Table.of(rows).text()}")
-    return "\n".join([*parts, *([f"{found.advice}\n"] if found.advice else [])])
+    return "\n".join([*parts, *([f"{launch_answer.advice}\n"] if launch_answer.advice else [])])
 
 
-def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
-    name = asked or str(facts.get("device") or "")
+def _profile(gpu: str | None, facts: dict[str, Any]) -> HardwareProfile:
+    name = gpu or str(facts.get("device") or "")
     if not name:
         raise InputError("the profile does not name its GPU; --gpu NAME is needed")
     try:
         return load_profile(name)
     except InputError as error:
-        if asked:
+        if gpu:
             raise
         needed = f"--gpu NAME or FILE is needed: {error}"
         raise InputError(f"no hardware profile is of the GPU '{name[:60]}'; {needed}") from None
@@ -373,6 +394,7 @@ def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
 
 def given(args: argparse.Namespace) -> Given:
     scheduler = "persistent" if args.persistent else args.scheduler
+    # Names of options, and names as counter tables have them: most are the same.
     as_named = ("stages", "order", "heavy_first", "direction", "splits", "fold", "cluster")
     settings: dict[str, Any] = {name: getattr(args, name) for name in as_named}
     settings |= {"section": args.section_heads, "scheduler": scheduler}
@@ -383,16 +405,16 @@ def given(args: argparse.Namespace) -> Given:
         k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None
     }
     names = ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")
-    own = {name: getattr(args, name) for name in names}
-    for name in (name for name in names if name in FIELDS and own[name] is not None):
-        own[name] = FIELDS[name].check(own[name])
+    fields = {name: getattr(args, name) for name in names}
+    for name in (name for name in names if name in FIELDS and fields[name] is not None):
+        fields[name] = FIELDS[name].check(fields[name])
     seqs = sizes(args.seq_q, "--seq-len") if args.seq_q else ()
-    return Given(**own, seqs=seqs, head_dims=args.head_dim or (), settings=stated)
+    return Given(**fields, seqs=seqs, head_dims=args.head_dim or (), settings=stated)
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    given = {name: getattr(args, name) for name in OF_CALLS}
-    return options.typed({name: value for name, value in given.items() if value is not None})
+    typed_values = {name: getattr(args, name) for name in OF_CALLS}
+    return options.typed({name: value for name, value in typed_values.items() if value is not None})
 
 
 def told(text: str) -> Given:

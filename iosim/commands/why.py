@@ -34,10 +34,12 @@ CHANGES = 15
 def explain(args: argparse.Namespace) -> int:
     if args.code is not None:
         return _tell_code(args)
-    asked = common.request(args, ExplainRequest)
-    if asked.time:
-        return _tell_time(args, asked)
-    calls = requests_of(asked)
+    request = common.request(args, ExplainRequest)
+    if request.time:
+        return _tell_time(args, request)
+    calls = requests_of(request)
+    # One replay plays the call, a second traces it; each change that is tried is one more, up to a
+    # limit, above which none is.
     for r in calls:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
@@ -51,8 +53,8 @@ def explain(args: argparse.Namespace) -> int:
     def text(markdown: bool) -> str:
         return "\n".join(explained.as_text(e, markdown=markdown) for e in explanations)
 
-    found = {"explanations": [e.to_dict() for e in explanations]}
-    return common.tell(args, explained.answer(explanations), json=lambda: found, text=text)
+    document = {"explanations": [e.to_dict() for e in explanations]}
+    return common.tell(args, explained.answer(explanations), json=lambda: document, text=text)
 
 
 def _tell_code(args: argparse.Namespace) -> int:
@@ -61,12 +63,14 @@ def _tell_code(args: argparse.Namespace) -> int:
     from iosim.studies.code_costs_face import answer as costs_answer
     from iosim.studies.code_costs_face import as_dict, as_text
 
-    found = [code_costs.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    costs = [code_costs.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
     return common.tell(
         args,
-        " ".join(map(costs_answer, found)),
-        json=lambda: {"explanations": [as_dict(one) for one in found]},
-        text=lambda markdown: "\n\n".join(as_text(one, markdown=markdown) for one in found) + "\n",
+        " ".join(map(costs_answer, costs)),
+        json=lambda: {"explanations": [as_dict(kernel_costs) for kernel_costs in costs]},
+        text=lambda markdown: (
+            "\n\n".join(as_text(kernel_costs, markdown=markdown) for kernel_costs in costs) + "\n"
+        ),
     )
 
 
@@ -81,6 +85,7 @@ def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
     def text(markdown: bool) -> str:
         written = Table.markdown if markdown else Table.text
         parts = []
+        # Per prediction: its bounds, then a table of terms for each launch, then energy.
         for number, p in enumerate(predictions):
             parts += [line(p), written(time_table(p))]
             for launch in terms[number] if terms else ():
@@ -88,10 +93,10 @@ def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
             parts.append(energy_line(p))
         return "\n\n".join(parts) + "\n"
 
-    found = {"predictions": [p.to_dict() for p in predictions]}
-    for entry, launches in zip(found["predictions"], terms, strict=False):
+    document = {"predictions": [p.to_dict() for p in predictions]}
+    for entry, launches in zip(document["predictions"], terms, strict=False):
         entry["terms"] = [launch.to_dict() for launch in launches]
-    return common.tell(args, "\n".join(answers), json=lambda: found, text=text)
+    return common.tell(args, "\n".join(answers), json=lambda: document, text=text)
 
 
 def trace(args: argparse.Namespace) -> int:
@@ -100,16 +105,18 @@ def trace(args: argparse.Namespace) -> int:
         raise InputError(
             f"--format chrome: {len(args.kernel)} kernels; accepted: one --kernel, a file is one timeline"
         )
-    asked = common.request(args, TraceRequest, problems=[problem], gpu=[args.gpu], method="replay")
-    check_bins(asked.bins)
-    calls = requests_of(asked)
+    request = common.request(
+        args, TraceRequest, problems=[problem], gpu=[args.gpu], method="replay"
+    )
+    check_bins(request.bins)
+    calls = requests_of(request)
     for r in calls:
         accesses = check_traceable(
-            planned(r.problem, r.kernel, r.profile, r.overrides), asked.launch
+            planned(r.problem, r.kernel, r.profile, r.overrides), request.launch
         )
         common.announce_replays(f"{r.kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        views.trace(r.predict(Replays()), launch=asked.launch, bins=asked.bins)
+        views.trace(r.predict(Replays()), launch=request.launch, bins=request.bins)
         for r in progress("tracing")(calls)
     ]
     common.tell(
@@ -145,25 +152,29 @@ def formula(args: argparse.Namespace) -> int:
 
     if args.bound:
         bounds = kernel_bounds(vars(args))
-        made, rows = {"bounds": bounds.to_dict()}, bounds.table
-        shown = rows.markdown() if args.format == "md" else bounds.to_text()
+        document, rows = {"bounds": bounds.to_dict()}, bounds.table
+        bounds_text = rows.markdown() if args.format == "md" else bounds.to_text()
         return common.tell(
-            args, bounds.answer, json=lambda: made, rows=lambda: rows, text=lambda _: shown
+            args,
+            bounds.answer,
+            json=lambda: document,
+            rows=lambda: rows,
+            text=lambda _: bounds_text,
         )
-    found = describe(vars(args)).to_dict()
+    document_of_formula = describe(vars(args)).to_dict()
 
     def text(as_markdown: bool) -> str:
         return (
-            markdown(found, args.latex)
+            markdown(document_of_formula, args.latex)
             if as_markdown
-            else table(found, "latex" if args.latex else "text")
+            else table(document_of_formula, "latex" if args.latex else "text")
         )
 
-    rows = found["traffic"]
+    rows = document_of_formula["traffic"]
     return common.tell(
         args,
-        answer(found),
-        json=lambda: {"formula": found},
+        answer(document_of_formula),
+        json=lambda: {"formula": document_of_formula},
         rows=lambda: rows,
         text=text,
         code=args.latex,

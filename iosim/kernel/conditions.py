@@ -86,6 +86,7 @@ def _clocks(value: Any) -> str | float:
         )
     except ValueError:
         number = 0.0
+    # Text is in MHz; a bare number below any clock in hertz is, too.
     hertz = 1e6 * number if isinstance(value, str) or number < LEAST_HZ else number
     if not LEAST_HZ <= hertz <= MOST_HZ:
         raise InputError(

@@ -20,7 +20,7 @@ SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
 SPILL = "spill"
 """What the bytes of spilled registers stand under, in overheads and in traffic, where others have a tensor."""
 COLUMNS_OUTSIDE = "columns_outside"
-"""The same of what boxes hold beside a tensor's columns."""
+"""What the bytes stand under that boxes hold beside a tensor's columns."""
 
 
 class Mode(StrEnum):
@@ -104,7 +104,7 @@ class Fetch(StrEnum):
     """16 bytes a lane by asynchronous copies: two neighbouring lanes are a request, of one sector where the row begins
     at one, else of two. Counted so for head_dim 24 to 248 (experiments/measurements/h100_library_builds.csv)."""
     BOXES = "boxes"
-    """In boxes of 128 bytes a row, a request each (TMA)."""
+    """In boxes of 128 bytes per row, a request each (TMA)."""
     WIDE_BOXES = "wide-boxes"
     """In boxes, the last of which reaches past the tensor's columns: where the row begins inside a sector, that box
     takes one more (cuDNN's kernels at head_dim 8 to 120, ibid.)."""
@@ -204,6 +204,9 @@ class Tensor:
         sector and is asked for as `fetch` says."""
         if fetch is Fetch.BYTES or self.is_vector or self.keys_per_row:
             return 0
+        # Rows of 16 bytes more than whole sectors: every second one begins in the middle of a sector. By
+        # how it is asked for, each row takes further half sectors in the mean, of which 16 bytes are in
+        # `row_bytes` already where rows are strided.
         raw = self.cols * self.element_bytes
         if raw % SECTOR_BYTES != HALF_SECTOR_BYTES:
             return 0
@@ -298,6 +301,7 @@ class Domain:
 
     def of(self, tensor: Tensor) -> Domain:
         """The domain as query rows of a tensor see it: by token, where it has one row for all that are packed."""
+        # A tensor with one row a token, beside a tile that packs `pack` heads of each token.
         packed = (
             self.pack > 1 and tensor.heads == self.heads and tensor.rows * self.pack == self.rows
         )
@@ -337,6 +341,7 @@ class Domain:
     @property
     def pairs(self) -> int:
         """Pairs of a query row and a key row of one sequence over all heads, kept or not."""
+        # A sequence's queries meet its own keys alone.
         queries, keys = self.query_axis.lengths, self.key_axis.lengths
         if len(queries) != len(keys):
             return self.rows * self.seq_k * self.grid_heads
@@ -345,6 +350,7 @@ class Domain:
     @property
     def kept_pairs(self) -> int:
         """Those of them that the mask keeps."""
+        # The common case, without counting.
         if isinstance(self.mask, IntervalMask) and self.mask.is_full:
             return self.pairs
         return (
@@ -423,6 +429,7 @@ class Launch:
     @property
     def work_tiles_per_head(self) -> int:
         d = self.domain
+        # Work tiles of a head follow from what one is; query blocks count packed rows.
         match self.outer:
             case Outer.QUERY | Outer.FLAT:
                 return d.query_blocks
@@ -444,6 +451,7 @@ class Launch:
     def tiles_with_rows(self) -> int:
         """Work tiles without those past the end of a packed sequence, whose CTAs leave at once."""
         d = self.domain
+        # Packed sequences: the grid has as many blocks for each as for the longest.
         blocks = d.key_axis if self.outer is Outer.KEY else d.query_axis
         if len(blocks.lengths) == 1 or self.outer in (Outer.HEAD, Outer.PAIR):
             return self.work_tiles
@@ -526,6 +534,7 @@ class Chain:
 
     def users(self, tensor: str) -> tuple[int, ...]:
         """The launches that access it, or a view of it."""
+        # Who touches a view touches the tensor's memory.
         names = {tensor, *(name for name, t in self.tensors.items() if t.view_of == tensor)}
         return tuple(
             n
@@ -549,6 +558,7 @@ class Chain:
         merged = dict(self.tensors)
         for name, tensor in other.tensors.items():
             mine = merged.get(name)
+            # What the forward leaves and the backward takes is one tensor: of another role, else alike.
             if mine is not None and replace(mine, role=tensor.role) != tensor:
                 raise ValueError(f"the chains disagree on tensor {name}")
             if mine is None:

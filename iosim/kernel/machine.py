@@ -35,7 +35,7 @@ class Slot:
     """The opcode's class."""
     unit: str
     cycles: float
-    """For which it takes the unit of its part of the SM; 0 where that follows from what it asks for."""
+    """Cycles for which it takes the unit of its part of the SM; 0 where that follows from what it asks for."""
     stall: int
     """Cycles until its warp may go on."""
     sets: int | None

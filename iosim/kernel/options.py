@@ -38,6 +38,7 @@ class AlgorithmOptions:
         options: Any = type(self)
         for name, (spec, hint) in _forms(options).items():
             value = getattr(self, name)
+            # None is a value of its own: the algorithm decides.
             if value is None and NoneType in get_args(hint):
                 continue
             plain = list(value) if isinstance(value, tuple) else value
@@ -69,6 +70,7 @@ def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value that has been checked, with members of enums in place of words, and tuples in place of lists."""
+    # A hint such as `tuple[Pass, ...] | None` names at most one enum: words become its members.
     kinds = [
         kind
         for kind in get_args(hint) or (hint,)

@@ -49,6 +49,8 @@ def place(
         groups = let("groups", (blocks + (cluster - 1)) // cluster)
         rank = let("rank", number % cluster)
         number = let("group", number // cluster)
+    # Without chiplets a number goes straight to its head and turn. With them, heads are shared out
+    # evenly or not at all.
     parts, section = schedule.chiplets, schedule.section_heads
     if parts == 1 or section % parts or (isinstance(heads, int) and heads % (section or parts)):
         head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
@@ -61,6 +63,8 @@ def place(
         order = Order.HEAD if schedule.order is Order.HEAD else Order.QUERY
         per_chiplet = replace(schedule, order=order, section_heads=section // parts)
         head, turn = _head_and_turn(per_chiplet, number, groups, heads, 1, let, least)
+        # Back from the part's own head to the grid's: part p has the p-th run of every section's heads
+        # (or of all heads).
         heads_of_section = section // parts or heads
         head = let("own_head", head)
         head = (
@@ -76,6 +80,7 @@ def place(
     elif schedule.start is Start.HEAVY_FIRST:
         block = groups - 1 - turn
     else:
+        # fold: even turns count from the last block down, odd ones from the first up.
         block = turn % 2 * (turn // 2) + (1 - turn % 2) * (groups - 1 - turn // 2)
     return head, let("block", block if cluster == 1 else block * cluster + rank)
 
@@ -99,6 +104,7 @@ def _head_and_turn(
 ) -> tuple[Number, Number]:
     """The head of a number, and the how-manieth block of that head it is."""
     section = schedule.section_heads
+    # Inside a section heads run fastest: number = first x blocks + turn x width + head.
     if section > 1:
         first = let("first", number // (blocks * section) * section)
         width = let("width", least(section, heads - first))  # the last section may hold fewer heads

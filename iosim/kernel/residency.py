@@ -53,13 +53,14 @@ def needed_registers(launch: Launch) -> int:
     d = launch.domain
     if launch.outer is Outer.FLAT or not launch.work.flops_per_pair:
         return PLAIN_REGISTERS
+    # Two products of two FLOPs a column: their columns, or dK's with dV's in a backward.
     width = launch.work.flops_per_pair // 4
     output = (d.block_k if launch.outer is Outer.KEY else d.block_q) * width
     return loop_registers(d.block_q * d.block_k + output, launch.resources.threads)
 
 
 def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
-    """As `needed_registers`, at most what the hardware gives a thread: the rest would be spilled."""
+    """Registers a thread that the launch gets: `needed_registers`, at most what the hardware has for one."""
     return min(profile.need_int("max_registers_per_thread"), needed_registers(launch))
 
 
@@ -80,8 +81,10 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
         estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
     )
     shared = launch.resources.shared_memory_bytes or 0
+    # Where nothing fits one CTA is taken to run, so that a time comes out; `misfit` says so.
     occupied = occupancy(profile, launch.resources.threads, registers, shared)
     per_sm = max(1, occupied.ctas_per_sm)
+    # Clusters of tile_ctas SMs share a work tile: so many fewer run at once.
     slots = per_sm * (profile.sm_count // launch.tile_ctas)
     if launch.persistent_ctas is not None:
         slots = min(slots, launch.ctas)

@@ -146,12 +146,16 @@ def estimate(
     Args:
         scores: of the step, idle rows of instructions with them.
     """
+    # The terms, all in bytes of a step. column_bytes: a pair's columns of one operand of both
+    # products; `filled`: K and V as they are loaded; q: the query block's rows.
     d, loop = launch.domain, launch.work.loop
     column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
     filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
     beside_operands = (2 * scores * element_bytes if loop.p_in_shared else 0) - (
         q if loop.q_in_registers else 0
     )
+    # Threads, or warps of 32 x 32: each result fetches its row of one operand and its column of the
+    # other, divided by how many results of a warp's tile share them.
     if unit.operands is Operands.BOTH_SHARED:
         return scores * column_bytes * 2 / WARP_TILE + filled + beside_operands
     if launch.is_backward:
@@ -164,6 +168,8 @@ def estimate(
         return (
             scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + beside_operands
         )
+    # The unit fetches K and V once for each of its instruction's rows; loads write them, and fp8's V
+    # is written once more, transposed.
     if unit.operands is Operands.FETCHED:
         fetches = (
             scores / d.block_k / unit.rows
@@ -171,6 +177,8 @@ def estimate(
             + (unit.transposes_fp8 and element_bytes == 1)
         )
         return fetches * filled + q + beside_operands
+    # mma.sync on fragments: every warp (or every group of warps with its own keys) fetches all of K
+    # and V, and has wavefronts that hold no operand.
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)
@@ -203,6 +211,8 @@ def _outputs(tile: CtaTile, rows: int, columns: int) -> Iterator[Staged]:
 def _whole_rows(tile: CtaTile) -> Iterator[Staged]:
     """A forward with mma.sync whose warps own whole rows: Q, K and V by cp.async; ldmatrix of Q (once a tile where it
     stays in registers), K and V; O stored as fragments and fetched as rows."""
+    # ldmatrix moves what it fetches: bytes follow from sizes. Each warp fetches K and V whole, Q its
+    # own rows, in every step or once.
     f, rows = tile.fragments, tile.block_q // tile.warps
     skipped_rows = rows if f.skips_masked else 0
     q_once = tile.launch.work.loop.q_in_registers
@@ -228,6 +238,8 @@ def _chunks(block: int, warps: int, columns: int, element_bytes: int) -> int:
 
 def _clears(columns: int, head_dim: int) -> float:
     """Stores of zeros for each copy of V, and past a head's columns, which are copied in panels."""
+    # A copy brings 64 columns of a row, or 32 in builds of other widths; panels wholly past the
+    # head's columns are cleared by three further stores.
     panel = 64 if columns % 64 == 0 else 32
     return 1 + 3 * (1 - head_dim // panel / (columns // panel))
 
@@ -256,8 +268,11 @@ def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
         tile.head_dim < tile.columns,
         domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0,
     )
+    # Beside the operands: idle loads before copies, and zeros stored where a copy leaves something
+    # out, in each step and once a tile for Q.
     cleared = _clears(tile.columns, tile.head_dim)
     yield from _whole_rows(tile)
+    # Share of a query block that has rows, in the mean over the head's blocks.
     filled = domain.rows / domain.query_blocks / tile.block_q
     once = (
         IDLE_LOADS * per_q * filled + narrow * per_q * cleared
@@ -279,6 +294,7 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
     """A forward by wgmma: Q, K and V by TMA; each 64 rows fetch their Q and all of K and V; O stored as fragments and
     fetched by TMA. Each CTA of a cluster has K and V for itself. P stays in registers, or is stored and fetched by its
     product. V in fp8 is fetched and stored transposed (arXiv 2407.08608, section 3.3)."""
+    # wgmma takes 64 rows at a time and fetches both operands itself: K and V once for every 64.
     e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
     turns = (
         4 * groups * shuffles(WGMMA_ROWS, 4) * WAVEFRONT_BYTES
@@ -324,9 +340,12 @@ class TwoWays:
         v, rows_a_line = d.visited, WAVEFRONT_BYTES / (DEPTH * tile.element_bytes)
         some = v.count > 0
         count, last = v.count[some], (v.end_row - (v.end - 1) * bk)[some]
+        # Means over all steps of a head: of each query block its count of visits, the rows that its last
+        # key block lacks, and the rows that the block itself lacks.
         steps = max(1, int(count.sum()))
         missing_q, missing_k = tile.block_q - d.query_rows[some], bk - last
         lines = (np.ceil(missing_q / rows_a_line) * count + np.ceil(missing_k / rows_a_line)).sum()
+        # Turns of 32 keys: whole blocks have bk / 32, the last one as many as it has keys.
         turns = (count - 1) * (bk // DEPTH) - (-last // DEPTH)
         return cls(
             tile,
@@ -356,6 +375,8 @@ class TwoWays:
 
     def first_product(self) -> Iterator[Staged]:
         t, turns = self.tile, self.turns
+        # With all stages buffered ("whole") a product's fragments are fetched turn by turn; else its loop
+        # fetches the first fragments of one turn more.
         buffered = t.block_k // DEPTH
         whole = self.keeps_output and buffered <= self.stages
         ahead = buffered if whole else self.stages - 1
@@ -402,6 +423,7 @@ class TwoWays:
         """Rows' maxima by atomics, four lanes to a word; sums by two shuffles, a word a row and warp; 32 rows of these
         at once. In the first step of a tile all maxima are new, and no output is rescaled."""
         t, warps = self.tile, self.tile.warps
+        # Wavefronts of a warp's scalar loads: row maxima, sums and scales (counted, see the constants).
         instructions = 2 + 4 + 5 + t.block_k // WARP_TILE
         rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
         row_groups = WARP_TILE // 8
@@ -442,6 +464,7 @@ def _split_weights(tile: CtaTile) -> Iterator[Staged]:
     """FlashAttention-2's combine: the LSE of all splits stored, fetched transposed and stored as weights, in a table as
     long as the next power of two; a row's weight fetched with each split."""
     d = tile.launch.domain
+    # The table of weights holds the next power of two of splits, at least two.
     table = 1 << max(1, (d.splits - 1).bit_length())
     a_thread = -(-table * d.block_q // (32 * tile.warps))
     lanes = min(32 * tile.warps // d.block_q, table)
@@ -494,6 +517,8 @@ def _gradients(tile: CtaTile) -> Iterator[Staged]:
     than the build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself."""
     e, warps, block_q, block_k = tile.element_bytes, tile.warps, tile.block_q, tile.block_k
     d, f, columns = tile.launch.domain, tile.fragments, tile.launch.work.flops_per_pair // (2 * 5)
+    # Warps along the first side of a product fetch that operand once for each warp along the other
+    # side: `warps // along` times, and the other operand `along` times.
     of_scores, of_keys, of_queries = f.warps_along
     d_o = next(a.tensor for a in tile.launch.accesses if a.tensor.startswith("dO"))
     for name in ("Q", d_o):
@@ -507,6 +532,7 @@ def _gradients(tile: CtaTile) -> Iterator[Staged]:
     for name in ("K", "V"):
         yield _copied(tile, name, block_k, columns, step=False)
     of_q, of_k = (2 * _chunks(rows, warps, columns, e) for rows in (block_q, block_k))
+    # Three builds: for whole tiles, for ragged lengths, and for heads narrower than the build.
     narrow, whole = tile.head_dim < columns, d.seq_k % block_k == 0 and d.rows % block_q == 0
     yield tile.instructions(of_q * (IDLE_LOADS + CLEARS_OF_COLUMNS) if narrow else 2 * IDLE_LOADS)
     once: float = IDLE_LOADS
@@ -549,6 +575,7 @@ def _thread_rows(tile: CtaTile) -> Iterator[Staged]:
     """flash-attention-minimal, a thread a row, in wavefronts: a word of each thread's own row of Q or S is as many as
     rows share a bank, one that all threads share is one. Counted so to the last one on an H200 and an H100."""
     d, side = tile.columns, tile.block_k
+    # Rows of d words: lanes that ask for the same word of 32 rows share a bank gcd(d, 32) at a time.
     of_q, of_s = (math.gcd(columns, BANKS) for columns in (d, side))
     for tensor, way, wavefronts in (
         ("Q", "write", d * of_q),
@@ -573,7 +600,8 @@ def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
 
 
 def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:
-    """kernels/naive.cu's softmax, a CTA a row: stored, fetched and stored as exponentials, fetched; two reductions."""
+    """kernels/naive.cu's softmax, a CTA per row: stored, fetched and stored as exponentials, fetched; two
+    reductions."""
     d = tile.launch.domain
     for way in WAYS:
         yield Staged("S", way, 2 * 4 * d.rows * d.seq_k / d.query_blocks, step=False)

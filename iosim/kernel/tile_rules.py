@@ -27,6 +27,7 @@ def rows_misfit(tile: Tile, unit: MatrixUnit, backward: bool) -> str:
         return ""
     name, block = ("block_k", tile.block_k) if backward else ("block_q", tile.block_q)
     if unit is MatrixUnit.MMA_SYNC:
+        # Warps (warpgroups) own whole rows of the tile, so a block must give each whole instructions.
         teams, rows, who, needs = tile.warps, MMA_ROWS, "warp", "mma"
     else:
         if tile.warps % WARPS_PER_GROUP:
@@ -76,6 +77,8 @@ def retiled(kernel: Kernel, problem: AttentionProblem, tile: Tile, backward: boo
     """A kernel with another tile in one pass, of which no source says what it takes: its registers and shared memory
     are estimated, and no spills are known."""
     if backward:
+        # Nothing is known of the compiler's choice for another tile: the forward's is estimated from its
+        # layout later, the backward's here.
         shared = backward_shared_bytes(problem, tile)
         settings = replace(
             kernel.backward, tile=tile, registers=None, spill=None, shared_memory_bytes=shared
@@ -96,6 +99,7 @@ def refuse_tile(
     if rule is None:
         return
     tile = kernel.tile
+    # As few rows as one instruction takes: warps divide the keys, whatever the rows of a tile.
     rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
     unit = MatrixUnit.FP32 if problem.dtype == "fp32" else MatrixUnit.MMA_SYNC
     reasons = [(stages_misfit(tile, profile), "1 stage")]

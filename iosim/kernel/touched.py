@@ -29,7 +29,7 @@ class Touched:
     first: Int32
     count: Int32
     entries: Int32
-    moved: tuple[tuple[str, str, int], ...]
+    request_bytes: tuple[tuple[str, str, int], ...]
     """Bytes between SMs and L2: (tensor, mode, bytes), counted request by request."""
 
     @property

@@ -69,6 +69,7 @@ class Traffic:
 
     def tensors(self, level: Level) -> dict[tuple[str, Way], Any]:
         """(tensor, direction) -> bytes at `level`, over all launches."""
+        # Sums by key in the order of first mention, which tables keep.
         out: dict[tuple[str, Way], Any] = {}
         for row in self.rows:
             if row.level == level:

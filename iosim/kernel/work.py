@@ -29,8 +29,8 @@ class Loop:
     """True where a step's keys and values are fetched during the step before; None where it follows from the unit and
     the number of buffers."""
     copy_waits: int = 0
-    """Places of a step at which all warps of a CTA wait together for what they copied, as Triton compiles loops: one
-    before its products (3.6), or one before each (3.2). They copy anew once the products are begun, and all meet."""
+    """Places of a step at which all warps of a CTA wait together for what they copied: one before its products, or one
+    before each. They copy anew once the products are begun, and all meet."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
     widened: float = 0.0
@@ -47,7 +47,7 @@ class Loop:
     """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
     """True where the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet
-    between its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
+    between its products and its softmax; else they take turns at the units."""
 
 
 @dataclass(frozen=True)
@@ -114,29 +114,29 @@ class Layout(StrEnum):
     WHOLE_ROWS = "whole-rows"
     """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
     CHUNKS = "chunks"
-    """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
+    """Warps own whole rows of a forward, and rows move 16 bytes by 16 bytes: copies that are asked for one by one,
+    stores of zeros where they leave something out, results in pieces of the build's columns."""
     WGMMA = "wgmma"
     """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
     TWO_WAYS = "two-ways"
-    """CUTLASS's forward: warps divide a step's products both ways, and P passes through shared memory."""
+    """A forward whose warps divide a step's products both ways, so that P passes through shared memory."""
     GRADIENTS = "gradients"
-    """FlashAttention-2's backward: warps divide each of a step's five products both ways, and P and dS pass through
-    shared memory."""
+    """A backward whose warps divide each of a step's five products both ways, so that P and dS pass through shared
+    memory."""
     SPLIT_WEIGHTS = "split-weights"
-    """FlashAttention-2's combine of splits."""
+    """A combine of splits: the log-sum-exps of all splits become weights in shared memory."""
     KEYS_OUTSIDE = "keys-outside"
-    """flash_bwd's loop: a warp owns 16 keys."""
+    """A backward with keys outside, in which a warp owns 16 keys."""
     QUERIES_OUTSIDE = "queries-outside"
-    """flash_bwd_query's loop where dQ is computed anew: a warp owns 16 queries."""
+    """A backward with queries outside, which computes dQ anew: a warp owns 16 queries."""
     ONE_WARP = "one-warp"
-    """minimal.cu: a thread owns a row."""
+    """A CTA of one warp, in which a thread owns a row."""
     THREAD_ROWS = "thread-rows"
-    """flash-attention-minimal: a thread owns a row, and lanes ask for their rows' words one by one, which lie in one
-    bank."""
+    """A thread owns a row, and lanes ask for their rows' words one by one, which lie in one bank."""
     MULTIPLY_ADDS = "multiply-adds"
-    """naive.cu's products: 4 x 4 results a thread."""
+    """Products by fp32 multiply-adds, 4 x 4 results a thread."""
     ROWS_OF_SCORES = "rows-of-scores"
-    """naive.cu's softmax: a CTA holds a row."""
+    """A softmax whose CTA holds a row of scores."""
 
 
 @dataclass(frozen=True)

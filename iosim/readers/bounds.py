@@ -34,6 +34,7 @@ class HbmBounds:
 def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
     mask, lengths = problem.pair_mask, (problem.seq_q, problem.seq_k)
+    # A block table: an entry for every page with a key that is kept.
     if tensor.keys_per_row and tensor.along is not Rows.QUERY:
         return (
             tensor.batch
@@ -75,6 +76,7 @@ def memory(chain: Chain) -> dict[str, int]:
         for t in chain.tensors.values()
         if t.role is not Role.TEMP and not t.view_of
     )
+    # A temporary lives from its first launch to its last; the peak is over launches.
     lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP) if not t.view_of]
     live = [
         sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1])

@@ -97,6 +97,7 @@ class CapacityRule:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
         self._reach_of, self._reached = reach, dict[int, tuple[Number, Number]]()
+        # The last cache before memory: the L2, or the cache at the memory's side behind it.
         last = profile.levels[-1]
         self.whole = last.bytes
         self.warm, self.partitions = warm, last.copies
@@ -124,6 +125,7 @@ class CapacityRule:
                 if launch.gathers(tensor)
                 else 1
             )
+            # Rows in key blocks that the mask leaves, at most all; less what rows share.
             reached = self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
             return reached - self.value(tensor.saved_bytes)
         return self._bytes(tensor)
@@ -136,6 +138,8 @@ class CapacityRule:
         if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
             return 1.0
         heads = self.value(launch.domain.grid_heads)
+        # Heads in use at once: slots over tiles of a head; at least one, and where heads run fastest as
+        # many as there are slots (or heads in a section).
         tiles_per_head = np.maximum(1, self.value(launch.work_tiles) // heads)
         in_use_heads = np.minimum(heads, np.maximum(1.0, slots / tiles_per_head))
         if launch.schedule.order is Order.HEAD:
@@ -144,6 +148,8 @@ class CapacityRule:
             )
         streamed = {a.tensor: self._unique(launch, self.chain.tensors[a.tensor], a) for a in looped}
         bytes_per_head = sum(streamed.values()) / heads
+        # If the heads in use do not fit, each wave of CTAs fetches its keys anew. A mask shortens the
+        # walk by the share of key blocks that a query block visits.
         waves_per_head = tiles_per_head * in_use_heads / slots
         if launch.outer is Outer.QUERY:
             key_blocks = np.maximum(1, self.value(launch.domain.key_blocks_total))
@@ -166,6 +172,8 @@ class CapacityRule:
             self.value(launch.domain.grid_heads),
             self.value(tensor.batch * tensor.heads),
         )
+        # A bias of one head serves `sharing` heads. It is fetched once where it stays beside what one
+        # head moves, else once for each round of heads that run together.
         sharing = heads / copies
         copy_bytes = (
             self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
@@ -184,6 +192,7 @@ class CapacityRule:
         earlier = [n for n in self.chain.users(tensor) if n < launch]
         if not earlier:
             return None
+        # Reuse distance over launches: all tensors touched in between, each counted once.
         touched: set[str] = set()
         for n in range(earlier[-1], launch + 1):
             touched |= {a.tensor for a in self.chain.launches[n].accesses}
@@ -207,6 +216,8 @@ class CapacityRule:
         if not self.warm:
             return False
         last = self.chain.users(tensor)[-1]
+        # From the last use in the call before to the first in this one: the end of one, the begin of the
+        # other.
         since = [*range(last, len(self.chain.launches)), *range(launch + 1)]
         touched = {a.tensor for n in since for a in self.chain.launches[n].accesses}
         return sum(self._taken(name) for name in sorted(touched)) <= self.held
@@ -225,6 +236,8 @@ class CapacityRule:
         unique, between = self._unique(launch, tensor, access), self._between(access.tensor, n)
         times: Number = 1.0
         if access.rows is Rows.PAIR:
+            # How often the tensor is fetched: an N x N tensor by its rounds, looped keys and values by the
+            # re-read factor, all else once.
             times = self._shared_passes(launch, tensor, slots)
         elif access.per is Per.PAIR and launch.outer is not Outer.FLAT and not tensor.is_list:
             times = factor
@@ -248,6 +261,7 @@ class CapacityRule:
                     value = self._stored(n, self.chain.tensors[access.tensor])
                 key = (access.tensor, access.mode.direction)
                 bytes_of[key] = np.maximum(bytes_of.get(key, 0), value)
+            # What an SM does not ask for, memory does not give: no more than moves between SMs and L2.
             limit = {
                 (r.tensor, r.direction): self.value(r.bytes)
                 for r in self.counted
@@ -265,6 +279,7 @@ class CapacityRule:
         spill = [o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE]
         if not spill:
             return []
+        # Frames of the resident CTAs that fit stay in the L2: stores go over and over the same lines.
         in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
         spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor=SPILL))
         return [

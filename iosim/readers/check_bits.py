@@ -29,13 +29,13 @@ FEWEST, MOST = (1, 0, 0), (3, 2, 2)
 bytes of a row at a time) fetches were counted."""
 
 
-def check_bits(moved: Traffic, profile: HardwareProfile) -> Traffic:
-    """Bytes of check bits at HBM beside `moved`, a row for each launch and direction; none where the GPU has no ECC in
-    line, or `moved` has no bytes at HBM."""
+def check_bits(data_traffic: Traffic, profile: HardwareProfile) -> Traffic:
+    """Bytes of check bits at HBM beside `data_traffic`, a row for each launch and direction; none where the GPU has no ECC in
+    line, or the data moves no bytes at HBM."""
     if profile.ecc != "inline":
         return Traffic()
     rows: list[TrafficRow] = []
-    at_hbm = [row for row in moved.payload if row.level == "hbm"]
+    at_hbm = [row for row in data_traffic.payload if row.level == "hbm"]
     for launch in dict.fromkeys(row.launch for row in at_hbm):
         read, written = (
             sum(row.bytes for row in at_hbm if row.launch == launch and row.direction == way)
@@ -57,16 +57,16 @@ Ends = tuple[int, int]
 
 
 def with_check_bits(
-    read: Ends, written: Ends, found_written: int, profile: HardwareProfile
+    read: Ends, written: Ends, predicted_written: int, profile: HardwareProfile
 ) -> tuple[Ends, Ends]:
     """Least and most bytes that are read and written at HBM, where those of data are known: with the fewest check bits
-    that go with them, and with the most. `found_written`: bytes of data that are predicted to be written."""
+    that go with them, and with the most. `predicted_written`: bytes of data that are predicted to be written."""
     if profile.ecc != "inline":
         return read, written
-    (fewest, _), (most, _) = (
-        _checks(read[n], found_written, times) for n, times in enumerate((FEWEST, MOST))
+    (lowest, _), (highest, _) = (
+        _checks(read[n], predicted_written, times) for n, times in enumerate((FEWEST, MOST))
     )
     (_, unwritten), (_, rewritten) = (
         _checks(0, written[n], times) for n, times in enumerate((FEWEST, MOST))
     )
-    return (read[0] + fewest, read[1] + most), (written[0] + unwritten, written[1] + rewritten)
+    return (read[0] + lowest, read[1] + highest), (written[0] + unwritten, written[1] + rewritten)

@@ -15,6 +15,7 @@ def _own_steps(launch: Launch, rows: int) -> float:
     """Visited pairs of blocks of a launch whose warps have `rows` rows each and leave out what the mask takes from all
     of these: the mean over the warps of a CTA. Warps past the end of the queries go with their tile."""
     d = launch.domain
+    # Each warp as a tile of its own rows; warps without rows do what their tile does.
     steps = int(replace(d, block_q=rows).visited.count.sum())
     idle = int((d.visited.count * ((d.block_q - d.query_rows) // rows)).sum())
     return (steps + idle) * d.grid_heads / (d.block_q // rows)
@@ -40,6 +41,7 @@ def wavefront_bytes(chain: Chain) -> int | None:
         if items is None:
             return None
         counted = (item for item in items if item.through is not Through.COPIES)
+        # The counter counts wavefronts: whole ones of a launch.
         total += sum(staged_bytes(launch, counted).values()) // WAVEFRONT_BYTES * WAVEFRONT_BYTES
     return total
 

@@ -61,6 +61,7 @@ def _ticks(low: float, high: float, max_ticks: int) -> list[float]:
     first, last = math.floor(low), math.ceil(high)
     ticks: list[float] = []
     for factors in TICKS:
+        # A coarse set may miss a narrow range altogether: the finer set before it stays.
         finer = ticks
         ticks = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
         ticks = [v for v in ticks if low <= math.log10(v) <= high] or finer
@@ -69,6 +70,7 @@ def _ticks(low: float, high: float, max_ticks: int) -> list[float]:
             NARROWEST * max_ticks
         ):
             return ticks
+    # Even powers of ten are too many over a wide range: every n-th of them.
     step = -(-len(ticks) // max_ticks)
     return [v for n, v in enumerate(ticks) if n % step == 0]
 
@@ -101,6 +103,7 @@ def linear_axis(
     """An axis from 0 with a few round ticks, written by `text`."""
     top = max(values, default=0.0) or 1.0
     unit = 10.0 ** math.floor(math.log10(top))
+    # The finest round step with which few enough steps reach the top.
     step = next(s * u for u in (unit / 10, unit) for s in STEPS if s * u * MOST_STEPS >= top)
     ticks = [n * step for n in range(math.ceil(top / step) + 1)]
     return axis(
@@ -119,6 +122,7 @@ def length_axis(
     ends = log_axis(lengths, title, str)
     nearest = math.log(max(lengths) / min(lengths)) / MOST_LENGTHS
     labelled: list[int] = []
+    # From the longest down: the longest always has its tick, and the dense short ones give way.
     for n in sorted(lengths, reverse=True):
         if not labelled or math.log(labelled[0] / n) > nearest:
             labelled.insert(0, n)
@@ -239,6 +243,8 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
         return []
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda n: wanted[n])
+    # Pool adjacent violators: each label alone at its wanted place, then neighbours that would
+    # overlap merge and share the mean of their places. The result is the least-squares one.
     clusters: list[list[float]] = []  # sum and count of wanted places, less the gaps below them
     for rank, n in enumerate(order):
         clusters.append([wanted[n] - rank * gap, 1])
@@ -250,6 +256,7 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
             clusters[-1][0] += total
             clusters[-1][1] += count
     bases = [total / count for total, count in clusters for _ in range(int(count))]
+    # A base leaves room for the labels above it, so that clamping the bases clamps every place.
     highest = high - (len(wanted) - 1) * gap
     places = [0.0] * len(wanted)
     for rank, (n, base) in enumerate(zip(order, bases, strict=True)):
@@ -290,6 +297,7 @@ def at_ends(ends: Sequence[End], y_axis: Mapping[str, Any]) -> dict[str, Any]:
 def layered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines; one that lies on later ones, at half of its points or more, is wider: all are seen."""
     points = [dict(zip(line["x"], line["y"], strict=True)) for line in lines]
+    # Lines are drawn in order: one that later ones cover is seen only where it is wider.
     above = [sum(_meet(mine, other) for other in points[n + 1 :]) for n, mine in enumerate(points)]
     return [
         _widened(line, min(met, len(WIDTHS))) if met else line
@@ -361,7 +369,7 @@ class Beside:
     """The longest bar and the most bars of all panels that are to be compared."""
 
     longest: float
-    most: int
+    count: int
 
 
 def bars(
@@ -406,10 +414,11 @@ def bars(
     )
     longest = beside.longest if beside else max(wholes, default=0.0)
     x = linear_axis([longest], axis_title, text)
+    # Every second tick: horizontal bars are narrow, and the words at their ends need the room.
     x["range"] = [0, ROOM * longest or 1.0]
     x["tickvals"], x["ticktext"] = x["tickvals"][::2], x["ticktext"][::2]
     y = {**category_axis(names), "autorange": "reversed"}
-    rows = max(beside.most if beside else 0, len(names))
+    rows = max(beside.count if beside else 0, len(names))
     height = max(LEAST_REM, AXIS_REM + ROW_REM * rows + (TITLE_REM if axis_title else 0.0))
     return Panel(
         panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height
@@ -425,7 +434,7 @@ def stacked(
     text: Callable[[float], str],
     of: str = "",
 ) -> Panel:
-    """Upright bars, a bar a name, its parts on each other; hover texts name bar and part, with `of` in between."""
+    """Upright bars, a bar per name, its parts on each other; hover texts name bar and part, with `of` in between."""
     named = {word: list(zip(names, values, strict=True)) for word, values in parts.items()}
     data = [
         bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)

@@ -63,6 +63,8 @@ def group_columns(table: Table) -> int:
     count = 0
     for column in table.columns:
         heads = [row[: count + 1] for row in table.rows]
+        # A column groups rows while its values repeat; the last column never does, for a row must
+        # keep a cell of its own.
         if (
             column.key not in _GROUPING
             or len(set(heads)) == len(heads)
@@ -101,7 +103,7 @@ def prose(text: str) -> Markup:
 
 
 def _arrows(value: Any) -> Any:
-    """The same with an arrow where plain text has "<->"."""
+    """A text, or every text of a list or dictionary, with an arrow in place of "<->"."""
     if isinstance(value, dict):
         return {k: _arrows(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -123,6 +125,7 @@ def _data(page: Page) -> dict[str, Any]:
 
 def _table(table: Table) -> dict[str, Any]:
     rows = [
+        # JavaScript's numbers are doubles: integers from 2^53 on travel as texts.
         [str(v) if isinstance(v, int) and abs(v) >= _EXACT_IN_JAVASCRIPT else v for v in row]
         for row in table.rows
     ]
@@ -131,6 +134,7 @@ def _table(table: Table) -> dict[str, Any]:
 
 def unpacked(page: str) -> dict[str, Any]:
     """What the script of a page draws and offers for download: panels, tables and commands, as `html` put it in."""
+    # The base64 alphabet has no "<": the data end where the next tag begins.
     packed = page.partition('id="page-data">')[2].partition("<")[0]
     data: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return data

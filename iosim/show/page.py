@@ -63,6 +63,7 @@ class Section:
     def across(self) -> int:
         """Panels beside each other in as few rows as there can be, and the rows alike: four are two and two."""
         count = len(self.panels)
+        # Rows first (count over the most beside each other, rounded up), then panels per row.
         return -(-count // -(-count // self.most_across)) if count else 1
 
 
@@ -157,6 +158,8 @@ def markdown(page: Page) -> str:
         body = _body(section)
         parts += [f"## {section.heading}", *body] if body else []
         named.update(dict.fromkeys(_commands_of(section)))
+    # Only here, where all prose has come together; the command lines below stand in code blocks,
+    # which show tags as text.
     parts = [_TAG.sub("&lt;", part) for part in parts]
     if page.command:
         parts += ["## Command lines" if named else "## Command line", f"```sh\n{page.command}\n```"]

@@ -37,6 +37,7 @@ def span(
     args: Mapping[str, Any] | None = None,
 ) -> Event:
     """A slice of a `kind` in the row `at`: its process and its number there."""
+    # Both ends are rounded, never the length: neighbours then share an end and do not overlap.
     begin, end = round(begin_us * NS_PER_US), round(end_us * NS_PER_US)
     return {
         "ph": "X",
@@ -63,6 +64,8 @@ def counter(name: str, pid: int, at_us: float, values: Mapping[str, float]) -> E
 
 def whole(events: Iterable[Event], **extra: Any) -> dict[str, Any]:
     """The file as data, of slices each before those inside it; `extra` stands in `otherData`."""
+    # Names of processes and rows first ("M" is metadata), then by start; the sort is stable, so
+    # an outer slice stays before an inner one that starts with it.
     ordered = sorted(events, key=lambda e: (e["ph"] != "M", e.get("ts", 0.0)))
     return {"traceEvents": ordered, "otherData": extra}
 

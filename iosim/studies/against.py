@@ -26,7 +26,7 @@ from iosim.prediction.confidence import left_out_spills, who
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
 from iosim.studies.requests import AgainstRequest
@@ -43,8 +43,15 @@ UNSAID = (
     "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
     "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
 )
-COLUMNS = columns_of(
-    "level | launch | tensor | direction | before:right | now:right | change:right | limit"
+COLUMNS = (
+    Column("level"),
+    Column("launch"),
+    Column("tensor"),
+    Column("direction"),
+    Column("before", kind="right"),
+    Column("now", kind="right"),
+    Column("change", kind="right"),
+    Column("limit"),
 )
 Entry = Mapping[str, Any]
 
@@ -55,6 +62,7 @@ class _Anything:
 
 
 def _holding(**keys: Spec) -> Form:
+    # Required keys, and any others unread: a file of an older or newer version has more.
     return Form(keys, tuple(keys), others=("(?s).*", _Anything()))
 
 
@@ -100,6 +108,8 @@ class Change:
         if self.before is None or self.now is None:
             return None
         more = self.now - self.before
+        # Times are sums of floats, which a change of their order moves in the last bits; bytes are
+        # whole numbers and compare exactly.
         return 0 if self.level == "time" and abs(more) <= ROUNDING * self.before else more
 
     @property
@@ -109,7 +119,7 @@ class Change:
 
     @property
     def holds(self) -> bool:
-        """Whether the limit holds, where there is one. Less always does."""
+        """True where the limit holds, or there is none. Less always does."""
         return self.limit is None or (self.more or 0) <= self.limit * (self.before or 0)
 
     @property
@@ -124,7 +134,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """Whether the limit holds, in words; empty without one."""
+        """How the change stands to its limit, in words; empty without one."""
         less = ", less never fails" if (self.more or 0) < 0 else ""
         return (
             ""
@@ -163,25 +173,28 @@ class Difference:
     @cached_property
     def levels(self) -> tuple[Change, ...]:
         """All bytes at HBM, all between SMs and L2, and the time."""
-        found = []
+        changes = []
         for level in TITLES:
-            before, now = (_total(one, level) for one in (self.earlier, self.later))
-            found.append(Change(level, "", "", "", before, now, self.limits.get(level)))
-        return tuple(found)
+            before, now = (_total(entry, level) for entry in (self.earlier, self.later))
+            changes.append(Change(level, "", "", "", before, now, self.limits.get(level)))
+        return tuple(changes)
 
     @cached_property
     def parts(self) -> tuple[Change, ...]:
         """What moved by launch, tensor and direction, the most first; times of launches where there are several."""
         before, now = _parts(self.earlier), _parts(self.later)
-        shown = {c.level for c in self.levels if c.more is not None}
-        shown -= {"time"} if len({launch for _, launch, *_ in (*before, *now)}) == 1 else set()
+        # A level that is unknown on one side has no parts. With one launch its time is the call's,
+        # which stands among the levels already.
+        compared = {c.level for c in self.levels if c.more is not None}
+        compared -= {"time"} if len({launch for _, launch, *_ in (*before, *now)}) == 1 else set()
+        # Tensors that only one side has count as 0 bytes on the other; today's order first.
         changes = (
             Change(*key, before.get(key, 0), now.get(key, 0))
             for key in {**now, **before}
-            if key[0] in shown
+            if key[0] in compared
         )
-        moved = (c for c in changes if c.more)
-        return tuple(sorted(moved, key=lambda c: ([*TITLES].index(c.level), -abs(c.more or 0))))
+        changed = (c for c in changes if c.more)
+        return tuple(sorted(changed, key=lambda c: ([*TITLES].index(c.level), -abs(c.more or 0))))
 
     @property
     def fields(self) -> dict[str, tuple[Any, Any]]:
@@ -199,39 +212,44 @@ class Difference:
     @cached_property
     def reasons(self) -> tuple[str, ...]:
         """What differs and explains it, a sentence each without its full stop."""
+        # Causes in the order in which they explain: settings, the method, spills, re-reads, the bound.
         both = (self.later, self.earlier)
         changed = ", ".join(
             f"{name} {now} (before {was})" for name, (was, now) in self.fields.items()
         )
-        told = [f"Changed: {changed}"] if changed else []
-        told += self._became("method", "HBM bytes are found")
-        spilled = [bytes_text(_sum(one, "l2", SPILL, "write")) for one in both]
-        told += (
+        sentences = [f"Changed: {changed}"] if changed else []
+        sentences += self._became("method", "HBM bytes are found")
+        spilled = [bytes_text(_sum(entry, "l2", SPILL, "write")) for entry in both]
+        sentences += (
             [f"Spilled registers: {spilled[0]} stored, before {spilled[1]}"]
             if len({*spilled}) > 1
             else []
         )
         if self.levels[0].more is not None:
             times = [
-                _sum(one, "hbm", "read") / (one["hbm_bounds"]["compulsory"]["read"] or 1)
-                for one in both
+                _sum(entry, "hbm", "read") / (entry["hbm_bounds"]["compulsory"]["read"] or 1)
+                for entry in both
             ]
+            # Compared as texts: a change that people do not see is no reason.
             now, was = map(times_text, times)
             if now != was and max(times) > ONCE:
-                told.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
-                told += [why(self.prediction)] if times[0] > max(times[1], ONCE) else []
-        told += self._became("bound_by", "The time is bound")
-        return tuple(filter(None, told)) or ((UNSAID,) if any(c.more for c in self.levels) else ())
+                sentences.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
+                sentences += [why(self.prediction)] if times[0] > max(times[1], ONCE) else []
+        sentences += self._became("bound_by", "The time is bound")
+        return tuple(filter(None, sentences)) or (
+            (UNSAID,) if any(c.more for c in self.levels) else ()
+        )
 
-    def _became(self, name: str, what: str) -> list[str]:
+    def _became(self, name: str, subject: str) -> list[str]:
         before, now = self.earlier[name], self.later[name]
-        return [f"{what} by {now}, before by {before}"] if now != before else []
+        return [f"{subject} by {now}, before by {before}"] if now != before else []
 
     @property
     def notes(self) -> tuple[str, ...]:
         before, now = (
-            [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in one["notes"]]
-            for one in (self.earlier, self.later)
+            # Notes are compared without their numbers of bytes: the same sentence is not new.
+            [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in entry["notes"]]
+            for entry in (self.earlier, self.later)
         )
         return tuple(
             note for note, bare in zip(self.later["notes"], now, strict=True) if bare not in before
@@ -277,13 +295,13 @@ class Difference:
         fields = [
             {"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()
         ]
-        found = {
+        document = {
             "kernel": self.later["kernel"]["name"],
             "levels": levels,
-            **plain(self, "parts"),
+            **plain(parts=self.parts),
             "fields": fields,
         }
-        return names | found | plain(self, "reasons new_notes=notes")
+        return names | document | plain(reasons=self.reasons, new_notes=self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,28 +320,29 @@ class Differences(Shown):
     @property
     def exceeded(self) -> tuple[str, ...]:
         """Limits that are passed, in words; none where all hold."""
-        return tuple(one for d in self.differences for one in d.exceeded)
+        return tuple(limit for d in self.differences for limit in d.exceeded)
 
     @property
     def holds(self) -> bool:
-        """Whether no limit is passed."""
+        """True where no limit is passed."""
         return not self.exceeded
 
     @property
     def answer(self) -> str:
-        """Whether limits hold, what moved furthest, what was changed, and which kernels spill what is not counted."""
+        """The verdict on the limits, what moved furthest, what was changed, and which kernels spill what is not counted."""
         verdict = (
             f"{'Within' if self.holds else 'Above'} the limits"
             if self.differences[0].limits
             else ""
         )
+        # The prediction that passes most limits, then the one that moved furthest, heads the answer.
         first = max(
             self.differences,
             key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)),
         )
-        moved = sum(any(c.more for c in d.levels) for d in self.differences)
+        moved_count = sum(any(c.more for c in d.levels) for d in self.differences)
         several = (
-            f"{moved} of {len(self.differences)} predictions moved"
+            f"{moved_count} of {len(self.differences)} predictions moved"
             if len(self.differences) > 1
             else ""
         )
@@ -337,11 +356,15 @@ class Differences(Shown):
         parts: list[Part] = []
         for d in self.differences:
             layer = f"{d.later['layer']}: " if "layer" in d.later else ""
-            told = (
+            lines = (
                 *(f"{reason}." for reason in d.reasons),
                 *(f"new note: {note}" for note in d.notes),
             )
-            parts += [f"{layer}{who(d.prediction)}: {d.prediction.problem.line}", *d.tables(), told]
+            parts += [
+                f"{layer}{who(d.prediction)}: {d.prediction.problem.line}",
+                *d.tables(),
+                lines,
+            ]
         parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
         return [part for part in parts if part]
 
@@ -365,7 +388,9 @@ class Differences(Shown):
         return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "file holds differences left_out")
+        return plain(
+            file=self.file, holds=self.holds, differences=self.differences, left_out=self.left_out
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         for d in self.differences:
@@ -378,9 +403,10 @@ def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
     limits: dict[str, float] = {}
     for text in request.fail_above or ():
         level, _, limit = parse_limit(text, "level", tuple(TITLES), (), "", "hbm=5% or time=10%")
+        # Given twice, the stricter one holds.
         limits[level] = min(limit, limits.get(level, limit))
     results = predictions_of(request, progress)
-    found = [
+    layers = [
         layer
         for result in results
         for layer in ([result] if isinstance(result, Prediction) else result.layers)
@@ -390,7 +416,7 @@ def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
         for result in results
         for p in ([result] if isinstance(result, Prediction) else result.predictions)
     ]
-    entries = [_entry(one) for one in found]
+    entries = [_entry(item) for item in layers]
     differences = tuple(
         Difference(_earlier_of(entry, before, entries, file), entry, prediction, limits)
         for entry, prediction in zip(entries, predictions, strict=True)
@@ -400,12 +426,14 @@ def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
         raise InputError(
             f"`fail_above` hbm needs HBM bytes, which `method` bounds does not find; {accepted}"
         )
-    left = (one for one in before if not any(one is d.earlier for d in differences))
-    left_out = tuple(f"{one['kernel']['name']} on {one['profile']}" for one in left)
+    # By identity: two equal entries of a file are two predictions.
+    unmatched = (item for item in before if not any(item is d.earlier for d in differences))
+    left_out = tuple(f"{item['kernel']['name']} on {item['profile']}" for item in unmatched)
     return Differences(file, results, differences, left_out)
 
 
 def _entry(prediction: Prediction | LayerPrediction) -> Entry:
+    # Through JSON, so that tuples and enumerations compare as the file has them.
     return dict(json.loads(json.dumps(prediction.to_dict(ranged=False))))
 
 
@@ -435,7 +463,8 @@ def _call(entry: Entry) -> dict[str, Any]:
 
 def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], file: str) -> Entry:
     call, name = _call(entry), entry["kernel"]["name"]
-    same = {one["kernel"]["name"]: one for one in before if _call(one) == call}
+    # Entries of the same call, by kernel. If there is none, the refusal names the nearest call.
+    same = {earlier["kernel"]["name"]: earlier for earlier in before if _call(earlier) == call}
     if not same:
         apart = (
             ([k for k in {**was, **call} if was.get(k) != call.get(k)], was)
@@ -448,8 +477,10 @@ def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], f
         )
         accepted = "accepted: the same problem, GPU and start of the L2"
         raise InputError(f"`against` '{file}' is of another call: {differs}; {accepted}")
-    asked = {one["kernel"]["name"] for one in today if _call(one) == call}
-    others = [one for kernel, one in same.items() if kernel not in asked]
+    # Another kernel may be held against an earlier one, if only one is left that today does not ask
+    # for by its own name.
+    kernels_today = {earlier["kernel"]["name"] for earlier in today if _call(earlier) == call}
+    others = [earlier for kernel, earlier in same.items() if kernel not in kernels_today]
     if name not in same and len(others) != 1:
         held = f"`against` '{file}' has {', '.join(same)}, and which is to be held against `kernel` {name} is open"
         raise InputError(f"{held}; accepted: a kernel that it has, or a file of one kernel")

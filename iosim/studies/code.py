@@ -18,7 +18,9 @@ from iosim.studies.requests import CodeRequest
 def run(request: CodeRequest) -> CodePrediction:
     """The prediction. Raises InputError: as `predict_call` does, or something that is asked for is missing."""
     profile = load_profile(request.gpu)
-    conditions = Conditions(**{one.name: getattr(request, one.name) for one in fields(Conditions)})
+    conditions = Conditions(
+        **{condition.name: getattr(request, condition.name) for condition in fields(Conditions)}
+    )
     return predict_call(call_of(request, profile), profile, conditions)
 
 
@@ -42,6 +44,7 @@ def module_of(source: Any, cc: int) -> Module:
     """Code that is read already, the text of PTX, or what `read_module` takes."""
     if isinstance(source, Module):
         return source
+    # The text of PTX declares an entry; a path does not.
     if isinstance(source, str) and ".entry" in source:
         return Module("PTX", ptx=(source,))
     return read_module(source, cc)
@@ -57,38 +60,39 @@ def sides(name: str, value: str | Sequence[int]) -> tuple[int, ...]:
     if not 1 <= len(parts) <= 3 or not all(
         part.strip().isdecimal() and int(part) > 0 for part in parts
     ):
-        shown = value if isinstance(value, str) else ",".join(map(str, value))
+        text = value if isinstance(value, str) else ",".join(map(str, value))
         raise InputError(
-            f"`{name}` {shown}: accepted: one to three whole numbers from 1, such as 64,32,1"
+            f"`{name}` {text}: accepted: one to three whole numbers from 1, such as 64,32,1"
         )
     return tuple(int(part) for part in parts)
 
 
-def arguments(given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+def arguments(argument: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
     """Arguments by name, of texts NAME=VALUE or of values. Raises InputError: a name that stands twice, or a value that
     makes no sense."""
-    if given is None:
+    if argument is None:
         return {}
-    if isinstance(given, Mapping):
-        return {name: _value(name, value) for name, value in given.items()}
-    found: dict[str, Any] = {}
-    for text in whole_texts(given):
+    if isinstance(argument, Mapping):
+        return {name: _value(name, value) for name, value in argument.items()}
+    by_name: dict[str, Any] = {}
+    for text in whole_texts(argument):
         name, value = read_argument(text)
-        if name in found:
+        if name in by_name:
             raise InputError(f"`arg` {name} is given twice; accepted: once")
-        found[name] = value
-    return found
+        by_name[name] = value
+    return by_name
 
 
 def whole_texts(parts: Iterable[str]) -> list[str]:
     """Texts that were parted at commas, those inside brackets put together again."""
-    found: list[str] = []
+    texts: list[str] = []
     for part in parts:
-        if found and found[-1].count("(") > found[-1].count(")"):
-            found[-1] += f",{part}"
+        # "A=TENSOR(8x64,bf16)" was parted inside its brackets: open brackets call for the next part.
+        if texts and texts[-1].count("(") > texts[-1].count(")"):
+            texts[-1] += f",{part}"
         else:
-            found.append(part)
-    return found
+            texts.append(part)
+    return texts
 
 
 def _value(name: str, value: Any) -> Any:

@@ -49,18 +49,18 @@ class LoopCost:
 
     name: str
     lines: str
-    """Of the source, where the code names them."""
+    """Lines of the source, where the code names them."""
     turns: float
-    """That a CTA makes."""
+    """Turns that a CTA makes."""
     instructions: int
-    """That a warp executes in a turn."""
+    """Instructions that a warp executes per turn."""
     cycles: float
     units: Mapping[str, float]
     """Cycles for which each unit is taken."""
     exposed: float
     """Cycles in which not even the busiest unit has work."""
     share: float
-    """Of the launch's cycles."""
+    """Share of the launch's cycles."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,20 @@ def _call(
     if block is None and not entry.threads:
         block = ASSUMED_BLOCK
         notes.append(f"no block is given, and the code states none: {block[0]} threads are taken")
-    given = arguments(request.arg)
-    if not given:
-        given = dict(_assumed(entry))
+    call_arguments = arguments(request.arg)
+    if not call_arguments:
+        call_arguments = dict(_assumed(entry))
         notes.append(
             "no arguments are given: arrays of 4,096 x 4,096 fp32 values and numbers of 4,096 are taken"
         )
-    return CodeCall(entry, grid, given, block, function, request.shared_bytes or 0), tuple(notes)
+    return CodeCall(entry, grid, call_arguments, block, function, request.shared_bytes or 0), tuple(
+        notes
+    )
 
 
 def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:
     for number, parameter in enumerate(entry.parameters):
+        # 64-bit arguments are pointers: nothing in the code tells them from 64-bit numbers.
         if parameter.size == 8 and not parameter.type.startswith("f"):
             yield (
                 parameter.name,
@@ -152,11 +155,14 @@ def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:
 def _rates(p: CodePrediction, machine: Machine) -> tuple[MachineRates, int]:
     """How an SM plays code, and with how many CTAs."""
     rates = Rates(p.profile, measured=True)
+    # The clock of the predicted launch, so that cycles and seconds agree.
     clock = p.time.launches[0].clock_hz
     rates.clock_hz = clock if clock is not None else rates.clock_hz
     read = p.l2.read
+    # The share of L2 reads that wait for HBM lengthens the mean latency of a load.
     share = min(1.0, p.hbm.read / read) if read else 0.0
     launch = p.launch
+    # As many CTAs as fit on an SM, or as the grid has for each.
     beside = max(1, min(launch.occupancy.ctas_per_sm, -(-p.evaluated.ctas // p.profile.sm_count)))
     return MachineRates(rates, machine, p.evaluated.threads, share), beside
 
@@ -164,6 +170,7 @@ def _rates(p: CodePrediction, machine: Machine) -> tuple[MachineRates, int]:
 def _loops(p: CodePrediction, function: Function, work: LaunchWork) -> Iterator[LoopCost]:
     regions = work.on_sm.machine.tile
     flow = Flow(function)
+    # Each loop played alone for one turn, then weighed by its turns.
     turns = [_turn(p, replace(region, turns=1.0)) for region in regions]
     whole = (
         sum(region.turns * cycles for region, (cycles, _) in zip(regions, turns, strict=True))
@@ -195,12 +202,15 @@ def _lines(flow: Flow, region: Region) -> str:
     if region.at is None:
         return ""
     loop = next(
-        one
-        for one in flow.loops
-        if flow.instructions[flow.blocks[one.header].first].address == region.at
+        candidate
+        for candidate in flow.loops
+        if flow.instructions[flow.blocks[candidate.header].first].address == region.at
     )
+    # Inlined functions carry lines of other files: the file with most instructions is named.
     places = [
-        one.source for n in flow.numbers(loop) if (one := flow.instructions[n]).source is not None
+        candidate.source
+        for n in flow.numbers(loop)
+        if (candidate := flow.instructions[n]).source is not None
     ]
     files: defaultdict[str, list[int]] = defaultdict(list)
     for place in places:
@@ -222,29 +232,32 @@ def _whole_cycles(p: CodePrediction, machine: Machine) -> float:
 def _costs(p: CodePrediction, function: Function) -> Iterator[Cost]:
     """What costs more than it need, most first."""
     work = with_work(p.launch, function, p.profile)
+    # Costs are differences of two plays of the same machine, not of predicted seconds: what only
+    # the launch adds (start, tail) cancels.
     base = _whole_cycles(p, work.on_sm.machine)
     if not base:
         return
     uses = uses_of(p.evaluated, p.launch.missed, function.cc)
-    found = [
+    costs = [
         cost
         for kind in (_spills, _conflicts, _uncoalesced, _waits)
         if (cost := kind(p, function, work, uses, base)) is not None
     ]
-    yield from sorted(found, key=lambda cost: -cost.saved)
+    yield from sorted(costs, key=lambda cost: -cost.saved)
 
 
 def _cost(
     kind: str, place: str, detail: str, p: CodePrediction, without: float, base: float
 ) -> Cost:
+    # The saved share of cycles is taken off the predicted seconds.
     saved = max(0.0, 1 - without / base)
     return Cost(kind, place, detail, p.time_s * (1 - saved), saved)
 
 
-def _place(one: Instruction) -> str:
-    if one.source is not None:
-        return f"{one.source[0].rpartition('/')[2]}:{one.source[1]}"
-    return f"0x{one.address:x} {one.opcode}"
+def _place(instruction: Instruction) -> str:
+    if instruction.source is not None:
+        return f"{instruction.source[0].rpartition('/')[2]}:{instruction.source[1]}"
+    return f"0x{instruction.address:x} {instruction.opcode}"
 
 
 def _spills(
@@ -254,19 +267,21 @@ def _spills(
     local = work.on_sm.local_tile
     if not (local.loaded or local.stored):
         return None
-    kept = Machine(
+    # The kernel as if every register fitted: accesses to local memory removed.
+    without_spills = Machine(
         tile=tuple(
             replace(r, slots=tuple(s for s in r.slots if s.group not in LOCAL_GROUPS))
             for r in work.on_sm.machine.tile
         )
     )
-    most = _most(function, work, LOCAL_GROUPS, lambda one: float(lane_bytes(one)))
-    each = SECTOR_BYTES / WARP
+    place = _most(function, work, LOCAL_GROUPS, lambda instruction: float(lane_bytes(instruction)))
+    # Bytes of a thread per sector of its warp: 32 bytes over 32 lanes.
+    thread_bytes = SECTOR_BYTES / WARP
     detail = (
-        f"{function.frame_bytes} bytes of a thread's frame: {local.stored * each:,.0f} bytes stored and "
-        f"{local.loaded * each:,.0f} loaded a thread, {local.hit_share:.0%} of them from L1"
+        f"{function.frame_bytes} bytes of a thread's frame: {local.stored * thread_bytes:,.0f} bytes stored and "
+        f"{local.loaded * thread_bytes:,.0f} loaded a thread, {local.hit_share:.0%} of them from L1"
     )
-    return _cost("spills", most, detail, p, _whole_cycles(p, kept), base)
+    return _cost("spills", place, detail, p, _whole_cycles(p, without_spills), base)
 
 
 def _conflicts(
@@ -275,14 +290,18 @@ def _conflicts(
     """Lanes of a warp that ask one bank for several words."""
 
     def free(inner: Uses) -> Uses:
-        return lambda one: (
-            None if operation(one, function.cc).group in SHARED_GROUPS else inner(one)
+        # None stands for the least use that the instruction can have.
+        return lambda instruction: (
+            None
+            if operation(instruction, function.cc).group in SHARED_GROUPS
+            else inner(instruction)
         )
 
-    def more(one: Instruction) -> float:
-        use = uses(one)
+    def more(instruction: Instruction) -> float:
+        use = uses(instruction)
         return (
-            use.wavefronts - default_use(one, operation(one, function.cc).group).wavefronts
+            use.wavefronts
+            - default_use(instruction, operation(instruction, function.cc).group).wavefronts
             if use
             else 0.0
         )
@@ -303,25 +322,26 @@ def _uncoalesced(
 ) -> Cost | None:
     """Lanes of a warp whose words lie in sectors of their own."""
 
-    def needed(one: Instruction, use: MemoryUse) -> float:
-        return max(1.0, min(use.sectors, WARP * lane_bytes(one) / SECTOR_BYTES))
+    def needed(instruction: Instruction, use: MemoryUse) -> float:
+        return max(1.0, min(use.sectors, WARP * lane_bytes(instruction) / SECTOR_BYTES))
 
     def whole(inner: Uses) -> Uses:
-        def use_of(one: Instruction) -> MemoryUse | None:
-            use = inner(one)
-            group = operation(one, function.cc).group
+        def use_of(instruction: Instruction) -> MemoryUse | None:
+            use = inner(instruction)
+            group = operation(instruction, function.cc).group
             if use is None or group not in GLOBAL_GROUPS:
                 return use
-            plain = default_use(one, group)
+            # As if neighbouring lanes asked for neighbouring words.
+            plain = default_use(instruction, group)
             return replace(
                 use, sectors=min(use.sectors, plain.sectors), lines=min(use.lines, plain.lines)
             )
 
         return use_of
 
-    def more(one: Instruction) -> float:
-        use = uses(one)
-        return use.sectors - needed(one, use) if use else 0.0
+    def more(instruction: Instruction) -> float:
+        use = uses(instruction)
+        return use.sectors - needed(instruction, use) if use else 0.0
 
     worst = _worst(function, work, GLOBAL_GROUPS, more)
     use = uses(worst) if worst is not None else None
@@ -342,10 +362,14 @@ def _waits(
     """Loads into registers that a loop waits for in the turn that issues them."""
     late = ("global-load",)
     worst = _worst(
-        function, work, late, lambda one: float(operation(one, function.cc).group in late)
+        function,
+        work,
+        late,
+        lambda instruction: float(operation(instruction, function.cc).group in late),
     )
     if worst is None:
         return None
+    # Loads that set no register are waited for by nobody: all latency hidden.
     ready = Machine(
         tile=tuple(
             replace(
@@ -371,11 +395,12 @@ def _worst(
     function: Function, work: LaunchWork, groups: tuple[str, ...], more: Any
 ) -> Instruction | None:
     """The instruction that costs most of what it need not, by how often it runs."""
-    each = work.runs.each
+    runs = work.runs.each
+    # Runs per CTA times what one run wastes.
     weighed = [
-        (each[n] * more(one), n)
-        for n, one in enumerate(function.instructions)
-        if operation(one, function.cc).group in groups and each[n]
+        (runs[n] * more(instruction), n)
+        for n, instruction in enumerate(function.instructions)
+        if operation(instruction, function.cc).group in groups and runs[n]
     ]
     if not weighed or max(weighed)[0] <= 0:
         return None
@@ -385,9 +410,9 @@ def _worst(
 def _most(function: Function, work: LaunchWork, groups: tuple[str, ...], size: Any) -> str:
     """The line of the source with most of some accesses."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for n, one in enumerate(function.instructions):
-        if operation(one, function.cc).group in groups and work.runs.each[n]:
-            sums[_place(one)] += work.runs.each[n] * size(one)
+    for n, instruction in enumerate(function.instructions):
+        if operation(instruction, function.cc).group in groups and work.runs.each[n]:
+            sums[_place(instruction)] += work.runs.each[n] * size(instruction)
     return max(sums, key=lambda place: sums[place]) if sums else ""
 
 

@@ -65,7 +65,7 @@ class LaunchFacts:
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, " ".join(vars(self)))
+        return plain(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,11 @@ class Explanation(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         return {
-            **plain(p, "problem kernel profile=profile.name l2_start"),
+            **plain(
+                problem=p.problem, kernel=p.kernel, profile=p.profile.name, l2_start=p.l2_start
+            ),
             "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
-            **plain(p, "time_s bound_by"),
+            **plain(time_s=p.time_s, bound_by=p.bound_by),
             "compulsory": p.hbm_bounds.to_dict()["compulsory"],
             "launches": [n.to_dict() for n in self.launches],
             "sources": [s.__dict__ for s in self.sources],
@@ -140,18 +142,18 @@ class Explanation(Shown):
         return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
 
     def _parts(self) -> list[Part]:
-        shown: list[Part] = [*answer([self]).split("\n"), *heads(self)]
-        for one in self.launches:
-            shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
-        shown += [
+        result: list[Part] = [*answer([self]).split("\n"), *heads(self)]
+        for launch in self.launches:
+            result += [f"Regime of launch {launch.name}: {launch.regime}", launch.reasons]
+        result += [
             "Where the HBM bytes come from",
             source_table(self),
             f"What a change would do: {self.advice}",
         ]
-        shown += [change_table(self)] if self.tried.trials else []
-        told = [f"why: {why(self.prediction)}"] if why(self.prediction) else []
-        told += [f"not tried: {words}: {why_not}" for words, why_not in self.tried.skipped]
-        return [*shown, (*told, *(f"basis: {one}" for one in basis([self.prediction])))]
+        result += [change_table(self)] if self.tried.trials else []
+        lines = [f"why: {why(self.prediction)}"] if why(self.prediction) else []
+        lines += [f"not tried: {words}: {why_not}" for words, why_not in self.tried.skipped]
+        return [*result, (*lines, *(f"basis: {launch}" for launch in basis([self.prediction])))]
 
     def _panels(self) -> tuple[Panel, ...]:
         """HBM bytes now and with each change; none where nothing was tried."""
@@ -179,7 +181,8 @@ def explain(
         for launch in prediction.chain.launches
         if prediction.traffic.total("hbm", launch=launch.name) >= MAIN_SHARE * total
     )
-    played = sum(one.accesses for one in traced.replay.launches)
+    # Trials play the chain again: only where one replay is within the budget are any tried.
+    played = sum(replayed.accesses for replayed in traced.replay.launches)
     tried = run(prediction, progress, budget if played <= budget else 0)
     return Explanation(
         prediction, traced, launches, sources(prediction), tried, _advice(prediction, tried)
@@ -218,7 +221,7 @@ def _change_to_make(e: Explanation) -> str:
 def sources(p: Prediction) -> tuple[Source, ...]:
     """HBM bytes of a prediction by launch and tensor, most first."""
     role = {"read": "input", "write": "output"}
-    found, counted = [], set()
+    rows, counted = [], set()
     for row in p.traffic:
         if row.level == "hbm":
             tensor = p.chain.tensors.get(row.tensor)
@@ -232,39 +235,49 @@ def sources(p: Prediction) -> tuple[Source, ...]:
                 once = (
                     needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
                 )
+            # Compulsory bytes of a tensor belong to the first launch that moves it; later moves are not
+            # compulsory.
             counted |= {row.tensor} if needed else set()
-            found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
-    return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
+            rows.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
+    return tuple(sorted(rows, key=lambda s: -s.hbm_bytes))
 
 
 def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
-    one, found = traced.launch(launch.name), reuse(p, launch)
+    traced_launch, reused = traced.launch(launch.name), reuse(p, launch)
 
     def spilled(level: Level, direction: Way) -> int:
         return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
-    values = {"name": launch.name, "shared_tensors": found.tensors} | plain(
-        one, "peak_in_use_bytes median_in_use_bytes"
+    # Facts from three sources: the traced replay, the reading of the reuse, and counted spills.
+    values = {"name": launch.name, "shared_tensors": reused.tensors} | plain(
+        peak_in_use_bytes=traced_launch.peak_in_use_bytes,
+        median_in_use_bytes=traced_launch.median_in_use_bytes,
     )
     values |= plain(
-        found, "slots waves capacity_bytes one_head_bytes all_bytes loaded_bytes hbm_read_bytes"
+        slots=reused.slots,
+        waves=reused.waves,
+        capacity_bytes=reused.capacity_bytes,
+        one_head_bytes=reused.one_head_bytes,
+        all_bytes=reused.all_bytes,
+        loaded_bytes=reused.loaded_bytes,
+        hbm_read_bytes=reused.hbm_read_bytes,
     )
     values |= {
-        "share_above_capacity": one.share_above(found.capacity_bytes),
-        "in_step_bytes": found.in_step_bytes or 0,
+        "share_above_capacity": traced_launch.share_above(reused.capacity_bytes),
+        "in_step_bytes": reused.in_step_bytes or 0,
     }
     values |= {"spill_bytes": spilled("l2", "write")}
     values |= {"spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read")}
-    regime = found.regime
+    regime = reused.regime
     step = (
-        f" (kept in step, it would be at most {bytes_text(found.in_step_bytes or 0)})"
-        if found.outgrows
+        f" (kept in step, it would be at most {bytes_text(reused.in_step_bytes or 0)})"
+        if reused.outgrows
         else ""
     )
     words = {"where": sharing_cache(p), "step": step}
     reasons = [_headline(regime, values | words), *_between(p, traced, launch)]
     if regime not in ("streamed", "read once"):
-        reasons += _order(launch, one)
+        reasons += _order(launch, traced_launch)
     written = int(p.traffic.total("l2", "write", launch=launch.name)) - values["spill_bytes"]
     if values["spill_bytes"] > SPILL_SHARE * written:
         regime += ", spills"
@@ -278,6 +291,7 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
 def _headline(regime: str, v: dict[str, Any]) -> str:
     """The regime in one sentence, with the numbers that it follows from."""
     words = read_toml(Path(__file__).with_suffix(".toml"))
+    # explain.toml holds the sentences; bytes go in as text, shares as numbers.
     put_in = v | {k: bytes_text(x or 0) for k, x in v.items() if k.endswith("_bytes")}
     put_in |= {
         "names": " and ".join(v["shared_tensors"]),
@@ -288,6 +302,7 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
         "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go "
     )
     put_in |= {name: part.format(**put_in) for name, part in words["parts"].items()}
+    # Two regimes have a stronger form: all tensors fit at once; CTAs drift apart past the capacity.
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
         regime = "all fits"
     if regime == "drift" and (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
@@ -309,15 +324,17 @@ def _between(p: Prediction, traced: TraceResult, launch: Launch) -> list[str]:
     return [f"{' and '.join(large)} live between launches and {outgrown}: they go through HBM"]
 
 
-def _order(launch: Launch, one: LaunchTrace) -> list[str]:
+def _order(launch: Launch, traced: LaunchTrace) -> list[str]:
     """What sets where CTAs stand: which blocks start first, which way they walk, and where they are half-way."""
-    c = one.ctas
-    if not one.shared_tensors:
+    c = traced.ctas
+    if not traced.shared_tensors:
         return []
+    # Only neighbours of the same head are compared: from light to heavy blocks the steps rise.
     same = np.diff(c.owner) == 0
     steps = np.diff(c.count.astype(np.int64))[same]
+    # -1: each CTA has fewer steps than the one before it, heavy first; +1: light first.
     lean = float(np.sign(steps).sum()) / max(1, steps.size)
-    axis = "keys" if one.shared_axis is Rows.KEY else "queries"
+    axis = "keys" if traced.shared_axis is Rows.KEY else "queries"
     equal = abs(lean) < MISSING_SHARE
     blocks = "equal blocks" if equal else "light blocks first" if lean > 0 else "heavy blocks first"
     down = float(c.down.mean())
@@ -336,7 +353,8 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
             + ", all CTAs from the same first one: they are as far apart as their starts" * lead
         )
     sentences = [f"order {launch.schedule.order}, {blocks}, {walk}"]
-    middle = (one.begin_ps + one.end_ps) / 2
+    # A snapshot half-way through the launch: which heads run, and how far apart their CTAs stand.
+    middle = (traced.begin_ps + traced.end_ps) / 2
     running = np.flatnonzero((c.start_ps <= middle) & (middle < c.end_ps) & (c.count > 0))
     if running.size:
         owners, n = np.unique(c.owner[running], return_counts=True)
@@ -373,6 +391,8 @@ def _advice(p: Prediction, tried: Tried) -> str:
         if quick.time_s < (1 - HELPS) * time_now:
             advice += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
         return advice
+    # Three answers: nothing saves bytes at no cost of time; one change saves most; and beside it
+    # the fastest change, where that is another one.
     saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)
@@ -408,16 +428,17 @@ def _advice(p: Prediction, tried: Tried) -> str:
 def as_text(e: Explanation, *, markdown: bool) -> str:
     written = Table.markdown if markdown else Table.text
     head, item = ("### ", "- ") if markdown else ("", "  ")
-    _, *shown = e._parts()
+    _, *parts = e._parts()
     out = []
-    for n, part in enumerate(shown):
+    for n, part in enumerate(parts):
         if isinstance(part, Table):
             out.append(written(part))
         elif isinstance(part, tuple):
             out += [f"{item}{reason}" for reason in part]
-            if n + 1 < len(shown):
+            if n + 1 < len(parts):
                 out.append("")
         else:
+            # Markdown wants a blank line after each heading, the terminal after the first two parts.
             below = "\n" * (n < 2 or (markdown and not part.startswith("Regime")))
             out.append(f"{head if n != 1 else ''}{part}{below}")
     return "\n".join(out) + "\n"
@@ -427,7 +448,8 @@ def heads(e: Explanation) -> tuple[str, str]:
     p, once = e.prediction, e.prediction.hbm_bounds
     pairs = ((p.hbm.read, once.compulsory_read), (p.hbm.write, once.compulsory_write))
     read, written = (
-        f"{bytes_text(moved)} (compulsory {bytes_text(least)})" for moved, least in pairs
+        f"{bytes_text(moved_bytes)} (compulsory {bytes_text(least)})"
+        for moved_bytes, least in pairs
     )
     moves = f"HBM read {read}, written {written}; time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by}"
     return f"{who(p)}: {p.problem.line}; tile {p.kernel.tile}", moves
@@ -463,11 +485,11 @@ def change_table(e: Explanation) -> Table:
             f"{100 * (b / a - 1):+.1f} %" if a and words != "(now)" else ""
             for a, b in zip(now, then, strict=True)
         )
-        shown = (words, bytes_text(then[0]), next(more), seconds_text(then[1]), next(more))
+        cells = (words, bytes_text(then[0]), next(more), seconds_text(then[1]), next(more))
         rows.append(
             dict(
                 zip(
-                    ("change", "HBM", "against now", "time", "time against now"), shown, strict=True
+                    ("change", "HBM", "against now", "time", "time against now"), cells, strict=True
                 )
             )
         )

@@ -27,15 +27,17 @@ UNITS = (("tcgen05", MatrixUnit.TCGEN05), ("wgmma", MatrixUnit.WGMMA), ("mma", M
 SOURCE = "counted in the code of {}: addresses of its PTX evaluated, its machine code read"
 
 
-def kernel_file(asked: CodeRequest, name: str | None = None) -> str:
+def kernel_file(request: CodeRequest, name: str | None = None) -> str:
     """The text of the file. Raises InputError: code or arguments that cannot be read, or no attention."""
-    profile = load_profile(asked.gpu)
-    call = call_of(asked, profile)
+    profile = load_profile(request.gpu)
+    call = call_of(request, profile)
     evaluated = evaluate(call.entry, call.grid, call.arguments, call.block)
     q, k = (_argument(evaluated, role) for role in ("Q", "K"))
     batch, heads = _heads(q)
+    # Tile sides, order and direction follow from which rows each CTA's addresses touch.
     tiles = attention_tiles(evaluated, heads, batch)
     width, warps = q.shape[-1], max(1, evaluated.threads // profile.warp_size)
+    # A step of the loop loads a block of K and one of V.
     stages = _stages(
         evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes
     )
@@ -77,6 +79,7 @@ def kernel_file(asked: CodeRequest, name: str | None = None) -> str:
             }
         ],
     }
+    # Only machine code says how many registers spill, and where.
     if call.function is not None:
         facts = kernel_facts(
             call.function, profile, evaluated.threads, call.resources.shared_memory_bytes
@@ -117,7 +120,7 @@ def _edge(evaluated: Evaluated, role: str) -> str:
 
 
 def _writes_more(evaluated: Evaluated) -> bool:
-    """Whether it stores something beside O: the log-sum-exp of its rows."""
+    """True where it stores something beside O: the log-sum-exp of its rows."""
     output = _argument(evaluated, "O").name
     return any(
         site.mode is Mode.STORE and site.tensor not in ("", output) for site in evaluated.sites
@@ -125,7 +128,7 @@ def _writes_more(evaluated: Evaluated) -> bool:
 
 
 def _unit(call: CodeCall) -> MatrixUnit:
-    parts = {one.name for one in call.entry.instructions}
+    parts = {instruction.name for instruction in call.entry.instructions}
     return next((unit for word, unit in UNITS if word in parts), MatrixUnit.FP32)
 
 

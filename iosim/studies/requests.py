@@ -42,6 +42,8 @@ DEFAULT_COMPILED = 16
 OFFERED = "with --out"
 
 
+# Records below are frozen and made by keyword. A field is a value with its option (`ask.count`,
+# `ask.names`, ...), a field of another table under other words (`like`), or plain: no option.
 class Checked:
     """A request whose fields are checked when it is made."""
 
@@ -218,6 +220,7 @@ class TrainRequest(Checked):
 
     gpu: str | HardwareProfile
     kernel: str | None = None
+    # Sizes of a model reach a training step as plain values: they fill fields that stay None.
     of_model: Mapping[str, Any] | None = None
     """The model's own sizes and words, by the names of these fields."""
     seq_len: Any = like(
@@ -290,6 +293,7 @@ class AgainstRequest(PredictRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # A limit without anything to hold against would pass in silence.
         if self.fail_above is not None and self.against is None:
             raise InputError(
                 f"`fail_above` {','.join(self.fail_above)} needs `against`; accepted: both"
@@ -364,6 +368,7 @@ class ExploreRequest(Checked):
     @property
     def head_counts(self) -> list[tuple[int, int]]:
         """Heads and key/value heads. Raises InputError: a text that is no such pair."""
+        # "32/8" is 32 query heads on 8 key/value heads, "16" as many of both.
         pairs = (text.partition("/") for text in self.heads)
         try:
             return [(int(heads), int(kv or heads)) for heads, _, kv in pairs]
@@ -383,7 +388,7 @@ class SweepRequest(OfModel):
         metavar="FILE",
     )
     values: Mapping[str, Any]
-    """Of fields, settings, `gpu` and `kernel`, each one value or several."""
+    """Values of fields and settings, `gpu` and `kernel`, each one or several."""
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
     method: Method | None = like(
         CONDITIONS["method"],
@@ -573,6 +578,7 @@ CHOICES = (
 )
 """Fields of the problem that decide which formula it is."""
 _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
+# Defaults are taken out: what nobody gives stays a symbol.
 FORMULA = {
     name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="")
     for name in _OPEN
@@ -613,6 +619,7 @@ class CodeRequest(Conditions):
     gpu: str | HardwareProfile = ""
 
 
+# The tables of fields of which parsers, keywords and schemas are made.
 OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )

@@ -57,7 +57,7 @@ class LaunchTerms:
         total = self.breakdown.time.total_s or 1.0
         for worth in self.breakdown.terms:
             constants = ", ".join(
-                _constant_text(one) for one in constants_of(worth.term, self.profile)
+                _constant_text(constant) for constant in constants_of(worth.term, self.profile)
             )
             share = f"{100 * worth.seconds / total:.1f} %"
             rows.append(
@@ -70,6 +70,7 @@ class LaunchTerms:
                     worth.term.place,
                 )
             )
+        # Time that no term explains: instructions played one by one. Below a rounding it has no row.
         if self.breakdown.rest_s > 1e-4 * total:
             rest = self.breakdown.rest_s
             share = f"{100 * rest / total:.1f} %"
@@ -93,7 +94,9 @@ class LaunchTerms:
                     "formula": worth.term.formula,
                     "zero": worth.term.zero,
                     "place": worth.term.place,
-                    "constants": [vars(one) for one in constants_of(worth.term, self.profile)],
+                    "constants": [
+                        vars(constant) for constant in constants_of(worth.term, self.profile)
+                    ],
                 }
                 for worth in self.breakdown.terms
             ],
@@ -120,6 +123,7 @@ def constants_of(term: Term, profile: HardwareProfile) -> list[ConstantUsed]:
             )
             continue
         number = getattr(profile, name)
+        # A rate for each number type has no one value to show.
         if isinstance(number, Mapping):
             number = None
         kind, source = (_noted(notes, name) for notes in (profile.kinds, profile.sources))

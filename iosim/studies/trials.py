@@ -78,6 +78,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     kernel, problem = now.kernel, now.problem
     backward = problem.passes == "bwd"
     schedule = kernel.of_pass(backward).schedule
+    # Under a mask blocks differ in their steps, and "heavy" means something.
     by_weight = problem.mask != "none" and not backward
     starts = {
         Start.LIGHT_FIRST: "light blocks first" if by_weight else "blocks from the first up",
@@ -103,11 +104,12 @@ def changes(now: Prediction) -> Iterator[Change]:
             yield scheduled("section", f"sections of {some(heads, 'head')}", section_heads=heads)
         elif not heads and (order is not schedule.order or schedule.section_heads):
             yield scheduled("section", f"order {order}", order=order, section_heads=0)
-    own = kernel.tile_backward if backward else kernel.tile
-    q, k, warps = own.block_q, own.block_k, own.warps
+    own_tile = kernel.tile_backward if backward else kernel.tile
+    q, k, warps = own_tile.block_q, own_tile.block_k, own_tile.warps
+    # One side at a time; more query rows bring more warps, keys do not.
     for sides in ((2 * q, k, min(2 * warps, 16)), (q, 2 * k, warps), (q, k // 2, warps)):
         if 16 <= sides[1] <= 256 and sides[0] <= 256:
-            tile = Tile(*sides, own.stages)
+            tile = Tile(*sides, own_tile.stages)
             words = f"tile {tile}, {some(tile.warps, 'warp')}"
             yield Change(
                 "tile", words, partial(retiled, problem=problem, tile=tile, backward=backward)
@@ -135,6 +137,7 @@ class _Trier:
         self._seen = {self._signature(now.kernel, now.chain)[0]}
 
     def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
+        # Kernels that lower to the same work in the same order move the same bytes: one is played.
         launches, order = (
             lower(chain, 1).launches,
             attrgetter("head", "block", "first", "count", "down"),
@@ -163,10 +166,10 @@ class _Trier:
                 raise InputError(f"{accesses:,} accesses to replay; {allowed}")
             self._seen.add(signature)
             self.left -= accesses
-            found = predict(
+            prediction = predict(
                 now.problem, kernel, now.profile, l2_start=now.l2_start, method="replay"
             )
-            self.trials.append(Trial(combined, found))
+            self.trials.append(Trial(combined, prediction))
         except InputError as error:
             self.skipped.append((", ".join(c.words for c in combined), str(error)))
 
@@ -186,6 +189,7 @@ def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES
     trier = _Trier(now, budget)
     for change in progress(list(changes(now))):
         trier.add(change)
+    # Pairs of the best changes of different settings: two of the same would undo each other.
     best = sorted(trier.trials, key=lambda t: t.rank(now))[:PAIRED]
     for first, second in combinations(best, 2):
         if first.changes[0].option != second.changes[0].option:

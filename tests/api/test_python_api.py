@@ -164,7 +164,7 @@ def test_every_field_is_a_keyword_with_the_options_default_and_a_line_of_the_doc
         name = keywords.keyword_of(about)
         assert parameters[name].default == (about.default if about.usual is None else about.usual)
         assert f"    {name}: {about.help}" in text
-    assert "**asked" not in text
+    assert "**options" not in text
 
 
 def test_the_types_that_editors_read_are_those_of_the_fields() -> None:

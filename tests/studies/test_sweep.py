@@ -113,7 +113,7 @@ def test_closed_forms_are_single_predictions(kernel: str) -> None:
     )
     for method in ("bounds", "capacity"):
         found = evaluate(part, method)
-        left = set(found.left.tolist())
+        left = set(found.remaining.tolist())
         for n in range(part.rows):
             if n in left:
                 continue
@@ -132,7 +132,7 @@ def test_usual_grids_have_closed_forms(kernel: str) -> None:
             "batch": [1, 4], "head_dim": [64, 128], "mask": ["none", "causal"]}  # fmt: skip
     made = cases(grid)
     found = evaluate(made.part(0, len(made)), "capacity")
-    assert found.left.size <= len(made) / 100  # too few like them
+    assert found.remaining.size <= len(made) / 100  # too few like them
     assert found.without_form == 0
     assert all(reason is None for reason in found.refused)
 

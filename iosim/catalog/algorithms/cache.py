@@ -91,6 +91,7 @@ def _shared(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     if problem.page_size is None:
         why = "keys are shared through the pages that hold them; accepted with it: `page_size`"
         raise InputError(f"`shared_prefix` {problem.shared_prefix} without `page_size`: {why}")
+    # Prefix caches share whole pages; the tokens past the last whole one are each sequence's own.
     whole_pages = problem.shared_prefix // problem.page_size * problem.page_size
     return replace(tensor, shared_rows=whole_pages, shared_by=problem.sequence_count)
 
@@ -104,6 +105,7 @@ def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     page = _counted_page(problem)
     if page is None:
         return tensor
+    # A page whose rows of a head are no whole sectors: count each row in whole sectors.
     apart = tensor.strided or page * tensor.cols * tensor.element_bytes % SECTOR_BYTES != 0
     return replace(tensor, page_rows=page, strided=apart)
 
@@ -137,6 +139,7 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
         return ()
     check_append(problem, kernel)
     p = problem
+    # A latent cache has one tensor for both.
     widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.head_dim_v}
 
     def rows(name: str, width: int, role: Role) -> Tensor:

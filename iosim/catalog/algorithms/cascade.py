@@ -44,11 +44,14 @@ def levels(
     shared = problem.shared_prefix
     if shared is None:
         return problem, None
+    # Each sequence needs keys of its own: under a causal mask those of its own queries.
     cached = min(k - (q if problem.mask == "causal" else 1) for q, k in problem.sequences)
     if shared > cached:
         why = f"leaves a sequence no keys of its own for its queries; accepted in two calls: up to {cached}"
         raise InputError(f"`shared_prefix` {shared} {why}")
     by_sequence = problem.with_(shared_prefix=None, page_size=problem.page_size if pages else None)
+    # First level: packed sequences without the shared keys. Second: all queries as one sequence over
+    # the shared keys, which all lie before them, so that nothing is masked.
     lens, lens_k = zip(*((q, k - shared) for q, k in problem.sequences), strict=True)
     by_sequence = by_sequence.with_(
         batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k
@@ -80,6 +83,7 @@ def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
         kernel, tile=tile, splits=options.shared_splits, options=again, loop=loop, writes_lse=True
     )
     second = flash.forward(shared, kernel)
+    # Both calls' tensors side by side; Q is one memory under two names.
     both = {**first.tensors} | {
         f"{name}_{SHARED}": _shared(t) for name, t in second.tensors.items()
     }

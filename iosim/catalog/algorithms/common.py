@@ -44,6 +44,7 @@ def matrix(
     shape = TensorKind.SUMS.source(name)
     if shape not in MATRICES:
         raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
+    # Gradients have the shape of what they are of; queries and outputs have the output's type.
     on_keys = shape in ("K", "V", "dK", "dV")
     default = problem.input_type if shape in ("Q", "K", "V") else problem.output_type
     size = default.bytes if element_bytes is None else element_bytes
@@ -75,6 +76,7 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
     if isinstance(mask, IntervalMask):
         if mask.is_full:
             return mask
+        # A kernel that knows blocks alone visits every block with a kept pair.
         mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
     if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
         hint = "accepted: tiles that do, or `mask_block` a multiple of the tile"
@@ -96,6 +98,7 @@ def attention_domain(
     lists. `mask_block`: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by
     indices."""
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
+    # Keys that a query walks: all, those that are picked, or compressed ones with a window before them.
     keys = problem.seq_k
     if problem.compress_ratio is not None:
         keys = problem.attended_keys
@@ -145,6 +148,7 @@ def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     """What a CTA of the kernel's main launch takes: as the kernel states it, else (block_q + 2 x stages x block_k) rows
     of shared memory, the two operands at their own widths; without Q's where it is held in registers, with P where that
     goes through shared memory, and of a latent cache with P and without V, which is part of K."""
+    # Estimated where no source says: Q (and P) of the tile's rows, and `stages` buffers of K and V.
     shared, latent = kernel.shared_memory_bytes, problem.latent_kv
     if shared is None:
         d, dv = (
@@ -185,8 +189,10 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     """What the attention loop of a pass computes, as the kernel's settings for it say: a build for one wider head_dim
     multiplies all of its columns."""
     backward, d, d_v = problem.backward, problem.head_dim, problem.head_dim_v
+    # The build multiplies its own columns, zeros among them.
     if d == d_v and kernel.compiled_head_dim:
         d = d_v = max(d, kernel.compiled_head_dim)
+    # Spilled registers and shared memory are of the pass's own build.
     spill = kernel.of_pass(backward).spill or Spill()
     fragments, tile = kernel.of_pass(backward).fragments, kernel.tile
     if fragments is not None and fragments.layout is Layout.CHUNKS:
@@ -229,6 +235,7 @@ def main_launch(
             settings.registers,
             settings.shared_memory_bytes,
         )
+    # What a pass's launch has by its settings; an algorithm's own fields (`more`) go over them.
     fields: dict[str, Any] = {
         "schedule": settings.schedule,
         "resources": taken,
@@ -279,6 +286,7 @@ def sum_groups(
     edges = {
         n: whole if n in KEY_SUMS else Edge.EXACT for n in (*rows_pass.reads, *rows_pass.writes)
     }
+    # dK of each query head is read once; sums that all heads have added to hold the group's already.
     times = {n: 1 if n in KEY_SUMS else problem.group for n in rows_pass.reads}
     loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in rows_pass.reads]
     stores = [

@@ -2,7 +2,7 @@
 launch, where that differs from the algorithms of their names.
 
 `minimal` is the public minimal CUDA re-implementation of FlashAttention's forward: fp32, 32 x 32 tiles, one thread a
-row, keys outside, one CTA a head; O, l and m are read and written at every key block and zero-filled by the host. A
+row, keys outside, one CTA per head; O, l and m are read and written at every key block and zero-filled by the host. A
 warp touches 32 rows at once and uses 4 bytes of each sector: of loads L1 serves the rest, stores pass as whole sectors.
 
 flash_fwd.cuh starts to load its query tile before it looks whether a key is kept. flash_bwd.cuh makes row sums beside
@@ -48,8 +48,8 @@ NAIVE_FRAGMENTS = {
     "values": Fragments(Layout.MULTIPLY_ADDS),
     "softmax": Fragments(Layout.ROWS_OF_SCORES, tile=1 + 2 * (5 + 1 + 2 * 2)),
 }
-"""Of a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of 16 bytes, two
-wavefronts each."""
+"""Launch -> its layout. In a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of
+16 bytes, two wavefronts each."""
 NAIVE_WARPS, NAIVE_DEPTH, NAIVE_LOADS, SOFTMAX_LOADS = 8, 32, 8, 16
 """Warps of a CTA, depth of a product's step, its loads one behind the other (each pair of operands takes the registers
 of the one before), and scores that a thread of the softmax loads at once."""
@@ -59,14 +59,15 @@ INSTRUCTIONS = {
     "values": (266, 1290),
     "bwd.dot": (28, 36),
 }
-"""Of a warp of naive.cu and flash_bwd_rows: in a tile and in each step of a product; in a row and for each score of it
-that a thread has, or each 64 columns. Counted, as the loads, in the code compiled for sm_90 (nvcc 13.0)."""
+"""Instructions of a warp of naive.cu and flash_bwd_rows: (in a tile, in each step of a product), or (in a row, for each
+score of it that a thread has, or each 64 columns). Counted, as the loads, in the code compiled for sm_90 (nvcc
+13.0)."""
 MINIMAL_SOURCE = (
     "tspeterkim/flash-attention-minimal, flash.cu: O[...] = ... of each thread's own row"
 )
 MINIMAL_UNROLLED, MINIMAL_TURN_CYCLES = 16, 370
-"""Of its products, the multiply-adds of a turn as nvcc 13.0 unrolls them for sm_90, and SM cycles of a turn in which
-one warp waits for what it asked of shared memory, beside the wavefronts: its machine code as played."""
+"""Multiply-adds of a turn of its products, as nvcc 13.0 unrolls them for sm_90, and SM cycles of a turn in which one
+warp waits for what it asked of shared memory, beside the wavefronts: its machine code as played."""
 OPERATION_CYCLES = 4
 """From a multiply-add to the next one that takes its result, since Volta (NVIDIA, Volta Tuning Guide, 1.4.1.1)."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
@@ -84,6 +85,7 @@ class CudaOptions(flash.FlashOptions):
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = flash.forward(problem, kernel) if problem.forward else _backward(problem, kernel)
+    # The kernel asks for Q before it knows whether a key is left to it.
     unasked = (
         replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses))
         for n in chain.launches
@@ -150,6 +152,7 @@ def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
     """Work with what a CTA waits for and issues in a row of scores, or in a visited pair of blocks."""
     (once, per_element), domain = INSTRUCTIONS[launch.name], launch.domain
     if launch.name == "softmax":
+        # A CTA per row: scores of a thread, loaded SOFTMAX_LOADS at a time.
         scores = -(-problem.seq_k // (32 * NAIVE_WARPS))
         row = Dependent(
             -(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + per_element * scores)
@@ -190,6 +193,7 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ):
         if (value := getattr(problem, field)) not in accepted:
             raise InputError(f"`{field}` {value!r} is not possible with kernel 'minimal'{lacks}")
+    # The published kernel is Algorithm 1 to the letter: only its shapes, and what it stores, differ.
     chain = plan_flash1(problem, replace(kernel, options=None, overheads=()))
     fill, main = chain.launches
     fill = replace(fill, domain=row_domain(problem, kernel.tile.block_q))

@@ -100,6 +100,7 @@ class DeltaChain(StateChain):
         if self.by_column and p.group > 1:
             reason = f"each head of kernel '{kernel.name}' has a Q and a K of its own; accepted: {p.heads}"
             raise InputError(f"`kv_heads` {p.kv_heads}: {reason}")
+        # A chunk is solved part by part: `sub_chunk` tokens on the diagonal, then what lies below.
         if (self.by_column or self.options.separate_solve) and self.chunk % part:
             reason = f"are no whole number of parts of {part}; accepted: multiples of {part}"
             raise InputError(f"chunks of {self.chunk} tokens {reason}")
@@ -139,12 +140,16 @@ class DeltaChain(StateChain):
         elif self.options.separate_solve:
             self._inverse_in_parts()
         else:
+            # One launch: K K^T in halves of 64 columns, then the triangular system row by row, in parts that
+            # six products merge.
             dependent = Dependent(loads=self.halves, products=MERGES, rows=self.chunk)
-            work, kept = (
+            work, kept_numbers = (
                 Work(2 * self.chunk * self.problem.head_dim, dependent=dependent),
                 (2 * self.chunk**2, 0),
             )
-            self.over_chunks("kkt_solve", (self.k, "g_sum", "beta"), ("A",), work, kept=kept)
+            self.over_chunks(
+                "kkt_solve", (self.k, "g_sum", "beta"), ("A",), work, kept_numbers=kept_numbers
+            )
 
     def _inverse_by_column(self) -> None:
         """A CTA a token reads the keys and gates of its part before it, half of them in the mean; then one a chunk."""
@@ -152,6 +157,7 @@ class DeltaChain(StateChain):
         self.rows("near", part, size=GATE_BYTES)
         self.rows("Aqk_near", part)
         self.rows("Aqk_far", self.chunk - part)
+        # Diagonal parts on the fp32 units, a CTA a token; below the diagonal products on tensor cores.
         reads: Moved = (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum")))
         flops, ctas = COLUMN_OPERATIONS * part * d, self.chunk
         work = Work(flops, tensor_cores=False, product_ctas=ctas, dependent=Dependent(loads=2))
@@ -163,7 +169,9 @@ class DeltaChain(StateChain):
             (self.q, self.k, "g_sum", "beta", "near"),
             Work(4 * self.chunk * d, dependent=dependent),
         )
-        self.over_chunks("solve", reads, ("Aqk_far", "A"), work, kept=(2 * self.chunk**2, 0))
+        self.over_chunks(
+            "solve", reads, ("Aqk_far", "A"), work, kept_numbers=(2 * self.chunk**2, 0)
+        )
 
     def _inverse_in_parts(self) -> None:
         """K K^T, the inverse of each part of a chunk, and theirs merged."""
@@ -180,13 +188,13 @@ class DeltaChain(StateChain):
             dependent=Dependent(loads=1, products=self.halves),
         )
         self.over_chunks(
-            "kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), work, kept=(square, 0)
+            "kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), work, kept_numbers=(square, 0)
         )
         self.over_chunks(
             "solve", ("KK_near",), ("near",), Work(dependent=solved), self.side_by_side(block=part)
         )
         work = Work(dependent=Dependent(loads=1, products=MERGES))
-        self.over_chunks("merge", ("near", "KK_far"), ("A",), work, kept=(2 * square, 0))
+        self.over_chunks("merge", ("near", "KK_far"), ("A",), work, kept_numbers=(2 * square, 0))
 
     def recompute(self) -> None:
         """w and u, and of KDA K decayed to its chunk's end."""
@@ -198,15 +206,23 @@ class DeltaChain(StateChain):
             written.append(self.rows("K_end", d))
         dependent = Dependent(loads=2, products=self.halves - (-dv // SIDE))
         work = Work(2 * self.chunk * (d + dv), dependent=dependent)
-        kept = self.chunk * SIDE, self.chunk * (self.chunk + 2 * SIDE)
-        self.over_chunks("recompute", (self.k, "V", "beta", "g_sum", "A"), written, work, kept=kept)
+        kept_numbers = self.chunk * SIDE, self.chunk * (self.chunk + 2 * SIDE)
+        self.over_chunks(
+            "recompute",
+            (self.k, "V", "beta", "g_sum", "A"),
+            written,
+            work,
+            kept_numbers=kept_numbers,
+        )
 
     def state(self) -> None:
         """The walk over the chunks."""
         p, per, columns = self.problem, Per.PAIR, self.kernel.tile.block_q
         self.rows("v_new", p.head_dim_v)
         self.states("h", p.head_dim, p.head_dim_v, Role.TEMP, p.input_type.bytes, chunks=True)
-        ctas, kept = self.columns_shared(columns), (p.head_dim + self.chunk) * columns
+        ctas, kept_numbers = self.columns_shared(columns), (p.head_dim + self.chunk) * columns
+        # The walk: each CTA owns some columns of V of a head's state and goes from chunk to chunk, two
+        # products (w h, then K^T v_new) that wait for one another in each.
         gates = self.own("decay", ctas, per) if self.by_column else self.read("g_sum", ctas, per)
         keys = self.read("K_end" if self.by_column else self.k, ctas, per)
         reads = (self.read("w", ctas, per), keys, self.read("u", per=per), gates)
@@ -215,7 +231,7 @@ class DeltaChain(StateChain):
             "state",
             (*reads, *stores),
             ctas,
-            kept,
+            kept_numbers,
             Dependent(products=2 * self.halves),
             flops=4 * p.head_dim,
         )
@@ -225,13 +241,19 @@ class DeltaChain(StateChain):
         d, dv, columns = self.problem.head_dim, self.problem.head_dim_v, self.options.output_columns
         ctas, depth = self.columns_shared(columns), min(d, OUTPUT_DEPTH)
         shared = (self.q, "g_sum", *(("Aqk_near", "Aqk_far") if self.by_column else (self.k,)))
+        # Products with the state before the chunk (d x dv) and inside the chunk: with V, and Q K^T for each
+        # CTA that shares the chunk, unless it was made before (KDA).
         within = dv if self.by_column else dv + ctas * d
         reads: Moved = (*(self.read(n, ctas) for n in shared), "v_new", self.own("h"))
         flops, dependent = 2 * d * dv + 2 * self.chunk * within, Dependent(loads=3, products=3)
-        kept = (
+        kept_numbers = (
             self.chunk * (self.chunk + columns),
             2 * self.chunk * depth + (self.chunk + depth) * columns,
         )
         self.over_chunks(
-            "output", reads, ("O",), Work(flops, product_ctas=ctas, dependent=dependent), kept=kept
+            "output",
+            reads,
+            ("O",),
+            Work(flops, product_ctas=ctas, dependent=dependent),
+            kept_numbers=kept_numbers,
         )

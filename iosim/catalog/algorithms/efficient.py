@@ -112,6 +112,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.seq_lens is not None:
         why = f"the backward of kernel {kernel.name} is described for sequences of one length; accepted: passes fwd"
         raise InputError(f"`seq_lens` with `passes` {problem.passes}: {why}")
+    # The backward: key blocks outside, several for a CTA where a head has fewer CTAs than blocks. dQ is
+    # summed tile by tile in a workspace; CTAs of a head that share it take turns by locks.
     tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
     zeroed = (
@@ -122,6 +124,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     # CTAs that share a tile of dQ's sums take turns at it: each takes its lock and leaves a fence behind.
     locked = tiles if domain.splits > 1 else 0
     _, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    # A CTA per key block, or a CTA that walks every splits-th block of its head.
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
     locks = (
@@ -179,6 +182,7 @@ def _accesses(
     in registers; sums pass through the workspace, and the first visit loads those of dQ where they are `zeroed`."""
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
+    # Results leave row by row where rows of other heads lie between.
     by_row = (
         Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS
     )  # heads lie between a head's rows
@@ -200,6 +204,7 @@ def _accesses(
         accesses += [] if half else _running(gradient, Rows.KEY, Edge.EXACT)
         accesses.append(store(gradient, Rows.KEY, Per.KEY, fetch=by_row))
     if half:
+        # In 16 bits every CTA computes D of all queries as it begins.
         accesses += [load(n, Rows.QUERY, Per.SPLIT, fetch=by_row) for n in ("O", "dO")]
         accesses.append(store("D", Rows.QUERY, Per.SPLIT))
     return accesses
@@ -245,6 +250,7 @@ def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
 def workspace_tensors(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
     """fp32 sums in whole tiles of the products: of dQ, and of dK and dV where they pass through buffers."""
     block_q, block_k = kernel.tile_backward.block_q, kernel.tile_backward.block_k
+    # Sums lie in whole tiles of the products, block_q x block_k for dQ.
     shapes = [
         (
             QUERY_SUMS,
@@ -275,6 +281,8 @@ def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int, int]:
     """The products of a pair: (those for dV and dK, one a tile of columns; those for dQ; the sum of all depths). QK^T
     and dO V^T are as deep as the head has columns, in whole k-steps, the others as a block has rows."""
     d, d_v, of_query, of_key = problem.head_dim, problem.head_dim_v, tile.block_q, tile.block_k
+    # A product makes a tile of block_k x block_q (dV, dK) or block_q x block_k (dQ): one for each
+    # such run of columns.
     dk_dv, dq = -(-d_v // of_query) - (-d // of_query), -(-d // of_key)
     return dk_dv, dq, sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
 
@@ -317,6 +325,7 @@ def _spilled(
             1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame
         )
     if spill.mode is Mode.STORE and buffered:
+        # Warps own 32 rows each; those wholly past the last query spill less.
         rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
         idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
         per_pair *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))

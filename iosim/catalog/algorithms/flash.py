@@ -89,9 +89,9 @@ STATISTICS_ROWS = 128
 """Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
-"""Fraction of the further packets, of rows of O, or of dK and dV, that begin inside a sector, which do not merge on
-their way: fitted on the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95
-and 0.71 to 0.98."""
+"""Fraction of the further packets of rows that begin inside a sector (of O; of dK and dV) which do not merge on their
+way, where the kernel's layout stores rows piece by piece (`Layout.CHUNKS`): fitted on the builds of head_dim 88, 120,
+184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95 and 0.71 to 0.98."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FlashOptions(SplitOptions, TermOptions):
     """Lane cycles on each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a
     window. A comparison of integers takes two."""
     diagonal_operations: int = number(0, 0, 100)
-    """The same of each score at the causal diagonal."""
+    """Lane cycles on each score of the steps at the causal diagonal."""
     walks_all_keys: bool = False
     """A forward's loop walks all keys whatever the mask, and masks scores: no key block is left out."""
     asks_at_once: bool = False
@@ -202,11 +202,16 @@ def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine. Where query heads of a group are packed, row r of a tile
     is query token r // group."""
+    # The forward is one launch over (query block, key block) pairs. In turn: its tile (packed heads,
+    # clusters that walk the same keys), what it reads, what it moves beside that, its work.
     pack = problem.group if kernel.packs_group and problem.shares_rows else 1
     options = options_of(kernel, FlashOptions)
+    # CTAs in step are described as one work tile with as many times its rows.
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
+    # Q is read once a query block, or at each visit where its products have a pipeline of their own.
+    # Each CTA of a cluster fetches all keys, unless they share what they fetch.
     per_q, times = (
         Per.PAIR if kernel.rereads_q else per_q,
         1 if options.shares_fetches else together,
@@ -230,7 +235,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
+    # An output wider than a tile has keys is computed column block by column block: a product each.
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    # Rows lie apart where packed sequences of several heads alternate: neighbours do not merge.
     ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
     queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
     beside = (TILE_NUMBERS if queued else ()) + _columns_outside(problem, kernel)
@@ -250,6 +257,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
     main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
+    # Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys.
     lists = tuple(
         Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
         for n in LISTS
@@ -280,6 +288,7 @@ def split_domain(
     """(domain, work tile, how often a work tile's own rows are read) of a forward that may split its keys. Raises
     InputError: more splits than key blocks."""
     domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
+    # All key blocks are visited: the mask only takes scores away.
     if isinstance(kernel.options, FlashOptions) and kernel.options.walks_all_keys:
         domain = replace(domain, mask=IntervalMask())
     key_blocks = domain.key_blocks_total
@@ -301,7 +310,7 @@ def _stored(kernel: Kernel) -> Fetch:
 
 
 def _by_chunk(kernel: Kernel) -> bool:
-    """True where it is FlashAttention-2's code, as compiled."""
+    """True where the kernel's layout moves rows piece by piece: a property of its description."""
     return kernel.fragments is not None and kernel.fragments.layout is Layout.CHUNKS
 
 
@@ -309,6 +318,7 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
     d, dv, compiled = problem.head_dim, problem.head_dim_v, kernel.compiled_head_dim or 0
     if options_of(kernel, FlashOptions).columns_by_keys:
         return -(-d // DEPTH) * DEPTH, -(-dv // kernel.tile.block_k) * kernel.tile.block_k
+    # Columns that products compute with: the build's, which may be wider than the heads.
     own_v = dv != d  # a build for two widths pads each to its own
     return max(d, compiled), dv if own_v else max(dv, compiled)
 
@@ -322,9 +332,9 @@ def _narrow_stores(
     apart: bool,
     tensors: int = 1,
 ) -> tuple[Overhead, ...]:
-    """What FlashAttention-2's stores of a tile's rows of `tensors` take beyond their bytes where every second row
-    begins inside a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
-    (kBlockKGmem).
+    """Bytes that stores of a tile's rows of `tensors` take beyond their own, where the layout moves rows piece by piece
+    and every second row begins inside a sector. A piece has 64 columns, or 32 where the build's width is no multiple
+    of 64 (flash_fwd_kernel.h: kBlockKGmem).
 
     Args:
         rows_of: gives those of every tile; tiles without any, past the end of a packed sequence, store nothing.
@@ -339,6 +349,8 @@ def _narrow_stores(
         or not width
     ):
         return ()
+    # A row that begins at a sector takes `aligned` packets, one that begins inside takes one more for
+    # each piece. Every second row does: the mean over both, less the row's own bytes.
     piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
     if row <= piece and not apart:
         return ()
@@ -360,6 +372,8 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
     block = options.mask_block
     if block is None:
         return replace(work, mask=_mask_operations(problem, kernel, options))
+    # Masked blocks first, then whole ones: the mask is asked in the steps of the blocks at the ends (one
+    # limit a causal mask has, two a window), and in all steps of a last block that is not whole.
     ragged = bool(problem.seq_q % block or problem.seq_k % block)
     limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
     mask = MaskOperations(
@@ -385,6 +399,8 @@ def _mask_operations(
     has nothing to mask."""
     mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
     every_step = edge_steps = 0
+    # Two ways of counting, by the kernel: instructions for each limit that is asked, or lane cycles of a
+    # comparison at the diagonal and past the last key.
     if options.mask_operations:
         if mask == "window":
             every_step = 2 * options.mask_operations
@@ -474,6 +490,8 @@ def _split_chain(
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
+    # The split launch leaves partial O and statistics, a copy for each split; the combine reads them all
+    # and writes O. Between the two may stand launches over the statistics alone.
     partial = Tensor(
         OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
     )
@@ -511,6 +529,7 @@ def _split_chain(
             for n in reads
         )
         stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
+        # All heads' rows as one; the splits stand on the key axis.
         over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
         return Launch(
             name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work
@@ -555,9 +574,15 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     taken in turn, dK and dV are written per query head and summed by a pass, or added to fp32 sums that passes convert,
     where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
     options = options_of(kernel, FlashOptions)
+    # The backward, keys outside: (1) passes before it make D and clear dQ's sums; (2) the main launch,
+    # a CTA per key block, walks the query blocks that see it, adds its part of dQ atomically and writes
+    # dK and dV of its block at the end; (3) passes after it convert the sums of dQ and sum dK and dV
+    # over the heads of a group (arXiv 2307.08691, Algorithm 2).
     grouped = problem.group > 1 and not options.heads_in_turn
     # Where CTAs that own queries compute dQ, nobody adds to sums of it, and no pass clears or converts them.
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
+    # Which tensors there are follows from the passes: sums of dK and dV where one fills them, copies
+    # where one makes them.
     passes = _row_passes(problem, kernel, grouped, apart)
     sums = [name for name in KEY_SUMS if any(name in rows_pass.writes for rows_pass in passes)]
     copies = [
@@ -577,6 +602,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         for rows_pass in passes
         if rows_pass.follows
     ]
+    # Heads of a group one after the other: the CTA that owns keys walks the query blocks of all of them.
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
     # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
@@ -615,6 +641,7 @@ def _row_passes(
         passes = [rows_pass for rows_pass in passes if not rows_pass.reorders]
     if not apart:
         return passes
+    # Nobody adds to dQ's sums: passes that clear or convert them fall away, others lose them.
     without_sums = (
         replace(rows_pass, writes=tuple(n for n in rows_pass.writes if n != QUERY_SUMS))
         for rows_pass in passes
@@ -696,6 +723,7 @@ def _backward_accesses(
 def _backward_work(problem: AttentionProblem, kernel: Kernel, apart: bool) -> Work:
     """The work of a pair with its additions to dQ: lane by lane in requests of a line, or in packets of a sector."""
     adds = options_of(kernel, FlashOptions).adds
+    # What the warps wait for: a request a line of dQ's row, or packets of 32 bytes.
     requests = packets = 0
     if not apart and adds is not Adds.APART:
         requests = -(-dq_sums(problem, kernel).cols // SUMS_PER_LINE)
@@ -710,6 +738,8 @@ def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tup
     """The main launch, of four products where nothing is added to dQ, and the CTAs that own queries: as many as those
     of the main launch own keys. They walk blocks of keys as long as its blocks of queries: scores and dP again, then
     dQ."""
+    # Two kinds of CTAs: owners of keys compute four products (S, dP, dV, dK), owners of queries three (S
+    # and dP again, dQ) over key blocks as long as the others' query blocks.
     options, tile, d, d_v = (
         options_of(kernel, FlashOptions),
         kernel.tile_backward,
@@ -748,6 +778,7 @@ def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     sums = matrix(problem, QUERY_SUMS, Role.TEMP, element_bytes=4)
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
         return sums
+    # The workspace has whole blocks of rows and the build's columns.
     block = kernel.tile_backward.block_q
     rows, cols = (
         -(-problem.seq_q // block) * block,
@@ -789,11 +820,13 @@ def _row_launch(
         else n
         for n in rows_pass.reads
     )
+    # Some passes store half sectors: a share of them leaves as two packets (fitted in the catalog).
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
     row_bytes = held[rows_pass.writes[-1]].row_bytes
     if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
         split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
+    # Values that a thread of the pass has: loads that it waits for may grow with them.
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
     loads, stores = (
         (access(Mode.LOAD, n) for n in reads),

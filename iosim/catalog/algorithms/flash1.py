@@ -60,11 +60,14 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ):  # the real kernel's own tile, and what it takes
         shared = kernel.backward.shared_memory_bytes
         kernel = replace(kernel, tile=kernel.tile_backward, shared_memory_bytes=shared)
+    # The listing reads O, l and m at the first key block, too, so that a fill comes before; the real
+    # kernel starts from nothing, and keeps O (dQ) in fp32 until the last key block.
     letter = options.to_the_letter
     size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)
     same = size == problem.output_type.bytes
     output = "dQ" if backward else "O"
     running = output if same else TensorKind.SUMS.of(output)
+    # What passes through memory between key blocks.
     state = (running,) if backward else (running, "l", "m")
     gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
     accesses = [

@@ -127,6 +127,7 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The logits and the top-k, however few keys there are."""
     p, heads = problem, problem.index_heads or 1
     compressed, scored_keys = p.compress_ratio is not None, p.scored_keys
+    # Few query tokens: the paged kernel reads the cache through its table; many: keys lie in a row.
     paged = p.page_size is not None and (compressed or p.seq_q <= PAGED_QUERIES)
     along = Rows.OWN if compressed else Rows.KEY
     keys = (
@@ -149,6 +150,7 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) -> Launch:
     """Every step writes a whole tile of logits, also past the last key that a query sees (sm90_fp8_mqa_logits.cuh)."""
     options = options_of(kernel, IndexerOptions)
+    # A CTA takes index_rows (queries x heads), so that many heads leave it few queries.
     rows = max(1, options.index_rows // heads)
     if paged:
         rows = 1 if problem.compress_ratio is not None else problem.seq_q
@@ -225,6 +227,8 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
 def _mean_waits(problem: AttentionProblem, options: IndexerOptions) -> int:
     """Loads that a CTA of the top-k waits for, in the mean over the queries."""
     p, picks, ratio = problem, problem.top_k or 0, problem.compress_ratio or 1
+    # Queries that see more keys than are picked walk their logits twice; the mean walk is that of the
+    # one with fewest such keys and the one with most. Others only list what they see.
     longer = p.seq_q if p.mask == "none" else min(p.seq_q, p.seq_k - picks * ratio)
     fewest = p.seq_k if p.mask == "none" else max(picks, (p.seq_k - p.seq_q) // ratio) + 1
     walked = WALKS * (fewest + p.scored_keys) // (2 * SELECT_KEYS)

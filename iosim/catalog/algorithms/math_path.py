@@ -25,8 +25,8 @@ from iosim.kernel.launch import SECTOR_BYTES, Chain, Domain, Launch, Outer, Per,
 from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4
-"""Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes a row are written in the list where rows are many,
-and 5.1 to 7.7 where they are few."""
+"""Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes per row are written in the list where rows are
+many, and 5.1 to 7.7 where they are few."""
 SELECT_VALUES, SELECT_ELEMENTS = 2, 256
 """Elements that a thread and a CTA of the choice take (its grid in the list). A sector holds the flags of 32 rows, and
 each SM that runs one of their CTAs reads it once: 57 SMs of 64 CTAs in the list, 89 of 128, 118 of 256, 131 of 512."""
@@ -60,6 +60,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
         Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),))
     )
     b.pass_over_scores("select", ("P",), "P", rows=SECTOR_BYTES, values=SELECT_VALUES)
+    # Each SM that runs one of these CTAs reads the sector of flags once.
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
     b.also(
@@ -84,6 +85,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     def wide(name: str, source: str) -> Tensor:
         return replace(matrix(problem, source, Role.TEMP, element_bytes=4), name=name)
 
+    # What each operand is called as the passes go on: cast to fp32, then scaled.
     current = {n: n for n in "QKV"}
     if casts:
         for n in "QKV":
@@ -117,6 +119,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))
     else:
         b.product_over(Outer.QUERY, "values", weights, current["V"], "O", problem.head_dim_v)
+    # The C++ function holds these by name until it returns, the scores until its softmax does.
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()

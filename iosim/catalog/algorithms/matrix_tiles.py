@@ -56,6 +56,7 @@ def _ctas(tile: tuple[int, int], rows: int, cols: int, products: int) -> int:
 
 def half_tile(rows: int, cols: int, products: int, sm_count: int, *, narrow: bool) -> ProductTile:
     """Tile of `products` half-precision products of `rows` x `cols`; `narrow`: the columns are a head's."""
+    # The largest tile that still gives nearly every SM a CTA; where none does, the smallest.
     tall = (HALF_TALL,) if narrow and cols <= HALF_TALL[1] else ()
     for listed in (*tall, *HALF_TILES):
         tile = _narrowed(listed, cols)
@@ -94,6 +95,7 @@ def wave_tile(rows: int, cols: int, products: int, sm_count: int) -> ProductTile
 
     def cost(tile: tuple[int, int]) -> tuple[int, int, int]:
         ctas = _ctas(tile, rows, cols, products)
+        # Waves x cost of a tile: its values, and its sides, which are loaded.
         return -(-ctas // sm_count) * (math.prod(tile) + SIDE_COST * sum(tile)), ctas, -tile[1]
 
     return ProductTile(*min(WAVE_TILES, key=cost))

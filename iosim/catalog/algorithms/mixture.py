@@ -71,6 +71,8 @@ def levels(
     self_blocks = problem.with_(seq_lens=lens, seq_lens_k=lens)
     if not picks:
         return self_blocks, None
+    # Queries that each block gets: of block n's queries each picks min(picks, n) of the n blocks before
+    # it, shared out evenly, the rest to the last ones.
     queries = [0] * before
     for n in range(1, before + 1):
         share, rest = divmod(lens[n] * min(picks, n), n)
@@ -99,6 +101,7 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
         self_blocks, replace(kernel, tile=replace(kernel.tile, block_q=rows, block_k=keys))
     )
     second = flash.forward(picked, kernel)
+    # In the order of the program: gate, gather, own blocks, picked blocks, merge.
     builder = _Passes(problem, options)
     builder.gate()
     builder.gather()
@@ -164,6 +167,7 @@ class _Passes:
         """A pass over each query's picks, which stand as splits: the one of number n is there from block n + 1 on."""
         p, mask = self.problem, IntervalMask(None, 0, -1, self.block)
         rows = next(n for n in (PASS_ROWS, 4, 2, 1) if self.block % n == 0)
+        # Picks stand as splits; the mask of ratio `block` says that queries of block n have n picks at most.
         domain = Domain(1, p.heads, p.seq_q, self.picks, rows, 1, mask, splits=self.picks)
         accesses = (
             *(load(n, Rows.QUERY, Per.SPLIT, visited_only=True) for n in reads.split()),
@@ -234,6 +238,7 @@ class _Passes:
         launch_role: LaunchRole = LaunchRole.MAIN,
     ) -> None:
         """A call of FlashAttention-2, on tensors of these names."""
+        # The two calls of attention keep their launches; their tensors get the names of this chain.
         views = {"Q_sorted": "Q_picked"}
         for old, tensor in chain.tensors.items():
             new = names.get(old, old)

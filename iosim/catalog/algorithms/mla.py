@@ -45,6 +45,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(
             f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd"
         )
+    # With picked keys a tile is of one query's heads, and the CTAs of a cluster share these.
     picks = problem.gathers
     together = kernel.schedule.cluster if picks else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)

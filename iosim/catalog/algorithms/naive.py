@@ -122,6 +122,8 @@ def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[Pass, ...]:
     """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them. A
     mask that is stored always has its pass."""
+    # What the chain runs is the kernel's option; without one, what the problem needs. A pass with nothing
+    # to do is left out.
     wanted = options_of(kernel, NaiveOptions).passes
     if wanted is None:
         wanted = (Pass.MASK, Pass.DROPOUT)
@@ -174,6 +176,7 @@ class ChainBuilder:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
         self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
+        # A CTA a tile of the N x N result: it reads a row of tiles of both operands and writes its own.
         product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
         domain, work = (
             self._domain((product_tile.rows, product_tile.cols)),
@@ -192,6 +195,8 @@ class ChainBuilder:
         """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
         out[k, :], the sum over q, where it is a key block. In steps of 64; each CTA of a cluster reads the other
         operand for itself."""
+        # S V, S^T Q and the like: the CTA owns rows of the result and walks the other axis in steps of 64.
+        # A result wider than a tile's columns has CTAs side by side, which read the scores each.
         by_query = outer is Outer.QUERY
         mine, other, per = (
             (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
@@ -306,18 +311,18 @@ def _is_wide(b: ChainBuilder) -> bool:
 
 def softmax_backward(b: ChainBuilder, grad: str) -> str:
     """dS of dP and P; gives its name. Through a softmax in fp32 all but the first and the last is fp32."""
-    p, weights, made = b.problem, "P", "dS"
+    p, weights, gradient = b.problem, "P", "dS"
     wide = _is_wide(b)
 
     def tensor(name: str) -> str | Tensor:
         return score_matrix(p, name, Role.TEMP, 4) if wide else name
 
     if wide:
-        weights, made = "P_fp32", "dS_fp32"
+        weights, gradient = "P_fp32", "dS_fp32"
         grad = b.pass_over_scores("bwd.cast_P", (grad,), tensor("dP_fp32"))
     if options_of(b.kernel, NaiveOptions).softmax_backward_product:
         grad = b.pass_over_scores("bwd.product", (weights, grad), tensor("PdP"))
-    scores = b.pass_over_scores("bwd.softmax", (weights, grad), tensor(made))
+    scores = b.pass_over_scores("bwd.softmax", (weights, grad), tensor(gradient))
     b.keep("bwd.softmax", "dP", "dP_dropped")
     return b.pass_over_scores("bwd.cast_S", (scores,), "dS") if wide else scores
 
@@ -333,6 +338,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.copy("scale_q", "Q", replace(matrix(problem, "Q", Role.TEMP), name="Q_scaled"))
         query = "Q_scaled"
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
+    # Passes over S in the program's order; each writes a tensor of its own.
     scores = "S"
     if Pass.SCALE in run:
         scores = b.pass_over_scores("scale", (scores,), "S_scaled")
@@ -359,6 +365,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     run = passes(problem, kernel)
     dropped = Pass.DROPOUT in run
     b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
+    # What the forward left for the backward: P (twice where its softmax was wide), dropout's mask.
     element_bytes_of = {"P": b.score_bytes}
     if _is_wide(b):
         element_bytes_of["P_fp32"] = 4
@@ -370,6 +377,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
+    # The forward's passes undone, last first: dV needs P alone, dP is new, then dropout, softmax, mask,
+    # padding, bias and scale; dK and dQ are products with what is then dS.
     b.product_over(
         Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v
     )

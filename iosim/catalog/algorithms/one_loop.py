@@ -88,6 +88,7 @@ class LoopAlgorithm:
             attention_domain(problem, kernel.tile),
             [_load(t, per, kernel) for t, per in cls.loads.items()],
         )
+        # Q at every pair means a product with a pipeline of its own.
         anew = any(a.rows is Rows.QUERY and a.per is Per.PAIR for a in loads)
         pipelines = Pipelines(2, problem.head_dim, over_keys=1) if anew else None
         accesses = (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items()))

@@ -14,7 +14,7 @@ The backward (ParallelNSAFunction, ParallelNSACompressionFunction, and autograd 
 
     value_*, scale_*, product_*, sum_*    of each term's gate and output, elementwise
     swa_*             FlashAttention-2's backward of the window
-    dot_*             rowsum(dO o O) of a term, a CTA a row
+    dot_*             rowsum(dO o O) of a term, a CTA per row
     dq_*, sum_dq_*    dQ, a CTA a token and key/value head; then torch's sum over parts, of which there is one
     fill_mask, mask   a byte for each token, key/value head and block: whether the token picked it
     dkv_slc           a CTA a block of keys walks all tokens from its own on: it waits for a byte of each, and reads
@@ -102,6 +102,8 @@ class _Launches:
         self.problem, self.kernel, self.options = problem, kernel, options_of(kernel, NsaOptions)
         self.block, self.launches = kernel.tile.block_k, list[Launch]()
         p, saved = problem, Role.INPUT if problem.backward else Role.TEMP
+        # Tensors of all launches at once: a forward makes the means, the terms' outputs and the lists, a
+        # backward finds them as inputs.
         self.there, listed = p.seq_k // self.block, self.options.blocks
         self.terms = ("slc", "cmp", "swa") if self.options.window else ("slc", "cmp")
         self.held = tensors(
@@ -128,6 +130,7 @@ class _Launches:
                 ),
             )
         )
+        # Means a query may see: of the blocks that end before it, or of those that begin before it.
         self.whole, self.part = (
             IntervalMask(None, 0, 0, self.block),
             IntervalMask(None, self.block - 1, 0, self.block),
@@ -189,6 +192,8 @@ class _Launches:
 
     def forward(self) -> None:
         p, products = self.problem, 2 * (self.problem.head_dim + self.problem.head_dim_v)
+        # The three terms in the order in which they are launched, each a loop of a token's heads over
+        # blocks: means, means again for the picks, the picked keys, the window.
         picks = BlockPicks(None, 0, 0, block=self.block)
         self.by_blocks("pool_k", "K", "K_cmp")
         self.by_blocks("pool_v", "V", "V_cmp")
@@ -212,6 +217,7 @@ class _Launches:
                 "window", domain, "Q", "K V", "O_swa LSE_swa", products, self.options.window_threads
             )
         self.hold("O", "O", Role.OUTPUT)
+        # O is added up term by term: each launch reads the sum so far, and the last writes O.
         sums = ""
         for n, term in enumerate(self.terms, 1):
             summed = "O" if n == len(self.terms) else self.hold("O", f"O_{n}")
@@ -222,6 +228,7 @@ class _Launches:
         for name in ("dQ", "dK", "dV", *(f"dg_{n}" for n in self.terms)):
             self.hold(name.removeprefix("d") if name.startswith("dg_") else name, name, Role.OUTPUT)
         if self.options.window:
+            # Backward of the sum in reverse, then of the terms: the gates first, as autograd walks them.
             self.ungate("swa")
             self.window_gradients()
         self.ungate("cmp")
@@ -244,6 +251,7 @@ class _Launches:
         """FlashAttention-2's backward, on tensors of this term's names."""
         windowed = self.problem.with_(mask="window", window=self.options.window - 1)
         chain = flash.backward(windowed, self.kernel)
+        # The window's own tensors and launches get the term's name, and its outputs are summed later.
         renames = {n: f"{n}_swa" for n in chain.tensors if n not in ("Q", "K", "V")}
         roles = {Role.OUTPUT: Role.TEMP}
         for name, tensor in chain.tensors.items():
@@ -261,7 +269,7 @@ class _Launches:
             )
 
     def query_gradient(self, term: str, domain: Domain, walked: str) -> None:
-        """rowsum(dO o O), a CTA a row, dQ, and its sum over one part."""
+        """rowsum(dO o O), a CTA per row, dQ, and its sum over one part."""
         p = self.problem
         self.by_rows(f"bwd.dot_{term}", f"O_{term} dO_{term}", self.hold("D", f"D_{term}"), rows=1)
         outer, to = f"Q dO_{term} LSE_{term} D_{term}", self.hold("dQ", f"dQ_{term}_part")
@@ -298,6 +306,7 @@ class _Launches:
         p, block = self.problem, self.block
         picks = BlockPicks(None, 0, 0, block=block)
         self.query_gradient("slc", self.over(self.options.blocks * block, picks), f"{LISTS} K V")
+        # A byte for each token and block; the walk over tokens reads a block's column of it.
         mask = Tensor(
             "block_mask", p.batch, p.kv_heads, p.seq_q, self.there, 1, Role.TEMP, Rows.QUERY
         )

@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", bound=AlgorithmOptions)
 
 
 class Packs(StrEnum):
-    """True where the query heads of a group may share the rows of a tile."""
+    """When the query heads of a group may share the rows of a tile."""
 
     NEVER = "never"
     WHERE_ASKED = "where asked"

@@ -52,6 +52,7 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.held["A"] = Tensor("A", 1, p.heads, 1, 1, GATE_BYTES, Role.INPUT)
     b.rows("O", columns, Role.OUTPUT)
     if b.is_step:
+        # CTAs of a head divide V's columns, and each reads what they share for itself.
         beside = b.columns_shared(options.step_columns)
         b.step(*(b.read(x, beside) for x in ("Q", "K", "dt")), b.own("A", beside), "V")
     else:

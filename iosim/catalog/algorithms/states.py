@@ -44,8 +44,9 @@ GATE_BYTES = 4
 MOST_REGISTERS = 255
 """Registers of a thread at most, on every GPU that runs these kernels."""
 STEP_LOADS, STEP_SUMS = 2, 3
-"""Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
-a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""
+"""Loads of a step of decoding that wait for one another (where its state lies, what it reads), and sums over a state's
+rows or a key's columns, one behind the other, for each token: lengths of Q and K, what the state holds for the key, and
+the output."""
 Moved = Iterable[str | Access]
 """What a launch reads, or writes: a name stands for a chunk's rows of the tensor."""
 Kept = tuple[int, int]
@@ -77,6 +78,7 @@ def check(problem: AttentionProblem, kernel: Kernel) -> None:
         raise InputError(
             f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none"
         )
+    # A token changes the state of all after it: causal by nature. One query token has no order.
     behind = problem.mask == "causal" and problem.offset in (None, problem.seq_k - problem.seq_q)
     if not behind and not (problem.mask == "none" and problem.seq_q == 1):
         reason = f"in kernel '{kernel.name}' a token changes the state of those after it; accepted: causal, no offset"
@@ -169,14 +171,14 @@ class StateChain:
         writes: Moved,
         work: Work = IDLE,
         over: Domain | None = None,
-        kept: Kept = (0, 0),
+        kept_numbers: Kept = (0, 0),
     ) -> None:
         """A launch that takes all chunks of V's heads, or what it goes `over`, side by side."""
         domain = over or self.side_by_side()
         loads = (self.read(n) if isinstance(n, str) else n for n in reads)
         stores = (self.write(n) if isinstance(n, str) else n for n in writes)
         self.launches.append(
-            row_pass(name, domain, loads, stores, resources=self._taken(*kept), work=work)
+            row_pass(name, domain, loads, stores, resources=self._taken(*kept_numbers), work=work)
         )
 
     def walk(
@@ -184,7 +186,7 @@ class StateChain:
         name: str,
         accesses: tuple[Access, ...],
         ctas: int,
-        kept: int,
+        kept_numbers: int,
         dependent: Dependent,
         flops: int = 0,
     ) -> None:
@@ -193,17 +195,21 @@ class StateChain:
         p, k = self.problem, self.kernel
         before = (load(self.initial(), Rows.OWN, Per.QUERY),) if self.reads_state else ()
         after = (store(self.last(), Rows.OWN, Per.QUERY),) if self.options.writes_state else ()
+        # The state's columns stand on the query axis, the tokens on the key axis: a work tile walks all
+        # chunks of a sequence.
         staged = k.tile.stages * 2 * self.chunk * p.head_dim if flops else 0
         domain = Domain(p.batch, p.heads, p.head_dim_v, p.seq_q, p.head_dim_v, self.chunk)
         work = Work(flops, product_ctas=ctas, stages=k.tile.stages, dependent=dependent)
         every = (*before, *accesses, *after)
-        taken = self._taken(kept, staged)
+        taken = self._taken(kept_numbers, staged)
         self.launches.append(Launch(name, domain, Outer.QUERY, every, k.schedule, taken, work=work))
 
-    def _taken(self, kept: int, staged: int) -> Resources:
+    def _taken(self, kept_numbers: int, staged: int) -> Resources:
         """What a CTA takes of an SM: as the kernel states it, else for the numbers it keeps and stages."""
         k, threads = self.kernel, self.kernel.cta_threads
-        registers = min(MOST_REGISTERS, loop_registers(kept, threads)) if kept else None
+        registers = (
+            min(MOST_REGISTERS, loop_registers(kept_numbers, threads)) if kept_numbers else None
+        )
         shared = staged * self.problem.input_type.bytes
         return Resources(threads, k.registers or registers, k.shared_memory_bytes or shared)
 

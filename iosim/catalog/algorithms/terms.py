@@ -124,6 +124,8 @@ def _score_terms(
 ) -> Iterator[tuple[Tensor, Access]]:
     """What a tiled loop reads to form its scores besides Q and K; `once` is how often a CTA's own values are read."""
     options = options_of(kernel, TermOptions)
+    # One term after the other, each with how its tile is read: pairs where it is N x N, keys where it is
+    # a row for all queries, once a CTA where it is a number a head.
     if problem.bias == "full":
         yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
     if problem.bias == "alibi":
@@ -144,6 +146,7 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     """`chain`, a tiled forward, with what the problem adds: its main launch reads the terms and leaves the random
     state."""
     main = next(x for x in chain.launches if x.role is LaunchRole.MAIN)
+    # Terms are read before Q, K and V; the random state is written once, by the first CTA.
     terms = [*_score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)]
     if problem.sinks:  # of the query heads whose rows share a tile
         size, d = options_of(kernel, TermOptions).sink_bytes, main.domain
@@ -152,6 +155,7 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     held = [tensor for tensor, _ in terms]
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):
+        # The mask of bytes is read by the launch before, the additive one by the main launch.
         held = [*held[:-1], stored_mask(problem), added_mask(problem)]
         before = (convert_mask(problem),)
     writes: tuple[Access, ...] = ()
@@ -174,6 +178,7 @@ def backward_terms(
         terms.append((_random_state(Role.INPUT), load("rng_state", Rows.OWN, once)))
     gradients = bias_gradient(problem)
     writes = [store(gradient.name, Rows.PAIR, Per.PAIR) for gradient in gradients[:1]]
+    # Tiles that nobody visits have a gradient of 0, which a fill writes before.
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
     fill = score_pass(
         "bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)

@@ -99,6 +99,7 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if kernel.writes_lse:
         why = "every tile of a query block would write it; accepted: False"
         raise InputError(f"writes_lse {kernel.writes_lse} {refused} {why}")
+    # Flash over value heads that share one Q and K: tensors of one head, in launches of several.
     chain = flash.plan_flash(read, kernel)
     shared = {
         n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t

@@ -33,6 +33,7 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
         "accesses_per_pair",
     )
     settings |= {name: float(row[name]) for name in rates}
+    # Tiles of one or two key blocks may spill otherwise than the line through longer ones says.
     short = [row["write_of_one"], row["write_of_two"]]
     if any(short):
         line = (settings["write_per_tile"] + n * settings["write_per_pair"] for n in (1, 2))

@@ -68,7 +68,7 @@ _WIDTH = Whole(1, MAX_WIDTH)
 _SHARED = Whole(0, 1 << 20)
 _DTYPES = ListOf(Text(INPUT_DTYPES), unique=True)
 _BYTES = Real(-1e6, 1e6)
-"""Of a work tile less than 0: where the loop's first or last turn moves less than the others."""
+"""Bytes of a work tile may be below 0: where the loop's first or last turn moves less than the others."""
 
 
 REQUIRES: Mapping[str, Key] = {
@@ -234,7 +234,7 @@ ROW: Mapping[str, Key] = {
     "per_pair": Key(Whole(0, 1 << 20), "bytes a visited key block"),
     "per_tile_fetch": Key(Whole(0, 1 << 20), "bytes a tile fetched from a queue"),
 }
-"""Of a row of tiles, spills or further bytes.
+"""Keys of a row of tiles, spills or further bytes.
 
 Those up to `min_shared_memory_per_block_bytes` are its conditions: head_dim is the widest that it holds for, the others
 are true of the problem or the GPU. `causal` is true of any mask, `window` of a window alone."""
@@ -243,7 +243,7 @@ _FORMS = Table.of(RowPass, name=_PASS_NAME).keys
 PASS: Mapping[str, Key] = {
     f.name: Key(_FORMS[f.name], f.metadata["means"]) for f in fields(RowPass)
 }
-"""Of a launch beside the backward's main one."""
+"""Keys of a launch beside the backward's main one."""
 _SIDES = ListOf(Whole(1, MAX_BLOCK), ascending=True)
 CONFIGURATIONS: Mapping[str, Key] = {
     "block_q": Key(_SIDES, "query rows"),
@@ -373,6 +373,7 @@ FILE: Mapping[str, Key] = {
 
 def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
     requires = data["requires"]
+    # Each key may be right by itself and contradict another: these are the pairs that can.
     if requires.get("min_cc", 0) > requires.get("max_cc", 999):
         yield Problem(
             "requires.min_cc", f"{requires['min_cc']} is more than max_cc ({requires['max_cc']})"
@@ -401,12 +402,15 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
 def _kernel_contradictions(
     kernel: Mapping[str, Any], requires: Mapping[str, Any]
 ) -> Iterator[Problem]:
+    # Unit, specialisation and warps that load say together who computes.
     unit, roles = kernel.get("matrix_unit"), kernel.get("specialisation", Specialisation.NONE)
     able = ", ".join(dict.fromkeys(str(unit) for unit, _ in SPECIALISED_UNITS))
     if unit is None and roles != Specialisation.NONE:
         yield Problem("kernel.specialisation", f"'{roles}' needs a matrix_unit; accepted: {able}")
     elif unit is not None and stated_unit(unit, roles) is None:
-        with_it = ", ".join(str(one) for one, role in SPECIALISED_UNITS if role == roles)
+        with_it = ", ".join(
+            str(unit_name) for unit_name, role in SPECIALISED_UNITS if role == roles
+        )
         yield Problem(
             "kernel.specialisation",
             f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit {with_it}",
@@ -437,6 +441,7 @@ def _kernel_contradictions(
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
     name = data.get("algorithm")
+    # Options are checked by the algorithm's own record, where its name is known.
     options: Spec = MapOf(OneOrMany(Text()))
     if isinstance(name, str) and name in algorithms():
         options = Table.of(algorithm_of(name).options)

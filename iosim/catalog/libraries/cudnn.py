@@ -80,6 +80,7 @@ class CudnnOpenRules(Rules):
         if problem.mask != "causal":
             return stated
         width = max(problem.head_dim, problem.head_dim_v)
+        # Heads that start together: as many key/value heads as fit the budget, with their group.
         budget = L2_BUDGET_BYTES if width <= NARROW else L2_BUDGET_BYTES // 2
         a_head = (
             problem.longest_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
@@ -111,6 +112,7 @@ def neighbours_of_q(problem: AttentionProblem, block_q: int) -> tuple[Overhead, 
     """
     if problem.seq_q != 1:
         return ()
+    # Rows of other heads beside the group's own, up to whole boxes of block_q rows.
     row_bytes: float = problem.head_dim * problem.input_type.bytes
     if (
         row_bytes % SECTOR_BYTES

@@ -29,7 +29,7 @@ TWO_WAYS_CC = 80
 
 @rule_book("cutlass")
 class CutlassRules(Rules):
-    """CTAs a head of the backward, and what a CTA keeps in shared memory."""
+    """CTAs per head of the backward, and what a CTA keeps in shared memory."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if not problem.backward:
@@ -39,6 +39,8 @@ class CutlassRules(Rules):
             -(-problem.longest_k // kernel.tile_backward.block_k),
             problem.batch * problem.heads,
         )
+        # CTAs of a head: one where heads fill the GPU and blocks are few; few where each has buffers of its
+        # own; else one a key block.
         buffered = problem.input_type.bytes < 4 and not keeps_sums(problem, kernel)
         splits = None
         if profile.cc < SPLITS_CC or (heads >= ENOUGH_HEADS and blocks <= FEW_BLOCKS):

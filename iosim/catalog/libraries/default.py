@@ -60,14 +60,17 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for: of both passes the one that takes
     both, else on AMD's GPUs, whose libraries pass a call on to each other, one for each."""
-    found = _first_suited(problem, profile)
-    if found is None and problem.passes == "fwd+bwd" and profile.is_amd:
-        parts = [_first_suited(problem.with_(passes=one), profile) for one in ("fwd", "bwd")]
-        found = AND.join(part for part in parts if part) if all(parts) else None
-    return found or ORDER[-1]
+    suited = _first_suited(problem, profile)
+    if suited is None and problem.passes == "fwd+bwd" and profile.is_amd:
+        parts = [
+            _first_suited(problem.with_(passes=direction), profile) for direction in ("fwd", "bwd")
+        ]
+        suited = AND.join(part for part in parts if part) if all(parts) else None
+    return suited or ORDER[-1]
 
 
 def _first_suited(problem: AttentionProblem, profile: HardwareProfile) -> str | None:
+    # Tried for good: a kernel that resolves takes the problem. The last of the order takes all.
     for name in order_of(problem, profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
@@ -105,7 +108,7 @@ def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:
     for kernel, profile in kernels:
         if any(note.startswith(NOTE) for note in kernel.notes):
             names.setdefault(profile.name, {})[kernel.name] = None
-    by_default = [f"{' and '.join(found)} on {gpu}" for gpu, found in names.items()]
+    by_default = [f"{' and '.join(kernel_names)} on {gpu}" for gpu, kernel_names in names.items()]
     return (
         f"Kernel{'s' if len(by_default) > 1 else ''} by default: {', '.join(by_default)}"
         if by_default

@@ -49,6 +49,7 @@ def drops_mask(problem: AttentionProblem) -> AttentionProblem:
 def drops_window(problem: AttentionProblem) -> AttentionProblem:
     """The problem without a side of its window that is at least as wide as the keys are many: causal where the other
     side is 0, none where it is as wide."""
+    # A left side as wide as the keys is none; then the right side decides: 0 is causal, unbounded none.
     if problem.mask != "window" or not _unbounded(problem.window, problem.seq_k):
         return problem
     ahead = problem.window_right or 0

@@ -24,7 +24,7 @@ SECTION_BYTES = 32 << 20
 BACKWARD_SECTION_BYTES = 40 << 20
 REGISTERS_PER_CTA = 65_536
 REGISTER_STEP = 8
-"""One CTA fills an SM: its threads share all registers (launch bounds of one CTA an SM), in steps of eight."""
+"""One CTA fills an SM: its threads share all registers (launch bounds of one CTA per SM), in steps of eight."""
 FEW_KEY_BLOCKS = 4
 ONE_WARPGROUP = 4
 """Warps that compute where a tile has 64 rows."""
@@ -39,7 +39,7 @@ class Fa3Rules(Rules):
     tile with splits."""
 
     def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
-        """As FlashAttention-2, but for pages at head_dim 65 to 128."""
+        """The problem without the causal mask of one query token, but for pages at head_dim 65 to 128."""
         if problem.page_size is not None and 64 < problem.head_dim <= 128:
             return problem
         return drops_mask(problem)
@@ -78,6 +78,7 @@ class Fa3Rules(Rules):
                 f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd"
             )
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
+        # Three things that the launch template decides: clusters, where P waits, the backward's registers.
         together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
         loop = replace(kernel.loop, p_in_shared=p_in_shared(problem, width, kernel.tile.warps))
         kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together), loop=loop)
@@ -123,7 +124,7 @@ def fa3_section_heads(
 
 
 def has_cache(problem: AttentionProblem) -> bool:
-    """Whether keys lie in a cache: in pages, or more of them than queries, whose earlier tokens are there.
+    """True where keys lie in a cache: in pages, or more of them than queries, whose earlier tokens are there.
 
     `flash_attn_with_kvcache` leaves the number of splits to the library (num_splits=0); `flash_attn_func` and
     `flash_attn_varlen_func` do not split (num_splits=1). NB: cross-attention by a plain call does not, either.
@@ -144,6 +145,7 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
     tiles = problem.batch * problem.kv_heads * query_blocks
     keys = min(problem.seq_k, window_keys(problem) + block_q)
     key_blocks = -(-keys // block_k)
+    # Nearly enough tiles: split only where a head's keys outgrow the L2 and are walked again.
     if tiles >= FULL_SHARE * sms:
         head_bytes = (
             problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes

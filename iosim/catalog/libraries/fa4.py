@@ -77,7 +77,8 @@ class Fa4Rules(Rules):
 
 @rule_book("fa4-sm90")
 class Fa4Sm90Rules(Fa4Rules):
-    """As the file states, but for narrow values beside wide keys, which take 128 keys and no wider buffers."""
+    """Tiles of Hopper's kernel: the file's, but for narrow values beside wide keys, which take 128 keys and no wider
+    buffers."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = super().finish(kernel, problem, profile)
@@ -131,7 +132,7 @@ VARLEN_OPERATIONS = {64: 4.2, 80: 8.4}
 """Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared, on cc 10.0.
 Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200."""
 VARLEN_NATIVE_OPERATIONS = {64: 3.4, 80: 4.5}
-"""The same where exponentials are fast. Fitted there, on 30 rows of a GB300."""
+"""Operations a score more where exponentials are fast. Fitted there, on 30 rows of a GB300."""
 
 
 @rule_book("fa4-varlen")
@@ -170,6 +171,8 @@ def software_exps(problem: AttentionProblem, width: int, pairs: bool, packed: bo
     """Share of the exponentials of a step without a mask that are polynomials (softmax.py, apply_exp2_convert): of each
     fragment but the first and the last, the pairs at the end of every so many values."""
     causal, plain = problem.mask == "causal", problem.mask == "none"
+    # Of every `every` values of a fragment the last `tail` are polynomials; the first fragment of a row
+    # (at some widths) and the last are computed in hardware.
     every = SOFTWARE_EVERY.get((pairs, causal, width), 16 if width <= TILE_ROWS else 0)
     if every and packed and plain and 64 < width != OWN_WIDTH:
         every = (
@@ -193,7 +196,7 @@ def fa4_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
 
 @rule_book("fa4-splits")
 class Fa4SplitRules(Fa4Sm100Rules):
-    """As a caller with num_splits=0."""
+    """Splits as the library chooses them for a caller with num_splits=0."""
 
     def splits_of_tile(
         self, problem: AttentionProblem, sms: int, block_q: int, block_k: int

@@ -26,9 +26,9 @@ from iosim.problem.attention import AttentionProblem
 CTAS_PER_SM = 2
 """CTAs for which the schedule divides the work, and for which tiles leave room."""
 LEAST_CHUNK_TOKENS = 128
-"""Of a split, but for pages that are longer."""
+"""Tokens of a split at least; a page where that is longer."""
 SHUFFLED_OPERATIONS = 2.0
-"""Of a value in fp8 before it is widened: two shuffles for four, so that each lane has those that products want
+"""Operations on a value in fp8 before it is widened: two shuffles for four, so that each lane has what products want
 (frag_layout_swizzle.cuh), of which an SM makes 32 lanes' in a cycle."""
 HIDDEN_CC = range(100, 110)
 """Where conversions are so slow that they hide these."""
@@ -58,6 +58,7 @@ class FlashInferRules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         block_q, width = kernel.tile.block_q, kernel.compiled_head_dim or problem.head_dim_v
         key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
+        # Each warp with keys of its own writes its part of O in fp32 and reads that of every warp.
         merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
         options = replace(
             options_of(kernel, FlashOptions), merged_bytes=merged, combine_waits=MERGE_WAITS
@@ -79,6 +80,7 @@ def chunk_tokens(
     page = problem.page_size or 1
     max_ctas = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
+    # Sequences alike: the search over the length of a split needs one of them.
     if problem.seq_lens is None:
         tiles, keys = (
             -(-problem.seq_q * problem.group // block_q),
@@ -104,6 +106,7 @@ def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
 
 def _fewest(tiles_and_pages: list[tuple[int, int]], max_ctas: int, low: int) -> int:
     """Pages of a split: of (tiles, pages) of each sequence."""
+    # Bisection over the pages of a split, as more pages mean fewer CTAs: the first with at most max_ctas.
     sizes = range(low, max(pages for _, pages in tiles_and_pages))
     return low + bisect_left(
         sizes,
@@ -148,7 +151,7 @@ DECODE_THREADS = 128
 DECODE_STAGES = 2
 """Buffers of keys and values on cc 8.0 and later (DISPATCH_COMPUTE_CAP_DECODE_NUM_STAGES_SMEM)."""
 KEYS_PER_THREAD_ROW = 4
-"""Of a step, where a group has one head; 2 where the cache is in fp8, else 1."""
+"""Keys of a row of threads in a step, where a group has one head; 2 where the cache is in fp8, else 1."""
 
 
 @rule_book("flashinfer-decode")
@@ -173,6 +176,7 @@ class FlashInferDecodeRules(FlashInferRules):
         if problem.group == 1:
             keys *= KEYS_PER_THREAD_ROW if problem.cache_dtype is None else 2
         shared = 2 * DECODE_STAGES * keys * width * bytes_of_value
+        # Occupancy decides whether it splits: only where all sequences leave CTAs idle.
         ctas = int(profile.need("shared_memory_per_sm_bytes")) // shared
         ctas = max(1, min(ctas, int(profile.need("max_threads_per_sm")) // threads))
         sms, splits = int(profile.need("sm_count")), 1
@@ -186,19 +190,19 @@ class FlashInferDecodeRules(FlashInferRules):
 
 
 XQA_WARPS = 4
-"""That take QK^T, and as many PV; each has `XQA_SIDE` tokens, or columns."""
+"""Warps that take QK^T, and as many PV; each has `XQA_SIDE` tokens, or columns."""
 XQA_SIDE = 64
 XQA_QUERY_BYTES = 16 << 10
-"""Of a group's queries, which stay in shared memory (persistentQ)."""
+"""Bytes of a group's queries, which stay in shared memory (persistentQ)."""
 XQA_LEAST_TOKENS, XQA_WAVES = 128, 8
-"""Tokens of a sub-sequence at least, and CTAs an SM at most (decoderXQAConstants.h)."""
+"""Tokens of a sub-sequence at least, and CTAs per SM at most (decoderXQAConstants.h)."""
 XQA_WAITS = 4
 """Loads that a tile waits for, one behind the other, beside its keys' parts, of which two are on their way at once
 (nbKBuffers). Fitted on 144 open rows of published_stacks.csv, TensorRT-LLM's decoding on four GPUs."""
 XQA_BUFFERS = 2
-"""Of parts of keys, and of each group of warps that merges sub-sequences."""
+"""Buffers of parts of keys, and of each group of warps that merges sub-sequences."""
 SMALL_SHARED_CC = (86, 89, 120, 121)
-"""Of which K is fetched 64 bytes of a row at a time, V 32 tokens; else 128 and 64."""
+"""Compute capabilities on which K is fetched 64 bytes of a row at a time, V 32 tokens; else 128 and 64."""
 
 
 @rule_book("xqa")
@@ -213,6 +217,7 @@ class XqaRules(Rules):
     ) -> int | None:
         if problem.cache_dtype is not None:
             return 1
+        # sqrt(8 n) sub-sequences of n possible ones, fewer where the GPU has too many CTAs already.
         max_splits = problem.longest_k // XQA_LEAST_TOKENS
         count = max(1, min(max_splits, round(math.sqrt(8 * max_splits))))
         waves = problem.sequence_count * problem.kv_heads * count / sms
@@ -233,6 +238,7 @@ class XqaRules(Rules):
                 f"`heads` {problem.heads}, `kv_heads` {problem.kv_heads}: kernel xqa holds "
                 f"{XQA_QUERY_BYTES:,} bytes of queries; accepted: groups of up to {XQA_QUERY_BYTES // (width * size)}"
             )
+        # Shared memory of a CTA: queries, parts of keys, values and P, two buffers of each part.
         part, value_tokens = (64, 32) if profile.cc in SMALL_SHARED_CC else (128, 64)
         groups = max(1, XQA_WARPS * XQA_SIDE // width)
         keys = XQA_WARPS * 2 * XQA_SIDE * min(part, width * problem.cache_type.bytes)
@@ -295,11 +301,12 @@ def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:
 
 
 def key_rows(problem: AttentionProblem, profile: HardwareProfile, block_q: int) -> int:
-    """Key rows of a tile: what two CTAs an SM leave of shared memory (one where two do not fit), and a power of two of
-    16 rows a warp."""
+    """Key rows of a tile: what two CTAs per SM leave of shared memory (one where two do not fit), and a power of two of
+    16 rows per warp."""
     row = problem.head_dim * problem.input_type.bytes
     both = (problem.head_dim + problem.head_dim_v) * problem.cache_type.bytes
     key_warps = 4 if block_q == PRODUCT_ROWS else 1
+    # Rows by which a tile grows: 16 a warp with keys of its own.
     step = PRODUCT_ROWS * key_warps
     shared = int(profile.need("shared_memory_per_sm_bytes"))
     ctas = CTAS_PER_SM if shared >= CTAS_PER_SM * (block_q * row + both * step) else 1

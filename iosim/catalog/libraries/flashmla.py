@@ -24,7 +24,7 @@ from iosim.problem.attention import MX_CACHE, AttentionProblem
 PAIRS_CC = 100
 """Compute capability from which CTAs work in pairs."""
 SPARSE_WARPS = 12
-"""Of the sparse kernels: two warpgroups compute, one gathers."""
+"""Warps of the sparse kernels: two warpgroups compute, one gathers."""
 INDEX_OPERATIONS = 3.0
 """Instructions of the indexer on a score: a maximum with 0, which has half the rate, and a multiply-add."""
 TENSOR_MEMORY_OPERATIONS = 2.0
@@ -56,10 +56,12 @@ class FlashMlaRules(Rules):
         return {"index_ctas": profile.need_int("sm_count")}
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        """Where keys are picked, the sparse kernels (@9241ae3e): of a cache in fp8 the decode kernel, whose CTAs of a
-        query form a cluster of up to 128 heads on cc 9.0 and go alone later (@4855c772, csrc/api/sparse_decode.h);
-        of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0 and in pairs later. Fewer heads than a tile
-        has rows fill part of it. Raises InputError: dense decoding later than cc 9.0, which it is not built for."""
+        """The kernel, or where keys are picked the sparse ones (@9241ae3e): of a cache in fp8 the decode kernel, whose
+        CTAs of a query form a cluster of up to 128 heads on cc 9.0 and go alone later (@4855c772,
+        csrc/api/sparse_decode.h); of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0 and in pairs
+        later. Fewer heads than a tile has rows fill part of it. Raises InputError: dense decoding later than cc 9.0,
+        which it is not built for."""
+        # Four cases, by generation and by the cache's type; dense decoding has a kernel on cc 9.0 alone.
         later, decodes = profile.cc >= PAIRS_CC, problem.cache_dtype is not None
         if not problem.gathers:
             if later:
@@ -80,7 +82,7 @@ class FlashMlaRules(Rules):
             threads=None,
             registers=profile.need_int("registers_per_sm")
             // (256 * tile.warps)
-            * 8,  # a CTA an SM, in eights a thread
+            * 8,  # a CTA per SM, in eights a thread
             options=replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES),
         )
 
@@ -92,7 +94,7 @@ class FlashMlaRules(Rules):
 @rule_book("dsa")
 class DsaRules(FlashMlaRules):
     """FlashMLA's rules, and what DeepGEMM's indexer takes of a GPU (csrc/jit_kernels/impls/smxx_fp8_mqa_logits.hpp): a
-    CTA an SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
+    CTA per SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
 
     needs: tuple[str, ...] = ("top_k", "index_heads")
     """Fields that it does not go without."""
@@ -118,7 +120,7 @@ class DsaRules(FlashMlaRules):
 
 @rule_book("dsv4")
 class Dsv4Rules(DsaRules):
-    """The same over compressed keys: up to 128 heads on as many CTAs as they fill (@4855c772,
+    """Rules of the indexer's kernel over compressed keys: up to 128 heads on as many CTAs as they fill (@4855c772,
     csrc/api/sparse_decode.h)."""
 
     needs = ("compress_ratio",)
@@ -170,6 +172,8 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
     """
     if problem.gathers and problem.cache_dtype is None:
         return 1  # the prefill kernel
+    # Parts of the GPU, one for each head and query block; a part takes equally many key blocks, the
+    # fixed cost of each sequence included.
     query_blocks = -(-problem.seq_q * problem.group // block_q)
     parts = max(1, sms // problem.kv_heads // query_blocks)
     entries = (
@@ -188,6 +192,7 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
 def _flashmla_pieces(batch: int, blocks: int, payload: int) -> int:
     """Pieces that parts of `payload` blocks cut `batch` sequences of `blocks` key blocks into."""
     pieces, remaining = 0, payload
+    # Sequences one after the other; a sequence that does not fit the part's rest goes on in the next.
     for _ in range(batch):
         rest = blocks
         while remaining < rest + MLA_FIXED_BLOCKS:

@@ -44,18 +44,20 @@ def completed(data: dict[str, Any]) -> dict[str, Any]:
     base = data.get("like")
     if not isinstance(base, str) or base not in entry_names():
         return data
-    made: dict[str, Any] = {
+    merged: dict[str, Any] = {
         key: value for key, value in _read(base).items() if key not in OWN_NAMES
     }
+    # Tables are merged key by key; lists of rows stand before the base's, as the first row that fits is
+    # taken; everything else is replaced.
     for key, value in data.items():
-        known = made.get(key)
+        known = merged.get(key)
         if isinstance(value, dict) and isinstance(known, dict):
-            made[key] = {**known, **value}
+            merged[key] = {**known, **value}
         elif key in ROWS and isinstance(value, list) and isinstance(known, list):
-            made[key] = [*value, *known]
+            merged[key] = [*value, *known]
         else:
-            made[key] = value
-    return made
+            merged[key] = value
+    return merged
 
 
 @cache
@@ -72,6 +74,7 @@ def on_gpu(data: Entry, profile: HardwareProfile) -> Entry:
     """The kernel that runs in place of a file's on GPUs before its first compute capability, where the file names one
     (`before`); else the file's own."""
     first = data["requires"].get("min_cc", 0)
+    # A chain of files, generation by generation.
     if "before" in data and profile.cc < first:
         return on_gpu(entry(data["before"]), profile)
     return data
@@ -182,6 +185,7 @@ def _own(path: str) -> Entry:
         changed = Path(path).stat().st_mtime_ns
     except (OSError, ValueError):
         changed = 0  # reading it says what is wrong
+    # The time of change is part of the cache's key: an edited file is read anew.
     return _read_own(path, changed)
 
 

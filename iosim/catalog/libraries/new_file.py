@@ -34,8 +34,8 @@ def new_file(base: str, name: str | None = None) -> str:
     return file_text(data, f"Made of {base}. Change what differs;")
 
 
-def file_text(data: Mapping[str, Any], made: str) -> str:
-    """The text of a kernel file that says `data`, and first how it was `made`. Raises InputError: a name that is none
+def file_text(data: Mapping[str, Any], origin: str) -> str:
+    """The text of a kernel file that says `data`, and first its `origin`. Raises InputError: a name that is none
     or the catalog's."""
     if data["name"] in entry_names():
         raise InputError(
@@ -46,14 +46,15 @@ def file_text(data: Mapping[str, Any], made: str) -> str:
         raise InputError(
             f"`name` '{data['name']}' {wrong[0].reason}; accepted: small letters, digits and -, as {NAME}"
         )
-    told = [
-        f"# {made} `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
+    heading = [
+        f"# {origin} `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
         "# takes it wherever a kernel is taken. Lines that begin with # and a key say what could be stated, too.",
     ]
-    lines = [*told, *_pairs({key: data[key] for key in FIRST if key in data}, FILE)]
+    lines = [*heading, *_pairs({key: data[key] for key in FIRST if key in data}, FILE)]
     for key, value in data.items():
         if key in FIRST:
             continue
+        # Comments stand beside the first row of a list alone.
         rows = value if isinstance(value, list) else [value]
         header = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
         lines += ["", f"# {TABLES[key].means}"]

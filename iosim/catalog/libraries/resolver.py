@@ -50,6 +50,7 @@ def _first(
 ) -> Mapping[str, Any]:
     """The first row whose conditions hold, empty where none's do; `facts` are more that a row may state."""
     window = problem.mask == "window"
+    # A condition that a row leaves out holds for all: each default is the problem's own value.
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
     facts["paged"] = problem.page_size is not None
     facts["widened"] = problem.cache_dtype is not None
@@ -77,7 +78,9 @@ def tile_row(
 ) -> Mapping[str, Any]:
     """The first row of the entry's `table` whose conditions hold. Raises InputError: none does."""
     if not (row := _first(data.get(table, ()), problem, profile, width)):
-        known = {cc for one in data.get(table, ()) for cc in one.get("cc", (profile.cc,))}
+        known = {
+            cc for candidate in data.get(table, ()) for cc in candidate.get("cc", (profile.cc,))
+        }
         if profile.cc not in known:
             capabilities = ", ".join(cc_text(cc) for cc in sorted(known))
             raise InputError(
@@ -90,6 +93,7 @@ def tile_row(
 
 
 def _schedule(data: Entry, table: str, problem: AttentionProblem) -> Schedule:
+    # Keys of [kernel_masked] go over those of [kernel].
     masked = {} if problem.mask == "none" else data.get(f"{table}_masked", {})
     return built(Schedule, {**data.get(table, {}), **masked})
 
@@ -126,6 +130,8 @@ def _build(
     narrow = max(problem.head_dim, problem.head_dim_v) < width
     rows = [row for row in spills(data, backward) if row.get("split", False) == split]
     facts = {"whole_tiles": whole, "narrow": narrow, "block_q": tile[0], "block_k": tile[1]}
+    # Spills are of the GPU that they were recorded on; how many instructions there are is taken from it
+    # for all GPUs.
     anywhere = ({**row, "cc": [profile.cc]} for row in rows if "code" in row)
     code = _first(anywhere, problem, profile, width, **facts).get("code")
     return {**_first(rows, problem, profile, width, **facts), **({"code": code} if code else {})}
@@ -153,6 +159,7 @@ def resolve(
         data = on_gpu(entry(name), profile)
         compiled = check_support(data, problem, profile)
         return _resolved(data, compiled, problem, profile, overrides, notes)
+    # Both passes: each resolved as it would be alone, then joined to a kernel and what follows it.
     names = {"fwd": first, "bwd": second or first}
     passes = [
         (on_gpu(entry(direction), profile), problem.with_(passes=which))
@@ -185,6 +192,7 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
     both = replace(
         forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes)))
     )
+    # Where the two differ in nothing but what `backward` holds, one kernel stands for both.
     alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
     is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
     if forward.name != backward.name:
@@ -207,6 +215,9 @@ def _resolved(
         compiled: the width of its build.
         of_both: whether it is one of the passes of a call of both.
     """
+    # The order of a resolution: (1) splits, by rule or by hand; (2) the tile's row, as the library sees
+    # the problem; (3) packing and the recorded build; (4) the kernel of the file's keys; (5) what the
+    # rule book decides at the end; (6) the user's overrides; (7) what a compiler makes of the tile.
     rules = rules_of(data.get("rules"))
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
@@ -279,7 +290,7 @@ def split_alike(name: str) -> bool:
 
 
 def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
-    """Whether rules of splits are asked; for sequences of different lengths only those that know them.
+    """True where rules of splits are asked; for sequences of different lengths only those that know them.
 
     NB: there FlashAttention-2 splits none where the cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays
     0); taken so for all others.
@@ -308,6 +319,7 @@ def _splits(
         return 1, False
     packed = _packs_group(data, rules, problem, 1, 1, 1)
     group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
+    # The grid that the library's own split rule sees: tiles and key blocks before any split.
     tiles = problem.sequence_count * heads * -(-problem.longest_q * group // row["block_q"])
     key_blocks = -(-problem.longest_k // row["block_k"])
     grid = SplitGrid(
@@ -467,6 +479,7 @@ def _apply(
     profile: HardwareProfile,
     of_both: bool,
 ) -> Kernel:
+    # Overrides in turn: tile (with what then is not known any more), packing, order, what it takes.
     tile = replace(kernel.tile, **typed(Tile, vars(over)))
     if over.tile is not None:
         tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])

@@ -24,7 +24,7 @@ SPLIT_EFFICIENCY = 0.85
 
 @dataclass(frozen=True)
 class SplitGrid:
-    """The grid of a split kernel before it splits: its work tiles, key blocks a head, the GPU's SMs, and its tile."""
+    """The grid of a split kernel before it splits: its work tiles, key blocks per head, the GPU's SMs, and its tile."""
 
     tiles: int
     key_blocks: int
@@ -40,6 +40,8 @@ def fewest_efficient(tiles: int, key_blocks: int, slots: int, differ: bool = Fal
     blocks = [
         -(-key_blocks // splits) for splits in range(1, min(MAX_SPLITS, slots, key_blocks) + 1)
     ]
+    # Wave efficiency: CTAs over the slots of the rounds that they take. Splits that give no split fewer
+    # key blocks than one less would are left out where they are to differ.
     efficiency = {
         splits: tiles * splits / slots / -(-tiles * splits // slots)
         for splits, block_count in enumerate(blocks, 1)

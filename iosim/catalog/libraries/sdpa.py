@@ -65,6 +65,7 @@ def choose(
         problem: with `passes` "fwd+bwd" where gradients are asked for.
         backends: keys of `BACKENDS` in the order in which they are tried.
     """
+    # The first backend without a reason against it; the last reason explains the choice.
     checks = {"flash": why_not_flash, "efficient": why_not_efficient}
     checks["cudnn"] = partial(why_not_cudnn, version=cudnn_version)
     refused = ""

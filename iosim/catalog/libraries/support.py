@@ -36,6 +36,7 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+    # The first reason is the one that is told: GPU, then terms, pass, sizes.
     yield from _refused_gpu(data, problem, profile)
     yield from _refused_terms(data, problem)
     yield from _refused_pass(data, problem, profile)
@@ -135,6 +136,7 @@ def _kernels(able: Callable[[Entry], bool]) -> str:
     able_names = [
         n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax
     ]
+    # Variants are named fa3-...: the plain name stands for them.
     names = [n for n in able_names if not any(n.startswith(f"{other}-") for other in able_names)]
     if len(names) > MAX_NAMED:
         return f"{', '.join(names[:MAX_NAMED])} and others (iosim kernels list)"

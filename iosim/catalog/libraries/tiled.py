@@ -52,6 +52,7 @@ def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> 
     """`tile`, its larger side halved (down to 16) while its operands need more shared memory than a CTA may have."""
     allowed = profile.shared_memory_per_block_optin_bytes
     block_q, block_k = tile.block_q, tile.block_k
+    # Q's rows, and `stages` buffers of K and V (a latent cache: of one tensor, and P) must fit.
     while allowed is not None and max(block_q, block_k) > 16:
         key_columns = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         rows = block_q * problem.head_dim + tile.stages * block_k * key_columns
@@ -108,6 +109,7 @@ class UniformRules(Rules):
         """With the first tile that fits, and as many value heads in it as fit. A backward takes all value heads, and so
         the first tile that holds them; the last one where none does."""
         tiles = [Tile(*sides, kernel.tile.stages) for sides in VALUE_TILES]
+        # The largest tile first, and in each the most heads that divide all: keys are read once a tile.
         for tile in tiles:
             for per_tile in range(int(problem.heads), 0, -1):
                 if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):

@@ -34,6 +34,8 @@ class TritonRules(Rules):
     def compiled(
         self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
     ) -> Kernel:
+        # The compiler lays warps along the rows; where there are fewer rows than output columns it lays them
+        # along the keys.
         unit, tile = kernel.matrix_unit, kernel.tile
         if profile.cc == WGMMA_CC:
             unit = unit_of(tile, problem, profile)
@@ -81,8 +83,8 @@ COMBINED = 512
 
 @rule_book("flex")
 class FlexRules(TritonRules):
-    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM. A forward whose buffers do
-    not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs per SM. A forward whose buffers
+    do not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
     github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
 
     split_options: ClassVar = {
@@ -122,6 +124,7 @@ class FlexRules(TritonRules):
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:
             return kernel
+        # Inductor's three ways to combine, by the number of splits.
         launches = 1 if kernel.splits <= ONE_LAUNCH else 3 if kernel.splits <= UNROLLED else 2
         taken = max(1, COMBINED // problem.head_dim_v) if kernel.splits <= UNROLLED else 1
         options = replace(options, combine_launches=launches, combine_rows=taken)
@@ -167,6 +170,7 @@ class UnifiedRules(TritonRules):
         )
         whole = replace(kernel.tile, block_q=rows, block_k=block_k)
         width = kernel.compiled_head_dim or problem.head_dim
+        # Triton pads head dimensions to the next power of two: shared memory holds the padded rows.
         padded = problem.with_(head_dim=width, head_dim_v=width)
         shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
         if problem.widens:  # keys and values as they came lie beside the widened ones

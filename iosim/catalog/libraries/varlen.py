@@ -41,10 +41,11 @@ FP8_OPERATIONS = {128: 2.5, 192: 6.0, 256: 7.0}
 """Operations a score more in fp8 than the paper's kernel takes, whose keys lie in no pages, by the build's width.
 Fitted there, on 60 rows of SGLang's prefill."""
 ALONE_OPERATIONS = {64: 5.0, 128: 20.0}
-"""The same where one warpgroup computes, with nobody whose products run beside its softmax. Fitted on 120 rows of both
-stacks' decoding."""
+"""Operations a score more in fp8 where one warpgroup computes, with no other's products beside its softmax. Fitted on
+120 rows of both stacks' decoding."""
 PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
-"""The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation). Fitted on 60
+"""Operations a score more in fp8 in vLLM's build, which adds each step's product to sums of its own (two-level
+accumulation). Fitted on 60
 rows of its prefill."""
 SEQUENCES_AT_ONCE = 31
 """Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
@@ -89,6 +90,8 @@ def varlen_splits(
     sequences = problem.sequences
     if max_splits <= 1 or len(sequences) > PREPARED_SEQUENCES:
         return (1,) * len(sequences)
+    # As the GPU's first launch counts: query blocks x key blocks of all sequences, a tenth more for each
+    # SM than its share.
     blocks = [-(-k // block_k) for _, k in sequences]
     total = sum(
         -(-q * problem.group // block_q) * n for (q, _), n in zip(sequences, blocks, strict=True)
@@ -166,6 +169,7 @@ def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
     """Further groups of sequences that a CTA goes over between two of its tiles, or before its one tile."""
     rows = problem.longest_q * (problem.group if kernel.packs_group else 1)
     heads = problem.kv_heads if kernel.packs_group else problem.heads
+    # A CTA goes over groups of 31 sequences as its tiles advance: divided among its tiles.
     tiles = problem.sequence_count * heads * -(-rows // kernel.tile.block_q) * kernel.splits
     groups = -(-problem.sequence_count // SEQUENCES_AT_ONCE)
     return -(-(groups - 1) // max(1, -(-tiles // sms)))

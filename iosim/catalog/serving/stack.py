@@ -21,7 +21,7 @@ WHEN = ("always", "packed", "packed apart", "prefill", "narrow cache", "bound wi
 MOVES = ("nothing", "output", "query", "new keys")
 
 NEW_BYTES = 2
-"""Of a value of the new tokens, as the model computes it."""
+"""Bytes of a value of the new tokens, as the model computes it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Extra:
     ) -> bool:
         if self.kernel not in (None, kernel.name):
             return False
+        # Conditions by name (`when`), as stacks.toml states them.
         if self.when.startswith("packed"):
             packed = problem.seq_q == 1 and problem.group > 1 and kernel.packs_group
             return packed and (self.when == "packed" or reorders(problem))
@@ -121,6 +122,7 @@ class Stack:
 
     def kernel(self, profile: HardwareProfile) -> str:
         """The kernel that it runs on a GPU. Raises InputError: none there."""
+        # The first kernel of the stack's list that knows the GPU's compute capability.
         for name, ccs in self.kernels:
             if profile.cc in ccs:
                 return name

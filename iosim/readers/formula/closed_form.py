@@ -48,6 +48,8 @@ def tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
 
 def _times_moved(sums: BlockSums, access: Access) -> Sums:
     if access.per is Per.PAIR:
+        # A kernel that skips one visit (an accumulator that starts from nothing) makes the access once
+        # less for every query block that visits any.
         visits, some = sums.visits, sums.visiting
         if access.skip not in (0, 1):
             raise ValueError(f"skip {access.skip} of access {access.tensor} is neither 0 nor 1")
@@ -64,17 +66,19 @@ def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     tile = tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
         return tile * times.total
-    if times.each is not None and not tensor.is_vector:
-        return times.each * d.rows * tensor.row_bytes
+    # All blocks as often: rows of all of them times that, without the last block's being shorter.
+    if times.per_block is not None and not tensor.is_vector:
+        return times.per_block * d.rows * tensor.row_bytes
     last = tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
     return tile * times.full + last * times.last
 
 
 def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
+    # Rows of a query block times the keys that it meets: a tile of an N x N tensor.
     d, keys = sums.domain, sums.key_rows(edge)
-    if keys.each is not None:
+    if keys.per_block is not None:
         rows = sums.query_blocks * d.block_q if edge is Edge.WHOLE else d.rows
-        return rows * keys.each * tensor.element_bytes
+        return rows * keys.per_block * tensor.element_bytes
     last_rows = d.block_q if edge is Edge.WHOLE else sums.last_rows
     return (d.block_q * keys.full + last_rows * keys.last) * tensor.element_bytes
 
@@ -96,6 +100,7 @@ def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
+    # With keys outside every key block is moved once: the tensor's own size.
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
         return sums.domain.seq_k * tensor.row_bytes
@@ -116,6 +121,7 @@ def _times_owned(sums: BlockSums, access: Access) -> int:
 
 def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     split = tensor.split_bytes(access.fetch)
+    # Fetched sector by sector: the bytes of the rows, and of sectors that rows share with others.
     if split:  # of rows that are there
         plain = replace(access, fetch=Fetch.BYTES)
         inside = replace(plain, edge=Edge.EXACT) if access.edge is Edge.WHOLE else plain
@@ -148,6 +154,7 @@ def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
         return [(1, BlockSums(domain))]
     if isinstance(mask, PackedMask):
         per, pack = domain.key_blocks_per_split, domain.pack
+        # Packed sequences of one shape are summed up once and counted.
         parts = Counter(zip(mask.masks, mask.seq_q, mask.seq_k, strict=True))
         return [
             (n, BlockSums(replace(domain, rows=q * pack, seq_k=k, mask=m), per))
@@ -189,6 +196,7 @@ def overhead_bytes(
 def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
     """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
     parts = _sums(launch.domain)
+    # All heads move alike: one head's sums, times their number.
     heads = launch.domain.batch * launch.domain.heads
     bytes_of: dict[tuple[str, Way], int] = (
         _touched(launch.touched, modes) if launch.touched is not None else {}
@@ -211,12 +219,12 @@ def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[st
 
 
 def _touched(touched: Touched, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
-    """The same of what was read from a launch's code."""
+    """Bytes by tensor and direction of the requests that were read from a launch's code."""
     bytes_of: dict[tuple[str, Way], int] = {}
-    for tensor, mode, moved in touched.moved:
+    for tensor, mode, bytes_moved in touched.request_bytes:
         if Mode(mode) in modes:
             key = (tensor, Mode(mode).direction)
-            bytes_of[key] = bytes_of.get(key, 0) + moved
+            bytes_of[key] = bytes_of.get(key, 0) + bytes_moved
     return bytes_of
 
 

@@ -104,6 +104,7 @@ class _WithCompanion:
 
     def _compare(self, compare: Compare, other: Any) -> bool:
         outcome: bool = compare(_value(self), _value(other))
+        # A branch on a dual goes by the value; the kind notes the condition under which others agree.
         self.kind.compared(compare, self.lifted, lifted(other), outcome)
         return outcome
 
@@ -174,6 +175,7 @@ class Dual(_WithCompanion, int):
         return self.kind.pointwise(function, numbers)
 
     def bit_length(self) -> int:
+        # 2^(bits - 1) <= x < 2^bits, asked as comparisons: problems with as many bits agree.
         bits: int = _value(self).bit_length()
         if self < 0 or self >= 1 << bits or 2 * self < 1 << bits:
             return int(self).bit_length()
@@ -266,7 +268,7 @@ class ArrayKind(Kind):
 
     @property
     def says_the_same(self) -> Any:
-        """Where, besides, every text so far has the same numbers in it."""
+        """Problems for which every branch came out alike and every text so far has the same numbers in it."""
         same = self.holds
         for companion, value in self.texts:
             same = same & (companion == value)
@@ -279,6 +281,7 @@ class ArrayKind(Kind):
         value = function(*map(_value, numbers))
         *companions, holds = np.broadcast_arrays(*map(lifted, numbers), self.holds)
         values = np.full(holds.shape, value, dtype=np.int64)
+        # Equal tuples of arguments get one code, so that the function is called once for each.
         code = np.zeros(int(holds.sum()), dtype=np.int64)
         wanted = [
             companion[holds] for companion in companions

@@ -39,6 +39,7 @@ def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
         raise ValueError(
             f"clipped_floor_sum needs n, hi >= 0 and a, m >= 1, not n = {n}, m = {m}, a = {a}, hi = {hi}"
         )
+    # The line rises: below `start` it is at most 0, from `stop` on at least `hi`.
     start = min(n, max(0, -(b // a)))
     stop = min(n, max(start, -((b - hi * m) // a)))
     return floor_sum(stop - start, m, a, b + a * start) + hi * (n - stop)
@@ -64,6 +65,7 @@ def floor_sum_array(n: Any, m: Any, a: Any, b: Any) -> IntArray:
         else:
             flat[at] += part
         top = a * n + b
+        # Elements whose reduction is over drop out; `at` says where the others stand in the result.
         going = np.flatnonzero(top >= m)
         if not going.size:
             break

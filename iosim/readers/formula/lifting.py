@@ -105,6 +105,7 @@ def lifted_problem(
     problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind
 ) -> AttentionProblem:
     lift = partial(_lift, companions, kind)
+    # The problem was checked when it was made: its fields are set past the checks, as duals.
     lifted = object.__new__(_LiftedProblem)
     put = object.__setattr__
     for f in fields(problem):

@@ -36,24 +36,28 @@ from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximu
 
 @dataclass(frozen=True)
 class Sums:
-    """A quantity of query blocks: summed over all but the last block, and the last block's own. `each` is the value of
-    every one of the `blocks` where all, the last included, have the same."""
+    """A quantity of query blocks: summed over all but the last block, and the last block's own. `per_block` is the
+    value of each of the `blocks` where all, the last included, have the same."""
 
     full: int
     last: int
-    each: int | None = None
+    per_block: int | None = None
     blocks: int = 0
 
     @property
     def total(self) -> int:
-        return self.full + self.last if self.each is None else self.each * self.blocks
+        return self.full + self.last if self.per_block is None else self.per_block * self.blocks
 
     def __mul__(self, number: int) -> Sums:
-        per_block = None if self.each is None else self.each * number
+        per_block = None if self.per_block is None else self.per_block * number
         return Sums(self.full * number, self.last * number, per_block, self.blocks)
 
     def __sub__(self, other: Sums) -> Sums:
-        per_block = None if self.each is None or other.each is None else self.each - other.each
+        per_block = (
+            None
+            if self.per_block is None or other.per_block is None
+            else self.per_block - other.per_block
+        )
         return Sums(self.full - other.full, self.last - other.last, per_block, self.blocks)
 
 
@@ -86,6 +90,7 @@ class BlockSums:
     def _reaches(self, key: int, limit: int) -> int:
         """The first full query block that keeps a key beyond or at `key`, cut to [0, limit]."""
         assert self.right is not None
+        # Query i keeps `key` from (key + 1) ratio - 1 - right on; its block is that over block_q.
         last = (key + 1) * self.ratio - 1
         return clip((last - self.right) * self.domain.pack // self.domain.block_q, 0, limit)
 
@@ -130,6 +135,8 @@ class BlockSums:
         """Sum over used full blocks of floor((keys that the last row keeps + shift) / step), cut to [0, most]."""
         assert self.right is not None
         d = self.domain
+        # The last row of block i is i block_q + block_q - 1; merged floors make it one line in i, of
+        # slope block_q over step x ratio x pack (the head of the module).
         at_zero = d.block_q - 1 + (self.right + 1 + shift * self.ratio) * d.pack
         return clipped_floor_sum(self._used, step * self.ratio * d.pack, d.block_q, at_zero, limit)
 
@@ -147,6 +154,8 @@ class BlockSums:
         """1 for every query block that visits a key block."""
         if self.left is None and self.right is None:
             return self.same(1)
+        # Blocks before the first that reaches key 0 visit nothing: all of their keys lie above the
+        # diagonal (an offset below 0).
         before = 0 if self.right is None else self._reaches(0, self._used)
         return Sums(self._used - before, self._last_visits)
 
@@ -178,6 +187,8 @@ class BlockSums:
             return Sums(self._used, self._last_visits)
         d = self.domain
         before = self._reaches((self.key_blocks - 1) * d.block_k, self._used)
+        # 1 where the last query block ends before the last key block; as a number, not a branch, so that
+        # a formula in symbols holds for both.
         missing = minimum(1, self.key_blocks - ceil_div(self._last_end_key, d.block_k))
         return Sums(self._used - before, self._last_visits * (1 - missing))
 
@@ -190,6 +201,7 @@ class BlockSums:
         if edge is Edge.NEEDED and self.right is not None:
             to_end = Sums(self._line_to_end(1, 0, d.seq_k), self._last_visits * self._last_end_key)
         else:
+            # Whole blocks, less what the last key block has past the end of the keys.
             to_end = self._end * d.block_k - self.reaching_last * (
                 self.key_blocks * d.block_k - d.seq_k
             )
@@ -230,6 +242,8 @@ class BlockSums:
         d = self.domain
         if self.left is None and self.right is None:
             return self.key_blocks, 1
+        # Visited key blocks are one range: from the first key of the first query block that visits any
+        # to the last key of the last that begins before the keys end.
         some = minimum(1, self.visiting.total)
         first, end = 0, self.key_blocks
         if self.left is not None:
@@ -256,6 +270,8 @@ class BlockSums:
         if d.splits == 1:
             return touched
         split = int(self._key_blocks_per_split) * int(d.block_k)
+        # A split boundary cuts a sector in two where it is no boundary of sectors: boundaries of splits
+        # that tiles span, less those that are boundaries of sectors, too.
         meeting = math.lcm(split, keys)
         inside = self._spans(split, (d.seq_k - 1) // split) - self._spans(
             meeting, (d.seq_k - 1) // meeting
@@ -273,6 +289,8 @@ class BlockSums:
         last = self._last_visits * ceil_div(end, keys)
         if keys % bk == 0:
             return self._line_to_end(keys, keys - 1, limit) + last
+        # The sum over r of the head of the module. The last key block may end in an earlier sector than
+        # a whole block would: its visits are one sector (or more) less.
         past = ceil_div(self.key_blocks * bk, keys) - limit
         full = -past * self.reaching_last.full
         for before, weight, length in self._weights(keys, lambda r: ceil_div(r * bk, keys)):
@@ -294,8 +312,8 @@ class BlockSums:
         return full + last
 
     def _weights(self, keys: int, sectors: Callable[[int], int]) -> Iterator[tuple[int, int, int]]:
-        """Of each key block r of the `length` after which block and sector boundaries meet again, where it adds to the
-        `sectors` of the blocks so far: (length - r, what it adds, length)."""
+        """(length - r, sectors that key block r adds, length) of each key block r that adds to the `sectors` of the
+        blocks before it; block and sector boundaries meet again after `length` blocks."""
         length = keys // math.gcd(int(self.domain.block_k), keys)
         for r in range(1, min(length, int(self.key_blocks)) + 1):
             if weight := sectors(r) - sectors(r - 1):
@@ -348,6 +366,7 @@ class ListSums(BlockSums):
         super().__init__(domain)
         names = ("rows", "seq_k", "block_q", "block_k", "pack", "splits")
         sizes: dict[str, Any] = {name: int.__index__(getattr(domain, name)) for name in names}
+        # Counting needs true ints: a list of blocks has no formula, only a number and a symbol for it.
         self._plain = replace(domain, batch=1, heads=1, **sizes)
         self._visited = self._plain.visited
 

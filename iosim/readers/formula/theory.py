@@ -68,6 +68,7 @@ class Bound:
             raise InputError(
                 f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more"
             )
+        # More memory than a head needs is of no further use: the compulsory N d remain.
         memory = min(fast_elements, seq * head_dim)
         return self.value(seq, head_dim, memory, density)
 
@@ -155,6 +156,7 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
     """
     mask = problem.pair_mask
     assert isinstance(mask, BlockMask)
+    # The paper's rule the other way round: a tile of B rows that stay stands for M = 4 d B elements.
     fast = BLOCKS_IN_FAST_MEMORY * problem.head_dim * _staying_rows(kernel)
     fast = max(problem.head_dim, min(fast, problem.seq_q * problem.head_dim))
     term, heads = bound("block_sparse"), problem.batch * problem.heads
@@ -327,9 +329,20 @@ class LevelBound:
 
     def to_dict(self) -> dict[str, Any]:
         return plain(
-            self,
-            "level fast_memory fast_bytes fast_elements term=term_text source term_bytes compulsory_bytes bound_bytes "
-            "decided_by moved_bytes times_above crossover_tokens crossover_head_dim",
+            level=self.level,
+            fast_memory=self.fast_memory,
+            fast_bytes=self.fast_bytes,
+            fast_elements=self.fast_elements,
+            term=self.term_text,
+            source=self.source,
+            term_bytes=self.term_bytes,
+            compulsory_bytes=self.compulsory_bytes,
+            bound_bytes=self.bound_bytes,
+            decided_by=self.decided_by,
+            moved_bytes=self.moved_bytes,
+            times_above=self.times_above,
+            crossover_tokens=self.crossover_tokens,
+            crossover_head_dim=self.crossover_head_dim,
         ) | {"term_bytes": round(self.term_bytes), "bound_bytes": round(self.bound_bytes)}
 
 

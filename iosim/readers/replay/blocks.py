@@ -46,6 +46,7 @@ class CachingAllocator:
     def allocate(self, size: int) -> Block:
         size = max(ROUND_BYTES, _up(size, ROUND_BYTES))
         small = size <= SMALL_BYTES
+        # Best fit, then lowest address: the order of the allocator's set of free blocks.
         fitting = [b for b in self.free_blocks if b.small is small and b.size >= size]
         block = (
             min(fitting, key=lambda b: (b.size, b.address))
@@ -54,6 +55,7 @@ class CachingAllocator:
         )
         self.free_blocks.remove(block)
         remainder = block.size - size
+        # Split: the rest goes back as a free block, linked in the order of addresses.
         if remainder >= ROUND_BYTES if small else remainder > SMALL_BYTES:
             rest = Block(block.address + size, remainder, small, before=block, after=block.after)
             if block.after is not None:
@@ -69,6 +71,7 @@ class CachingAllocator:
         self.in_use -= block.size
         block.free = True
         after, before = block.after, block.before
+        # A freed block takes in its free neighbours of the same segment, the later, then the earlier.
         if after is not None and after.free:
             self.free_blocks.remove(after)
             block.size += after.size
@@ -106,6 +109,8 @@ def addresses(chain: Chain) -> dict[str, int]:
     address_of: dict[str, int] = {}
     for tensor in chain.role(Role.INPUT):
         allocator.allocate(tensor.allocated_bytes)
+    # Twice: the first round finds fresh segments, the second lives on what the first freed, as a
+    # training step does from its second iteration on.
     for _ in range(2):
         live: dict[str, Block] = {}
         for n in range(len(chain.launches)):
@@ -153,6 +158,7 @@ class Blocks:
             return None
         first, last = self._life[name]
         placed = self._placed.setdefault(self._address[name], [])
+        # Who lay at this address and was last used before this tensor's first use.
         dead = [p for p in placed if p.last < first]
         taken = next((g for p in dead if (g := _fitted(self._chain, name, grid, size, p))), None)
         placed.append(_Placed(last, *(taken or (grid, size))))

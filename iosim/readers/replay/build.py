@@ -61,6 +61,7 @@ def system_compiler() -> list[str] | None:
     import shutil
     import sysconfig
 
+    # Python's own compiler may be named but absent, so each candidate compiles a trial first.
     configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
     for name in dict.fromkeys(
         (*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")
@@ -90,7 +91,8 @@ def compile_engine(
 
 
 def compile_wasm(target: Path = WASM, folder: Path = FOLDER) -> None:
-    """The same for browsers. Raises BuildError: likewise."""
+    """Compiles the engine for browsers to `target`, which appears whole or not at all. Raises BuildError: no compiler,
+    nowhere to write, or sources that do not compile."""
     _compile(target, folder, WASM_FLAGS, "wasm32-wasi")
 
 
@@ -106,6 +108,8 @@ def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:
+        # Compiled in a folder of its own and renamed at the end: two processes that compile at once
+        # both leave a whole engine.
         part = target.with_name(f".{target.name}.{os.getpid()}")
         named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
         try:

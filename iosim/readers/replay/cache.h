@@ -40,6 +40,7 @@ static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
     int tensor = s->object[s->object_of[sample]].tensor;
     s->hbm_write[tensor] += c->sample_bytes;
     if (c->side_sets) note_at_side(s, c, sample, tensor);
+    /* Memory is a queue: a transfer begins when it is free, and a read behind it waits. */
     int64_t from = s->dram_free > s->now ? s->dram_free : s->now;
     s->dram_free = from + c->sample_bytes * c->dram_write_ps_per_kib / 1024;
 }
@@ -200,6 +201,8 @@ static void clean_all(L2State *s, const L2Config *c) {
 /* A store or an atomic add from partition p: the line's home has it, dirty; a store's copy stays at p. Returns whether it
  * was at home. */
 static inline int write_line(L2State *s, const L2Config *c, int mode, int home, int p, int32_t sample) {
+    /* One L2 of two partitions: home has the line dirty, and a store's writer keeps a clean copy;
+     * L2s of their own: p is home, and nobody else has the line any more. */
     int there = touch(s, c, home, sample, 1);
     if (c->partitions < 2) return there;
     if (c->apart) {
@@ -247,6 +250,8 @@ static inline int64_t moved_bytes(const L2State *s, int64_t bytes) {
 
 /* An L2 reads `bytes` of an object from memory, `deep` of them from beyond the cache at its side; where there is none, all. */
 static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t deep, int64_t t) {
+    /* Through two queues, one after the other: the cache at the memory's side where there is one,
+     * then memory for what that does not have. An object arrives when its last byte has. */
     int64_t moved = moved_bytes(s, deep), at = t;
     if (c->side_sets) {
         int64_t passed = moved_bytes(s, bytes), from = s->side_free > t ? s->side_free : t;
@@ -280,9 +285,11 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
     int64_t bytes = o->size;
     int two = levels ? has_homes(c) : c->partitions == 2, missing = 0, far = 0, beyond = 0;
     if (t > s->now) s->now = t;
+    /* The L2 is a queue as well: bytes at its bandwidth, then its latency. */
     int64_t from = s->l2_free > t ? s->l2_free : t;
     s->l2_free = from + moved_bytes(s, bytes) * c->l2_ps_per_kib / 1024;
     int64_t at = s->l2_free + c->l2_latency_ps * s->stands;
+    /* Followed lines stand for the object's bytes, but for its first load: that one is exact. */
     int fresh = !o->touched;
     o->touched = 1;
     for (int32_t x = o->first, end = o->first + o->samples; x < end; x++) {
@@ -322,6 +329,7 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
         if (levels) o->fetched_by = (uint16_t)p;
         if (x > at) at = x;
     }
+    /* A hit on what another CTA has under way arrives when that does. */
     else if (o->ready > at && (!levels || !c->apart || o->fetched_by == p)) at = o->ready;
     return at;
 }

@@ -20,6 +20,8 @@ static int64_t coarse_step(L2State *s, const L2Config *c, const LaunchPlan *l, c
                            Trace *tr) {
     int tile = a->tile, stays = l->n_loop > l->walks && stays_followed(s, l, tile);
     if (a->left == 0) {
+        /* A coarse step begins: loads of all its small steps at once. Small steps at a tile's ends may be
+         * fewer, so that tiles begin and end where they would in small steps. */
         int small = a->step == 0 ? l->lead[tile] : a->step == l->count[tile] - 1 ? l->trail[tile] : l->coarse;
         s->stands = small;
         s->whole = l->coarse;
@@ -33,6 +35,8 @@ static int64_t coarse_step(L2State *s, const L2Config *c, const LaunchPlan *l, c
         a->left = stays ? small : 1;
         a->each_ps = (done - t) / a->left;
     }
+    /* What is stored to the same place at each small step (spilled registers, an accumulator) keeps
+     * its lines in the L2 by being touched so often: it is played small step by small step. */
     if (stays) run_templates(s, c, l->loop + l->walks, l->n_loop - l->walks, tile, 0, p, t, tr);
     if (--a->left == 0) a->step++;
     return t + a->each_ps;

@@ -106,6 +106,8 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     int64_t end = start;
     uint32_t count = 0;
     while (play.live > 0) {
+        /* The earliest event of all CTAs. What the CTA does depends on its step: -1 begins a work tile,
+         * 0 to n - 1 are the steps of its loop, n stores its output and takes the next tile. */
         Event ev = to ? play.running[0] : first_of(&play.tournament);
         Cta *a = &play.ctas[ev.cta];
         int tile = a->tile, p = l->side[a->sm], n = l->count[tile];
@@ -121,6 +123,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             again = run_templates(s, c, l->pro, l->n_pro, tile, 0, p, ev.t, tr);
             if (ev.t + l->open_ps > again) again = ev.t + l->open_ps;
             if (n > 0 && !l->coarse) {
+                /* The tiles of step 0 are asked for with the prologue: the first step begins when both are there. */
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, 0), p, ev.t, tr);
                 if (x > again) again = x;
                 windows.phase_loads++;
@@ -131,6 +134,8 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         } else if (a->step < n) {
             int64_t step = this_step(l, &play.sms, a);
             again = ev.t + step;
+            /* The next step's tiles are asked for as this one computes (asynchronous copies): a CTA waits
+             * only for what takes longer than the step. */
             if (a->step + 1 < n) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, ev.t, tr);
                 again = next_step_at(s, c, l, ev.t, step, x);
@@ -155,6 +160,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             if (windows.phase != MEASURE_TO_END) advance_windows(&windows);
         } else comes_again(&play.tournament, ev.cta, again);
     }
+    /* L2s of their own are not coherent: what is dirty at a launch's end goes to memory. */
     if (c->apart && end != STOPPED) clean_all(s, c);
     if (to && end != STOPPED) {
         finish_windows(&windows);
@@ -199,6 +205,7 @@ int32_t iosim_replay_recorded(L2State *s, const L2Config *c, const LaunchPlan *l
             continue;
         }
         if (step[tile] < 0) run_templates(s, c, l->pro, l->n_pro, tile, 0, p, ev.t, NULL);
+        /* The same order of accesses as in iosim_replay, at the times that were recorded. */
         if (next < n) run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, next), p, ev.t, NULL);
         step[tile] = next;
         int64_t t = next < n ? recorded_ps(l, at, end, marks, every, tile, next) : end[tile];

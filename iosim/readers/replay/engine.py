@@ -68,6 +68,7 @@ SLOWEST_PER_S = 5_000_000
 
 def in_ps(seconds: float) -> int:
     """Whole picoseconds of a time, to `PS_BITS` leading bits."""
+    # frexp gives the number of leading bits: what is beyond PS_BITS of them becomes zeros.
     shift = max(0, math.frexp(seconds * PS)[1] - PS_BITS)
     return round(seconds * PS / (1 << shift)) << shift
 
@@ -150,6 +151,7 @@ class L2:
         least_sets: float = LEAST_SETS,
         beside: int = 0,
     ) -> None:
+        # Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit.
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(
                 f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways"
@@ -166,6 +168,7 @@ class L2:
         _within("size", size, 2**31)
         _within("tensor", owner, MAX_TENSORS)
         self.model = model
+        # Which lines of which objects are followed, and the set and home of each (l2.py, lines.h).
         sampled = sample_lines(
             model,
             np.ascontiguousarray(size, dtype=np.int32),
@@ -180,6 +183,7 @@ class L2:
             sampled.first[:-1],
             np.diff(sampled.first),
         )
+        # Ways are rounded up to four, as the engine compares four tags with one instruction.
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = l2_config(model, sampled.sets, sampled.stride)
@@ -303,6 +307,7 @@ class L2:
         steps are coarse ones. Raises InputError: a launch that does not fit the L2's objects, or no CTAs to play it.
         Raises KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of
         no further use."""
+        # Two ways to play: every step, or windows of steps that stand for the steps between them.
         if sampling is not None:  # what chance adds in a window is no pace to go on at
             ctas = replace(ctas, step_spread_ppm=0)
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
@@ -328,6 +333,8 @@ class L2:
         end = _accept(_interruptible(play, launch), f"launch {launch.name}")
         if part is None:
             return end, None
+        # Steps between the windows were skipped: for tensors of the loop the engine's counts are
+        # replaced by what the windows stand for. Others (Q, O) it counted at skipped tiles, too.
         windows = part.windows()
         for counts, then, total in zip(
             (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
@@ -385,8 +392,11 @@ class L2:
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
         looped = np.zeros(MAX_TENSORS, dtype=np.uint8)
         for template in launch.loop:
+            # The first work tile that makes the access tells which tensor the template is of.
             first = template.base[template.base >= 0]
             if first.size:
+                # A launch that was read from machine code names one tensor of many in its template: all
+                # objects in its range are the loop's.
                 turn = (
                     template.turn if template.turn and not template.turn_coef else 1
                 )  # all objects, by their number
@@ -452,6 +462,7 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
         while is_worker() and not over.wait(BAR_EVERY_S):
             go_on()
         if not over.wait(AFTER_S):
+            # A bar appears only after AFTER_S: most replays are over by then.
             most_s = max(1, round(launch.accesses / SLOWEST_PER_S))
             task = f"replay {launch.name}, at most {most_s} s"
             with counter(launch.tiles, task, "tile", after_s=0.0) as bar:
@@ -479,6 +490,8 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
     rates = {"dram": model.dram_bytes_per_s, "l2": model.l2_bytes_per_s}
     rates["dram_write"] = model.dram_write_bytes_per_s or model.dram_bytes_per_s
     waits = {"l2": model.l2_latency_s, "far": model.far_latency_s, "dram": model.dram_latency_s}
+    # A cache at the memory's side has other sets than the L2: as many per followed L2 set as
+    # the whole caches have of one another.
     behind = {}
     if model.side is not None:
         behind = {
@@ -494,6 +507,7 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
         sample_bytes=round(stride * model.line_bytes),
         apart=int(model.apart),
         **behind,
+        # Rates as picoseconds a KiB and latencies as picoseconds: the engine adds whole numbers.
         **{f"{name}_ps_per_kib": round(1024 * PS / rate) for name, rate in rates.items()},
         **{f"{name}_latency_ps": in_ps(seconds) for name, seconds in waits.items()},
     )
@@ -508,6 +522,8 @@ def launch_plan(
         raise InputError(
             f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is needed"
         )
+    # A static list gives CTA c the groups c, c + stride, ...; the engine adds from a group's last
+    # work tile, so that a group's length is taken off.
     stride = (
         ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1
     )  # from a group's last tile
@@ -523,6 +539,7 @@ def launch_plan(
     plan.step_ps, plan.start_ps, plan.open_ps = (
         in_ps(s) for s in (ctas.step_s, ctas.start_s, ctas.open_s)
     )
+    # In whole shares, then in millionths: a rate that moves in its last digits changes nothing.
     slow = np.rint(np.rint(np.array(ctas.slow) * SLOW_SHARES) * (1e6 / SLOW_SHARES)).astype(
         np.int64
     )
@@ -535,6 +552,7 @@ def launch_plan(
     )  # the hardware deals CTAs out
     plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
     if coarse is not None:
+        # n small steps vary independently: their sum varies by the root of n less, relatively.
         plan.coarse, plan.walks = coarse.how.steps, sum(not t.stays for t in loop)
         plan.step_spread_ppm = round(
             ctas.step_spread_ppm / coarse.how.steps**0.5

@@ -99,10 +99,13 @@ def model(profile: HardwareProfile) -> L2Model:
         profile.line_bytes,
     )
     fraction = profile.need("l2_effective_capacity_fraction")
+    # Fewer sets than there are stand for what others keep in the L2 (effective capacity); dirty
+    # lines are a part of the whole L2, so that their number of ways grows as sets get fewer.
     whole_sets = int(profile.need("l2_bytes")) // partitions // (ways * line)
     clock = profile.sustained_clock_hz or profile.need("boost_clock_hz")
     near_cycles = profile.need("l2_latency_near_cycles")
     near, dram = near_cycles / clock, profile.need("dram_latency_cycles") / clock
+    # Latencies are differences: home over near partition, memory over the L2.
     far = (
         near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles
     ) / clock
@@ -157,6 +160,7 @@ def sm_partitions(
     `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in turn."""
     if partitions < 2 or apart:
         return (np.arange(sms) % partitions).astype(np.uint8)
+    # `ends` is of the GPU that was measured; one with other SMs has the same changes of side, scaled.
     scaled = np.rint(np.asarray(ends) * (sms / ends[-1])).astype(np.int64)
     return (np.searchsorted(scaled, np.arange(sms), side="right") % partitions).astype(np.uint8)
 
@@ -180,6 +184,7 @@ class Samples:
 
     def dealt_out(self, ways: int) -> npt.NDArray[np.int32]:
         """A number for each line: its set's lines, in address order, go to so many sets of another cache in turn."""
+        # A line's rank among the lines of its set, in address order: rank modulo `ways` deals them out.
         order = np.argsort(self.set, kind="stable")
         begin = np.searchsorted(self.set[order], np.arange(self.sets))
         turn = np.empty(order.size, dtype=np.int64)
@@ -220,6 +225,7 @@ def sample_lines(
     power of two; there is no engine to sample them."""
     sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
     request = sampler(model, sets, stride, placements)
+    # Room for the most lines that can be followed: every page whole, in each placement.
     pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // request.page)
     max_lines = pages * placements * TWINS * -(-(request.page // TWINS) // stride)
     size = np.ascontiguousarray(size, dtype=np.int32)
@@ -249,6 +255,7 @@ def followed_sets(
 ) -> tuple[int, int, int]:
     """(sets that a placement follows, of how many each is one, placements) for objects of these sizes; the arguments
     are those of `sample_lines`. Raises TooLargeError: more memory than a replay may take."""
+    # An object of middling size: half of all lines are in objects up to this size.
     lines = -(-size // model.line_bytes)
     lines.sort()
     so_far = np.cumsum(lines, dtype=np.int64)

@@ -49,6 +49,7 @@ static inline int64_t next_step_at(const L2State *s, const L2Config *c, const La
 /* The rate of the CTA of age `r` among n, in millionths of the mean of known rates: on the line through them. */
 static int64_t rate_of(const LaunchPlan *l, int n, int r) {
     if (n < 2 || l->ranks < 2) return 1000000;
+    /* n CTAs stand evenly on a line through the known `ranks`: age r of n is at r (ranks - 1) / (n - 1). */
     int at = r * (l->ranks - 1), low = at / (n - 1), rest = at % (n - 1);
     int64_t from = l->share_ppm[low], to = rest ? l->share_ppm[low + 1] : from;
     return from + (to - from) * rest / (n - 1);
@@ -66,6 +67,7 @@ static void fill_factors(Sms *sms, const LaunchPlan *l, int ctas) {
         return;
     }
     for (int n = 1; n <= sms->most; n++) {
+        /* rates are scaled so that their sum is n: the SM does the same work however it is shared. */
         int64_t sum = 0;
         for (int r = 0; r < n; r++) sum += rate_of(l, n, r);
         for (int r = 0; r < n; r++)
@@ -99,6 +101,8 @@ static inline int claim(const LaunchPlan *l, int *next) {
 /* The work tile that a CTA takes after its present one, or NIL; `heads` are those of the queues. */
 static inline int tile_after(const LaunchPlan *l, Cta *a, int *heads) {
     int *next = heads + (l->queues > 1 ? l->side[a->sm] : 0);
+    /* In the middle of a group the CTA goes on with the group's next tile; at its end it takes what
+     * comes a stride on (static list), what it claimed before (ahead), or the head of the queue. */
     if ((a->tile + 1) % l->group != 0) return a->tile + 1;
     if (l->static_stride) {
         int take = a->tile + l->static_stride;
@@ -131,6 +135,7 @@ static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *lis
         const int mode = x->mode;
         int64_t o = first_object(x, tile, idx);
         int col = 0;
+        /* A rectangle of objects, row by row. Only loads are waited for: stores go their way. */
         for (int64_t left = (int64_t)x->rows * x->span; left > 0;) {
             if (mode == LOAD) {
                 int64_t there = access_object(s, c, LOAD, o, p, t, tr, levels);
@@ -182,6 +187,7 @@ static void sift_down(Event *h, int n) {
     Event x = h[0];
     int i = 0;
     for (;;) {
+        /* The earliest of up to FAN children; four of them lie in one line of the CPU's cache. */
         int first = FAN * i + 1, k = first, end = first + FAN < n ? first + FAN : n;
         if (first >= n) break;
         for (int m = first + 1; m < end; m++) k = before(&h[m], &h[k]) ? m : k;
@@ -240,6 +246,7 @@ static inline void put_node(Tournament *r, int32_t cta, int64_t mine) {
 
 /* Counts times from the first to come on. */
 static void count_anew(Tournament *r) {
+    /* The earliest time becomes 0: a node has 63 bits for a time and the CTA's number together. */
     int64_t passed = r->node[1] >> r->bits;
     for (int i = r->n; i < 2 * r->n; i++)
         if (r->node[i] != NEVER) r->node[i] -= passed << r->bits;

@@ -43,6 +43,8 @@ class Layout:
     def __init__(self, text: str, pointer: Any = ct.c_void_p) -> None:
         """Read the text of a header, for a machine of such pointers. Raises ValueError: it holds what is not understood
         here."""
+        # Comments out, then constants, enums and structures by their patterns; what is then left over
+        # is refused, so that no field is misread in silence.
         plain = "\n".join(line.rstrip() for line in _COMMENT.sub("", text).splitlines())
         self.constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
         for body in _ENUM.findall(plain):
@@ -106,6 +108,7 @@ def why_missing() -> str | None:
 def _open() -> ct.CDLL | str:
     named = os.environ.get("IOSIM_ENGINE")
     path = Path(named) if named else build.ENGINE
+    # A named engine is used as it is or refused; the package's own is compiled anew where stale.
     if not build.is_current(path):
         if named:
             return f"{path} is no engine of this version of iosim; unset IOSIM_ENGINE"
@@ -118,6 +121,7 @@ def _open() -> ct.CDLL | str:
         _declare(opened)
     except (OSError, AttributeError):
         return f"{path} cannot be used on this machine; reinstall iosim"
+    # The engine says how large its structures are: a compiler that pads otherwise is caught here.
     sizes = (ct.c_int32 * len(LAYOUT.structures))()
     opened.iosim_sizes(sizes)
     if list(sizes) != [ct.sizeof(structure) for structure in LAYOUT.structures.values()]:

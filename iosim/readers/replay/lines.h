@@ -27,6 +27,7 @@ static double turn_of(const Sampler *a, int64_t n, int placement) {
 static int32_t page_places(const Sampler *a, int64_t pages, int64_t each, int64_t sets, int placement, int64_t *place) {
     int64_t *order = malloc(sizeof(int64_t) * (size_t)(pages + 1));
     if (!order) return NO_MEMORY;
+    /* Pages sorted by where they stand in their turn; slot k of the order gets the k-th run of sets. */
     for (int64_t n = 0; n < pages; n++) { /* nearly in order: an insertion is a few steps */
         double mine = turn_of(a, n, placement);
         int64_t i = n;
@@ -72,6 +73,7 @@ static int sample_page(const Sampler *a, int64_t n, int64_t place, int placement
         turn = (int64_t)(mix((uint64_t)n, 2 * (uint64_t)placement + 7) % (uint64_t)(each / a->twin_lines)) * a->twin_lines;
     for (int64_t at = (a->stride - place % a->stride) % a->stride; at < each; at += a->stride) {
         int32_t set = (int32_t)((place + at) / a->stride % a->sets) + placement * a->sets;
+        /* `at` counts sets of the page; a set has one line in each of the page's `twins` halves. */
         int64_t x = n * each + (at + turn) % each;
         int64_t first = x / a->twin_lines * (a->twin_lines * a->twins) + x % a->twin_lines;
         for (int twin = 0; twin < a->twins; twin++, count++) to[count] = (Sampled){first + twin * a->twin_lines, set, 0};

@@ -3,6 +3,9 @@
 An object is a tile of a tensor, small enough that every launch moves whole objects. Work tiles stand in the order in
 which the launch's schedule starts them. Launches that only stream tensors ("flat") go through the objects of all their
 tensors side by side.
+
+An access of a looping launch becomes a template, base[tile] + coefficient x index, for a rectangle of objects. The
+table of these by outer loop and rows, with the span of the rectangle, is at the head of templates.py.
 """
 
 from __future__ import annotations
@@ -103,6 +106,8 @@ class Lowered:
 def lower(chain: Chain, spill_slots: int) -> Lowered:
     """The chain as integer arrays. `spill_slots` is how many CTAs are resident, each with local memory of its own.
     Raises InputError: more objects or work tiles than fit in memory."""
+    # Objects are numbered through: tensors that outlive the chain first, then temporaries in the
+    # order in which they come to life, so that one can take over the objects of a dead one.
     refuse_too_large(chain)
     grids: dict[str, Grid] = {}
     sizes: list[Int32] = []
@@ -121,6 +126,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         sizes.append(size)
         owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
         first += grid.count
+    # Behind the tensors lie the frames of local memory, of each launch apart: spilled registers
+    # of one launch are dead when the next begins, but their lines stay in the L2 until replaced.
     frame_first: dict[str, tuple[int, ...]] = {}
     for launch in chain.launches:
         parts = frame_parts(launch)
@@ -135,6 +142,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
             first += of_sm.size * sms
     tensors.append(SPILL)
 
+    # Launches are lowered when they are asked for: the arrays of a long chain's work tiles would
+    # not fit in memory together.
     def alone(n: int) -> LoweredLaunch:
         launch = chain.launches[n]
         return _lower_launch(chain, launch, grids, frame_first[launch.name], spill_slots)
@@ -182,6 +191,8 @@ def _frames_of_sm(launch: Launch, part: int) -> Int32:
     stored = _spills(launch, Mode.STORE)
     if stored is None or launch.touched is None or not part or not stored.apart:
         return np.array([part], dtype=np.int32)
+    # One object a resident CTA, then one that nobody touches: it keeps the distance in memory
+    # from an SM's frames to the next SM's, which decides the sets of the L2 that they fall into.
     unused = max(1, stored.apart - part * stored.together)
     return np.array([part] * stored.together + [unused], dtype=np.int32)
 
@@ -202,15 +213,19 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     schedule = s if launch.outer is Outer.QUERY else replace(s, cluster=1)
     if launch.outer is Outer.HEAD:
         schedule = replace(schedule, order=Order.QUERY, section_heads=0)
+    # Place whole clusters, then drop the blocks beyond the last: the grid is rounded up to a
+    # cluster, and CTAs without a block end at once.
     whole = -(-i // schedule.cluster) * schedule.cluster
     order = np.arange(b * h * whole, dtype=np.int64)
     head, block = place(schedule, order, blocks=i, heads=b * h, batch=b)
     if whole > i:
         exists = block < i
         head, block = head[exists], block[exists]
+    # Packed sequences are placed as a batch would be; their blocks are numbered through.
     if sequences > 1:
         head, block = head % h, head // h * i + block
     if launch.outer is Outer.HEAD:
+        # A CTA takes every splits-th key block of its head: its r-th is block r x splits + c.
         block = block // _rounds(launch) + block % _rounds(launch) * d.splits
     return head.astype(np.int32), block.astype(np.int32)
 
@@ -232,6 +247,9 @@ def _lower_launch(
         exists = block < launch.domain.key_blocks_total
         block = np.where(exists, block, 0).astype(np.int32)
     schedule, group = launch.schedule, _rounds(launch) if launch.outer is Outer.HEAD else 1
+    # From here on three questions, in turn: over which indices a work tile's loop runs, which
+    # objects each access touches at an index (templates.py has the table), and where the
+    # threads' spilled registers lie.
     tiles = _tiles(launch, head.astype(np.int64), block.astype(np.int64))
     launch, tiles = _walked(chain, launch, tiles)
     count = np.where(exists, tiles.steps.count, 0).astype(np.int32)
@@ -284,6 +302,7 @@ def _templates(
     templates: dict[str, list[Template]] = {"pro": [], "loop": [], "epi": []}
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         for run in _runs(launch, access):
+            # base, coefficient and span by outer loop and rows: the table at the head of templates.py.
             access_template, stands = template(
                 chain.tensors[access.tensor], access, launch, grids[access.tensor], tiles, run
             )
@@ -292,6 +311,8 @@ def _templates(
                     access_template,
                     base=np.where(exists, access_template.base, NONE).astype(np.int32),
                 )
+            # A first load or a last store that the kernel leaves out, say of an accumulator that
+            # begins as zero: the template names the index at which the work tile goes without.
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, tiles.steps)
                 access_template = replace(access_template, skips=skips, block=of_tile)
@@ -313,11 +334,19 @@ def _is_shared(chain: Chain, launch: Launch, access: Access) -> bool:
 
 
 def _of_shared_keys(
-    chain: Chain, launch: Launch, access: Access, grid: Grid, tiles: WorkTiles, own: Template
+    chain: Chain,
+    launch: Launch,
+    access: Access,
+    grid: Grid,
+    tiles: WorkTiles,
+    access_template: Template,
 ) -> tuple[Template, Template]:
     """The template of each sequence's own key blocks, and that of the blocks that all share, which are the first
     sequence's. A block of which a part is shared counts as a sequence's own."""
     tensor, d = chain.tensors[access.tensor], launch.domain
+    # Two templates of one access, which complement each other: each lists the loop indices that
+    # the other has. The shared blocks' objects are those of the first sequence, whichever
+    # sequence the work tile is of, so base goes back by the index where its own keys begin.
     blocks_of_sequence = d.key_blocks_total // d.sequences  # indices of packed sequences run on
     sequence = (
         tiles.steps.first // max(1, blocks_of_sequence)
@@ -325,18 +354,20 @@ def _of_shared_keys(
         else np.zeros_like(tiles.head)
     )
     head_of_first = owner_of(tensor, d, tiles.head) % tensor.heads
-    base = grid.start_of(head_of_first) - own.coef * sequence * blocks_of_sequence
+    base = grid.start_of(head_of_first) - access_template.coef * sequence * blocks_of_sequence
     index = np.arange(d.key_blocks_total, dtype=np.int64) % max(1, blocks_of_sequence)
+    # `skips` names by index the block that goes without the access. All work tiles are given
+    # block 0 here: an index is either skipped by all (0) or taken by all (NONE is no block).
     is_shared = index < tensor.shared_rows // d.block_k
     tile = np.zeros(tiles.head.size, dtype=np.int32)
     skipped, taken = np.int32(0), np.int32(NONE)
     first = replace(
-        own,
-        base=np.where(own.base == NONE, NONE, base).astype(np.int32),
+        access_template,
+        base=np.where(access_template.base == NONE, NONE, base).astype(np.int32),
         skips=np.where(is_shared, taken, skipped),
         block=tile,
     )
-    return replace(own, skips=np.where(is_shared, skipped, taken), block=tile), first
+    return replace(access_template, skips=np.where(is_shared, skipped, taken), block=tile), first
 
 
 def _add_spills(
@@ -347,6 +378,7 @@ def _add_spills(
 ) -> None:
     """Stores of spilled registers: each step into its part of the frames, each work tile once into the rest; loads of
     what the steps stored."""
+    # The first part of a frame is stored at every step, the second once as the tile begins.
     for first, frame, stands in zip(frame_first, frames, ("loop", "pro"), strict=False):
         if first != NONE:
             templates[stands].append(Template(SPILL, MODES[Mode.STORE], frame))
@@ -378,6 +410,8 @@ def _lower_touched(
 ) -> LoweredLaunch:
     """A launch whose code was read: a step is an access of one object. A template a mode goes over all objects, and
     leaves out the indices of other modes."""
+    # An entry of what was read from the code is mode x objects + object. The loop index keeps
+    # that form over the range [low, high) of object numbers of this launch.
     total, tiles = touched.total, touched.first.size
     frame = max(frame_first, default=NONE)
     place = np.concatenate(
@@ -389,11 +423,13 @@ def _lower_touched(
     stored = _spills(launch, Mode.STORE)
     together = stored.together if stored is not None and stored.apart else 0
     sms = -(-spill_slots // max(1, together))
+    # Frames lie behind the tensors, with one unused object after each SM's `together` frames.
     low, high = int(place.min()), int(place.max()) + 1
     if frame != NONE:
         high = max(high, frame + (together + 1) * sms)
     indices = np.empty_like(touched.entries)
     for part in range(0, touched.entries.size, TILES_AT_ONCE):
+        # By parts, as the 64-bit numbers between would be gigabytes for a long launch.
         mode, number = np.divmod(touched.entries[part : part + TILES_AT_ONCE], total)
         indices[part : part + TILES_AT_ONCE] = mode * (high - low) + place[number] - low
     first, count = touched.first, touched.count
@@ -401,9 +437,11 @@ def _lower_touched(
         slot = np.arange(tiles, dtype=np.int64) % spill_slots  # CTAs go to SMs in turn
         at = frame - low + (slot % sms * (together + 1) + slot // sms if together else slot)
         indices, first, count = _with_frames(launch, indices, first, count, at, high - low)
-    zeros, there = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
+    zeros, modes_present = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
     templates = []
-    for mode in there:
+    for mode in modes_present:
+        # The template goes over all objects (turn = high - low brings every mode's indices back
+        # to the same objects) and leaves out the indices that are of another mode.
         skips = np.zeros(len(TOUCHED_MODES) * (high - low), dtype=np.int32)
         skips[mode * (high - low) : (mode + 1) * (high - low)] = NONE
         base = np.full(tiles, low, dtype=np.int32)
@@ -437,6 +475,8 @@ def _with_frames(
     often as what it stores fills the frame. `frame` is each work tile's."""
     stored, loaded = _spills(launch, Mode.STORE), _spills(launch, Mode.LOAD)
     assert stored is not None
+    # How often a work tile goes over its frame: what it stores over what the frame holds. The
+    # k-th of n times stands k/n of the way through its other steps.
     size = stored.frame or stored.per_tile
     times = np.minimum(max(1, round(stored.per_tile / max(1, size))), count).astype(np.int64)
     turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
@@ -447,14 +487,20 @@ def _with_frames(
         if loaded is not None and stored.per_tile
         else 0.0
     )
+    # Loads are fewer than stores by `share`; those that there are, are spread evenly (as a line
+    # of slope `share` is drawn in whole steps).
     loads = np.floor((turn + 1) * share) > np.floor(
         turn * share
     )  # of so many times that it is stored
     modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
     values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
-    made = np.stack([loads, np.ones_like(loads)], axis=1)
-    grown = np.insert(indices, np.repeat(place, 2)[made.reshape(-1)], values[made]).astype(np.int32)
-    more = (count + np.bincount(tile, weights=made.sum(axis=1), minlength=count.size)).astype(
+    is_made = np.stack([loads, np.ones_like(loads)], axis=1)
+    # The load of a frame stands before its store: what was spilled is read back before the
+    # registers are spilled anew.
+    grown = np.insert(indices, np.repeat(place, 2)[is_made.reshape(-1)], values[is_made]).astype(
+        np.int32
+    )
+    more = (count + np.bincount(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
         np.int32
     )
     return grown, (np.cumsum(more) - more).astype(np.int32), more
@@ -468,6 +514,8 @@ def _none_of(low: LoweredLaunch) -> LoweredLaunch:
 def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) -> LoweredLaunch:
     """Two launches as one grid: of each key/value head the work tiles of `a`, and then those of `b`, whose heads are
     query heads; sequences inside."""
+    # Work tiles of both in the order in which the hardware starts them: by key/value head, of each
+    # its sequences, in each `a` before `b`. A stable sort keeps the order within a launch.
     group = of_b.heads // of_a.heads
     sequence, head = np.divmod(np.concatenate([a.head * group, b.head]), of_b.heads)
     order = np.argsort(head // group * of_a.batch + sequence, kind="stable")
@@ -485,6 +533,7 @@ def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) ->
             *(replace(t, base=np.concatenate([missing[0], t.base])[order]) for t in getattr(b, of)),
         )
 
+    # Both loops go through one list of indices: `a`'s stand first, `b`'s start behind them.
     listed = [
         np.arange((x.first + x.count).max(initial=0)) if x.indices is None else x.indices
         for x in (a, b)
@@ -515,17 +564,21 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
     if launch.outer is Outer.QUERY:
         s = d.visited.by_query()
         return WorkTiles(head, Steps(s.first[block], s.count[block], s.indices), i=block)
+    # Work tiles are numbered split by split; the mask numbers them query block by query block.
     if launch.outer is Outer.SPLIT:
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
         return WorkTiles(head, Steps(s.first[tile], s.count[tile], s.indices), i=block)
     if launch.walks_round:
+        # Each key block begins with another query block and goes once around all of them: the list
+        # of indices twice over has every such round as a run.
         twice = np.tile(np.arange(d.query_blocks), 2)
         steps = Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice)
         return WorkTiles(head, steps, j=block)
     if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
         return WorkTiles(head, Steps(s.first[block], s.count[block], s.indices), j=block)
+    # A work tile is one pair of blocks: one step, whose index nobody asks for.
     zero = np.zeros(block.size, dtype=np.int64)
     return WorkTiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
@@ -538,6 +591,8 @@ def _gathering(launch: Launch, tiles: WorkTiles, keys_per_entry: int) -> WorkTil
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
     assert isinstance(mask, PickedMask | WindowedMask | BlockPicks)
+    # Entries of the list that the tile's split has: from its first key to the last that the mask
+    # leaves to the tile's first token, in whole entries.
     split, block = np.divmod(tiles.i, d.query_blocks)
     token = block * d.block_q // d.pack
     per = d.key_blocks_per_split * d.block_k if launch.outer is Outer.SPLIT else d.seq_k
@@ -554,6 +609,7 @@ def _again(steps: Steps, walks: int) -> Steps:
     """Steps of work tiles that go over their keys several times."""
     count = steps.count * walks
     start = np.cumsum(count) - count
+    # Step s of a tile with n keys is its key s mod n: the walk begins anew at the first key.
     inside = (np.arange(int(count.sum())) - np.repeat(start, count)) % np.repeat(
         np.maximum(steps.count, 1), count
     )
@@ -567,6 +623,7 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     d = launch.domain
     if launch.outer is not Outer.HEAD or not access.visited_only or access.per is not Per.QUERY:
         return [(0, d.query_blocks)]
+    # +1 where a run of visited query blocks begins, -1 behind its end.
     edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
     runs = list(
         zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True)
@@ -575,8 +632,8 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
 
 
 def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[Int32, Int32]:
-    """Where an access that skips a visit is not made, the first one for a load, the last for a store, whichever CTA
-    comes first or last: a number for each loop index, and one for each work tile; where they are equal it is left out.
+    """Visits at which an access that skips one is not made: the first for a load, the last for a store, whichever CTA
+    comes first or last. (A number for each loop index, one for each work tile): where they are equal it is left out.
     Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
     rows, and query blocks for a key block's. Raises ValueError: another launch, or more visits left out than one."""
     if (
@@ -589,6 +646,8 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
             f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; {hint}"
         )
     first, d = access.mode is Mode.LOAD, launch.domain
+    # The access skips by its own work tile's first or last index. A walk from the last key to the
+    # first has them the other way round.
     if launch.outer is Outer.QUERY or access.rows is Rows.KEY:
         if launch.outer is Outer.QUERY:
             first = first != (launch.schedule.direction is Direction.DESCENDING)
@@ -598,6 +657,8 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
         )
         blocks = d.key_blocks_total if launch.outer is Outer.QUERY else d.visited.count.size
         return np.arange(blocks, dtype=np.int32), index.astype(np.int32)
+    # A query block's rows with keys outside: of each query block, the key block that visits it
+    # first (a load) or last (a store) goes without.
     visited = d.visited
     where = visited.first if first else visited.end - 1
     return np.where(visited.count > 0, where, NONE).astype(np.int32), block
@@ -608,6 +669,8 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     share (an additive mask) is gone through once a head."""
     names = list(dict.fromkeys(a.tensor for a in launch.accesses))
     heads = {n: chain.tensors[n].batch * chain.tensors[n].heads for n in names}
+    # As many work tiles as the tensor with most objects has; of a smaller one a tile accesses an
+    # object only where its share w x count / tiles moves on to the next.
     passes = {n: max(1, launch.domain.grid_heads // heads[n]) for n in names}
     tiles = max(grids[n].count * passes[n] for n in names)
     loop: list[Template] = []
@@ -617,6 +680,7 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
         shared, objects_per_head = passes[access.tensor] > 1, grid.rows * grid.cols
         base = np.empty(tiles, dtype=np.int32)
         for first in range(0, tiles, TILES_AT_ONCE):
+            # Begin one tile early, to know whether the first one of this part moves on.
             w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
             item = w * grid.count * passes[access.tensor] // tiles
             new, item = item[1:] != item[:-1], item[1:]

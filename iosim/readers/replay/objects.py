@@ -94,6 +94,9 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         for access in launch.accesses:
             is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
             if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
+                # Rows that a step moves of this tensor: an entry of a list where rows are gathered, a key
+                # block, or a query block, divided where a tile packs rows of several heads that the
+                # tensor has in objects of their own.
                 d, held = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
                 keys = (
                     chain.tensors[held.picked_by].keys_per_row
@@ -128,6 +131,8 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     """(heads, rows) of a tensor as the launches that loop over it see them: rows packed token by token belong to
     one grid head, unless some launch takes each head by itself."""
     alone = tensor.batch * tensor.heads, tensor.rows
+    # Two launches may disagree: the forward pass packs heads into its tiles, a combine takes each
+    # head by itself. Objects must suit both, so that the finer division wins.
     seen = alone
     for launch in chain.launches:
         d = launch.domain
@@ -167,11 +172,13 @@ def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
 
 def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
+    # A launch whose machine code was read says which bytes its threads touch together.
     known = touched_sizes(chain, tensor.name)
     if known is not None:
         return 1, int(known.size), 1, 1, tensor.cols
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
+    # Only streamed over: any division does, as rows of about FLAT_CHUNK_BYTES.
     if not row_blocks:
         row_blocks = {
             max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))
@@ -200,9 +207,12 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
     lengths = _lengths(chain, tensor, rows)
+    # Rows of each object (the last of a sequence may have fewer, or none), times its columns.
     height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
     width = _sizes(tensor.cols, n_cols, chunk_cols)
     head_sizes = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
+    # [batch, tokens, heads, dim]: a head's rows lie `heads` rows apart. Objects are numbered so
+    # that the same rows of all heads follow one another, as they do in memory.
     apart = (
         tensor.strided
         and heads == tensor.batch * tensor.heads
@@ -225,11 +235,15 @@ def _room(tensor: Tensor, row: int) -> int:
     written once is whole by the time it leaves."""
     if tensor.heads == 1 or tensor.is_vector or tensor.role is Role.OUTPUT or row < LINE_BYTES:
         return row
+    # A row that begins at multiples of gcd(row, line) within a line touches, on average over
+    # those beginnings, that many bytes of lines.
     return row + LINE_BYTES - math.gcd(row, LINE_BYTES)
 
 
 def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
     """How many chunks cover the largest block's tiling, and the chunk size that divides every block."""
+    # Launches may cut a tensor by different blocks, 64 and 128 rows, or 48 and 64: an object is
+    # the greatest common divisor, and each launch moves several of them at a step.
     chunk = math.gcd(*blocks)
     return max(-(-length // b) * (b // chunk) for b in blocks), chunk
 

@@ -49,8 +49,10 @@ class Arrays:
         if values is None:
             return None
         numbers = values.astype(np.int32)
+        # Differences of work tiles' numbers repeat, so do their bytes plane by plane: deflate finds both.
         step = np.diff(numbers).astype("<i4")
         planes = step.view(np.uint8).reshape(-1, 4).T.tobytes()
+        # Arrays that differ only in their first number share a stream (the objects of two tensors).
         stream = self._known.setdefault(planes, len(self.streams))
         if stream == len(self.streams):
             self.streams.append(planes)

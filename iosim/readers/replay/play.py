@@ -69,16 +69,20 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
     group = max(
         1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1)
     )
+    # Whole groups of query heads, so that a key/value head is played with all that read it.
     affordable = PLAYED_ACCESSES * batch * heads // max(1, accesses)
     played = max(1, min(affordable, heads) // group) * group
     if played >= batch * heads or accesses * played > MOST_ACCESSES * batch * heads:
         return None
+    # Two conditions: the heads played outgrow the L2 by far, and every launch goes head by head.
     fewer = {name: _fewer_of(tensor, played, heads) for name, tensor in chain.tensors.items()}
     if None in fewer.values() or max(t.bytes for t in fewer.values() if t) < OUTGROWN * l2_bytes:
         return None
     launches, factors = [], []
     for launch in chain.launches:
         d = launch.domain
+        # A launch without heads of its own (over tokens, say) is played whole, where none of its
+        # tensors has become smaller.
         by_head = d.grid_heads > 1 or heads == 1
         if not by_head and any(fewer[a.tensor] != chain.tensors[a.tensor] for a in launch.accesses):
             return None

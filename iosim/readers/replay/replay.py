@@ -194,7 +194,8 @@ def launch_inputs(
     pace: Pace,
     added: Mapping[str, int],
 ) -> LaunchInputs:
-    """Of `slots` CTAs at once, at a pace; `added`: bytes of atomic adds by tensor, each of which reads what it adds to.
+    """Inputs of a launch of which `slots` CTAs run at once, at a pace; `added` is bytes of atomic adds by tensor, each
+    of which reads what it adds to.
     Raises InputError: the profile lacks a number."""
     if streams(launch):  # an object stands for several CTAs
         rates: tuple[float, ...] = (1.0,)
@@ -244,6 +245,8 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     """Play the launches of a chain, one after the other, through one L2. `trace`: called with (launch, lowered launch,
     lowered chain, L2, begin in picoseconds) before each launch; gives the record for the engine to fill, or None.
     Raises InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing."""
+    # The order of a replay: lower the chain, fill an L2 with its objects, play its launches one
+    # after the other, collect bytes by launch and tensor.
     player = _Player(inputs, trace)
     launches = range(len(player.played.launches))
     if inputs.play.l2_start == "warm":
@@ -264,6 +267,7 @@ class _Player:
         play = inputs.play
         self.share = play.share
         self.played = self.chain if play.share is None else play.share.chain
+        # Three ways to play less than everything: some heads for all (share), coarse steps, windows.
         spill_slots = max(of_launch.slots for of_launch in inputs.of_launch)
         lowered = lower(self.played, spill_slots)
         self.coarse = None
@@ -272,6 +276,7 @@ class _Player:
             self.coarse = coarse_plan(
                 self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget
             )
+        # How many accesses the launch has is told of the whole launch, not of what was played.
         self.whole_accesses = [low.accesses for low in lowered.launches] if self.coarse else None
         self.lowered = self.coarse.lowered if self.coarse else lowered
         refuse_small_l2(inputs.l2, self.lowered, inputs.gpu)
@@ -323,10 +328,12 @@ class _Player:
             l2.own(objects_of, tensor)
         before, behind = l2.counts(), l2.behind()
         stands_for = self._stands_for(number, coarse)
+        # What is dirty before and after: the part of a write that waits in the L2 is not multiplied.
         dirty = l2.dirty_by_tensor() if coarse or self.share else None
         ctas = ctas_of(self.inputs, self.played, launch, of_launch, low, self.lowered.size)
         ready_ps = self.begin_ps + in_ps(of_launch.pace.launch_s)
         in_windows = self.inputs.play.part and coarse is None and not low.joined
+        # A trace fills its record while the engine plays; without one the engine keeps nothing.
         record = (
             self.trace(launch, low, self.lowered, l2, self.begin_ps)
             if self.trace and traced
@@ -340,6 +347,7 @@ class _Player:
             sampling=sampling_plan(low, ctas.slots) if in_windows else None,
             coarse=coarse,
         )
+        # What was played stands for `stands_for` times as much: time and bytes alike.
         if dirty is not None:
             end_ps = ready_ps + round((end_ps - ready_ps) * stands_for)
             _stand_for(l2, before, behind, dirty, stands_for, len(self.lowered.tensors))
@@ -426,8 +434,11 @@ def ctas_of(
     """The CTAs of a launch, at the pace that the timing model gives them; streaming launches have no time of their own
     and go as fast as memory does."""
     slots, pace, drift = of_launch.slots, of_launch.pace, inputs.play.drift
+    # How a launch is played: slots and pace are the timing model's, in the units of a replay's
+    # step, which is an entry of a list, a walk over the keys or a move read from code.
     sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
+        # A pass over elements has no steps: its CTAs load as fast as memory gives.
         slots, pace = (
             max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)),
             Pace(),
@@ -439,6 +450,8 @@ def ctas_of(
         alone /= max(access.times for access in launch.accesses)
     elif launch.touched is not None:  # its moves, and those of its frames
         alone *= launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64)))
+    # A tile's time outside its steps (fill, drain, epilogue): a part before its first loads, the
+    # rest between these and the first step.
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,
@@ -489,6 +502,8 @@ def _stand_for(
     )
     for t in range(tensors):
         stays = int(dirty_now[t]) - int(dirty[t])
+        # written + stays is what the played part wrote, whether or not it has left the L2: that grows
+        # by `share`; what stays dirty in the L2 does not.
         read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
         counts[0][t] = before[0][t] + round(read * share)
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
@@ -564,6 +579,8 @@ def _possible(
     """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
     where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
     written by the end of a launch than was stored or lay dirty in the L2 by then."""
+    # `room`: bytes that may be written back by the end of this launch: dirty before the chain,
+    # plus stored so far, less written so far.
     possible, room = [], dirty_before
     for n, (launch, adds) in enumerate(zip(chain.launches, added, strict=True)):
         limits = asked_of(launch, counted, adds)
@@ -580,6 +597,7 @@ def _possible(
         ]
         room += int(counted.total("l2", "write", launch=launch.name))
         written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)
+        # Writes above that are cut evenly over the launch's tensors.
         share = min(written, room)
         for r in mine:
             if r.tensor in (CODE, FOREIGN):

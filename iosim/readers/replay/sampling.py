@@ -86,17 +86,21 @@ def coarse_plan(
     """How a chain with one long launch is played in coarse steps, or None where it cannot be or need not be: also where
     the steps that the budget allows are longer than what the L2 holds. `lowered`: the chain in small steps. `budget`:
     object accesses to play, about. `spill_slots`: as for `lower`."""
+    # Only one long launch: coarse objects of its tensors would not suit a second one's steps.
     long = [n for n, low in enumerate(lowered.launches) if low.accesses > budget]
     if len(long) != 1:
         return None
     launch, low = chain.launches[long[0]], lowered.launches[long[0]]
     if not _walks_on(launch, low):
         return None
+    # Two savings: several small steps at once, and, where those would be long, the first heads for
+    # all. Steps are as many as bring accesses down to the budget.
     of = _heads(launch, low) if len(chain.launches) == 1 else 1
     heads = of if low.accesses <= FINE_STEPS * budget else min(of, HEADS_PLAYED)
     steps = _rounded(-(-low.accesses * heads // (of * budget)))
     coarser = lower(_coarser(chain, launch, steps), spill_slots)
     big = coarser.launches[long[0]]
+    # A coarse step must be made of small ones: same work tiles, same order, edges that fit.
     edges = _edges(low, big, steps)
     if edges is None or big.accesses > 2 * low.accesses // steps:
         return None
@@ -109,6 +113,8 @@ def coarse_plan(
         for t in low.loop
         if t.coef
     )
+    # A coarse step asks for all its bytes at once. An L2 that does not hold them would drop what
+    # the next CTA comes for, which small steps would not.
     held_steps = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
     if held_steps < LEAST_HELD:
         return None
@@ -166,11 +172,14 @@ def _coarser(chain: Chain, launch: Launch, steps: int) -> Chain:
 def _edges(low: LoweredLaunch, big: LoweredLaunch, steps: int) -> tuple[Int32, Int32] | None:
     """Small steps of each work tile's first and last coarse step; None where a coarse one is not made of `steps`."""
     last = low.first + low.count - 1
+    # Coarse index = small index // steps: a tile over [first, last] has these many.
     count = np.where(low.count > 0, last // steps - low.first // steps + 1, 0)
     if big.count.size != low.count.size or (big.count != count).any():
         return None
     if (big.first != low.first // steps)[count > 0].any():
         return None
+    # Small steps in the coarse step with the lowest index, and in that with the highest; a tile
+    # that walks down begins with the highest.
     low_end = np.minimum(steps - low.first % steps, low.count)
     high_end = np.where(count == 1, low_end, last % steps + 1)
     down = low.down == 1
@@ -203,6 +212,8 @@ def _sets(
     groups of sets get equally many."""
     way = model.sets * model.line_bytes
     small_steps = int(low.count.sum(dtype=np.int64)) * share
+    # Look-ups = small steps x followed lines of a step = small_steps x step_bytes / line x sets
+    # followed / sets: solved for the sets followed.
     affordable = FOLLOWED_TOUCHES * way / (small_steps * step_bytes)
     stays = sum(int(lowered.size[t.base[:1]].sum()) for t in low.loop if t.stays)
     if stays:
@@ -244,6 +255,8 @@ def sampling_plan(
     steps = int(launch.count.sum(dtype=np.int64)) // max(1, running)
     if launch.group != 1 or not launch.loop:
         return None
+    # As many windows as the budget allows, evenly over the launch; none where jumps would be short
+    # beside what is played (twice a cycle), as then playing all is no dearer.
     cycle = settle + window
     windows = max(MIN_WINDOWS, steps * budget // max(1, launch.accesses) // cycle)
     jump = steps // windows - cycle
@@ -276,6 +289,8 @@ class Windows:
         total = float((rate * self.stands_for).sum())
         if rate.size < 3 or total == 0:
             return 0.0
+        # What a window says beside the line between its neighbours: their noise, free of a trend. Each
+        # window's error counts by the loads that it stands for and did not play.
         apart = rate[1:-1] - (rate[:-2] + rate[2:]) / 2
         skipped = (self.stands_for - self.played)[1:-1]
         return (

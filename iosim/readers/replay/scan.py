@@ -20,7 +20,8 @@ from iosim.readers.replay.templates import Template
 
 PATTERNS = ("shared_scan", "private_scan")
 OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}
-"""What a CTA of 1,024 threads reads at a time, 16 bytes a thread, and half of it so that short slices divide evenly."""
+"""What a CTA of 1,024 threads reads at a time, 16 bytes per thread, and half of it so that short slices divide
+evenly."""
 
 
 def scan(
@@ -44,6 +45,8 @@ def scan(
             f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}"
         )
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
+    # A shared scan has one list of objects for all CTAs; a private one a slice for each. Lists of
+    # indices go over their part `passes` times.
     begin = (
         np.zeros(ctas + 1, dtype=np.int64)
         if shared

@@ -60,6 +60,7 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
         return []
     if name != OWN:
         measured = {key[1:] for key in measured_rates(name) if key[-1] == ctas}
+        # The next head dimension that was measured: a library pads narrow heads to a width that it compiles.
         width = min(
             (int(w) for w, *_ in measured if int(w) >= problem.head_dim),  # type: ignore[call-overload]
             default=problem.head_dim,
@@ -78,6 +79,8 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
             for build in (shape, "")
             for masked in (causal, False)
         ]
+    # Kernels of our own are recorded tile by tile, with what the compiler was given as the key;
+    # the rates of bf16 stand in for those of a dtype that was not recorded.
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
     build = (
@@ -107,6 +110,7 @@ def usual_heights() -> dict[int, float]:
     heights: dict[int, list[float]] = {}
     for rates in measured_rates(OWN).values():
         heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
+    # A slope's height is the oldest CTA's rate less the youngest one's: both ends of a line.
     return {ctas: float(np.median(several)) for ctas, several in heights.items()}
 
 
@@ -120,9 +124,13 @@ def runs_by_key(name: str) -> dict[Key, list[tuple[float, ...]]]:
     for table in TABLES:
         with (data_dir("kernels") / table).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(
-                line for n, line in enumerate(file) if not n or line.startswith(f"{name},")
+                # Tables hold all kernels: the header and the rows of this name are all that is parsed.
+                line
+                for n, line in enumerate(file)
+                if not n or line.startswith(f"{name},")
             ):
                 ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
+                # A CTA that ended at 0 was not recorded: a run with one says nothing.
                 if min(ends) > 0:
                     runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
     return runs
@@ -141,6 +149,9 @@ def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float
     ends, all others move up by one, so CTA i does r[i] in the time to the first end, then r[i-1] to the second, and so
     on: sum over k <= i of r[i-k] (t[k] - t[k-1]) = work[i], t[-1] = 0; solved from the oldest on. `ends`: of one CTA
     each, seconds or any other unit. `work`: what each has to do; the rates' unit follows and drops out."""
+    # Example of two CTAs with work 1 each that end at 2 and 3: r[0] = 1/2. Until 2 the second did
+    # r[1] x 2, then as the oldest r[0] x 1: r[1] = (1 - 1/2) / 2 = 1/4. In units of their mean: 4/3
+    # and 2/3. One equation for each CTA, each with one rate that those before it do not have.
     rates: list[float] = []
     for i in range(len(ends)):
         # What CTA i did before its own place as the oldest: at the rates of those older ages that are known by now.

@@ -77,6 +77,7 @@ class WorkTiles:
 def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The tensor's own (batch, head), counted as grid heads are, of each grid head: heads of a group share a key/value
     head, and all heads or sequences what has one."""
+    # Grid head = batch x heads + head. Grouped queries: consecutive heads share a key/value head.
     inside = head % d.heads // max(1, d.heads // tensor.heads)
     return (head // d.heads if tensor.batch > 1 else 0) * tensor.heads + inside
 
@@ -176,11 +177,15 @@ def template(
     are moved together, where a whole head's are."""
     view = _View(tensor, access, launch, grid, tiles)
     place = _place(view, run)
+    # From here on what lies across all rows of the table at the head: tiles that leave early,
+    # heads packed into a tile, and heads whose rows lie side by side in memory.
     base = np.asarray(place.base, dtype=np.int64)
     if access.visited_only and not view.is_looped and not place.of_whole_head:
         # A CTA that visits no block leaves before it asks for anything.
         base = np.where(tiles.steps.count > 0, base, NONE)
     span, rows, row_stride = place.span, place.rows, place.row_stride
+    # `rows` and `span` are a rectangle of objects: with packed heads a row for each head, with
+    # interleaved heads (grid.step objects from a head's row to its next) a row for each block row.
     if view.packs_apart:  # the same rows of each head packed
         rows, row_stride = launch.domain.pack, grid.rows * grid.cols
     if grid.step > 1:  # rows of a head lie apart
@@ -216,10 +221,12 @@ def _whole_vector(view: _View) -> _Place:
     grid, tiles, copies = view.grid, view.tiles, view.tensor.copies
     span = grid.rows * grid.cols
     base = view.start
+    # Once a launch: the work tile that starts first makes the access for all.
     if view.access.per is Per.LAUNCH:
         return _Place(np.where(np.arange(tiles.head.size) == 0, base, NONE), span=span)
     if copies == 1 or tiles.i is None:
         return _Place(base, span=span)
+    # Copies of a vector lie one behind the other, one for each query block.
     objects_per_copy = grid.heads // copies * span
     if view.is_looped:
         return _Place(base, coef=objects_per_copy, span=span)
@@ -235,12 +242,15 @@ def _query_rows(view: _View, run: tuple[int, int]) -> _Place:
         base = (
             base + i // d.query_blocks * (grid.heads // view.tensor.copies) * grid.rows * grid.cols
         )
+    # The work tile is of a query block: its rows stay where they are during the loop.
     if view.query_block is not None:
         return _Place(
             base + grid.row_of(view.query_block, d.query_blocks, span) * grid.step, span=span
         )
     if view.is_looped:
         base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span) * grid.step
+        # Loop over query blocks. Where packed heads come in turn, an index counts blocks of all of
+        # them: after query_blocks / pack indices the next head begins.
         turn = turn_coef = 0
         if d.in_turn and view.has_every_query_head:
             turn, turn_coef = (
@@ -275,6 +285,7 @@ def _pairs(view: _View) -> _Place:
     i, j = view.query_block, view.tiles.j
     base = view.start
     if i is not None:
+        # Object (r, c) of a head's matrix is r x columns + c; a tile is a rectangle of span_q rows.
         base = base + i * span_q * columns
     if j is not None:
         base = base + j * span_k
@@ -290,6 +301,7 @@ def _stands(access: Access, launch: Launch, inside: bool, of_block: bool) -> str
     """Before a work tile's loop ("pro"), in it, or after it ("epi"); `of_block`: work tiles are of key blocks."""
     if access.mode is Mode.LOAD:
         return "loop" if inside or launch.outer is Outer.PAIR else "pro"
+    # With keys outside, what is stored for a split (zeros for its accumulator) comes first.
     if access.per is Per.SPLIT and of_block:
         return "pro"
     return "loop" if inside else "epi"

@@ -52,6 +52,7 @@ class CtaTable:
         """The loop index at which each of `tiles` stands at a time, were its steps equally long."""
         took = np.maximum(self.end_ps[tiles] - self.start_ps[tiles], 1)
         count = np.maximum(self.count[tiles].astype(np.int64), 1)
+        # Steps of one length: the share of its time that has passed, of its steps.
         step = np.minimum((t_ps - self.start_ps[tiles]) / took * count, count - 1).astype(np.int64)
         at: Int64 = self.first[tiles] + np.where(self.down[tiles] == 1, count - 1 - step, step)
         return at if self.indices is None else self.indices[at].astype(np.int64)
@@ -138,7 +139,7 @@ class Recording:
         return {name: int(n) for name, n in zip(self.tensors, both, strict=True)}
 
     def hit_rate(self) -> Float:
-        """By time bin and tensor; NaN where nothing was asked for."""
+        """Share of the bytes that hit, [time bins, tensors]; NaN where nothing was asked for."""
         both = self.hit + self.miss
         rate: Float = np.divide(self.hit, both, out=np.full(both.shape, np.nan), where=both > 0)
         return rate
@@ -271,6 +272,8 @@ def record(
 def _settled(hit: Int64) -> Int64:
     """Hits by time bin, none of them negative. An object's followed lines may weigh more than it does, and then misses
     of a bin exceed what was asked for; later bins make up for that."""
+    # Cumulative sums that may dip are lowered to what comes later (a running minimum from the end),
+    # so that they never fall; their differences are the hits.
     total = np.maximum(np.minimum.accumulate(np.cumsum(hit, axis=0)[::-1], axis=0)[::-1], 0)
     return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
 
@@ -347,11 +350,14 @@ def _in_use(
     """Range between foremost and hindmost CTA of every owner at the middle of each bin: (bytes, owners)."""
     total, heads = np.full(bins, np.nan), np.full(bins, np.nan)
     for b in range(max(0, begin // bin_ps), min(bins, -(-end // bin_ps))):
+        # A head's CTAs stand between a foremost and a hindmost index: what lies between has been read by
+        # one and will be read by another, so that the L2 must hold it for all to hit.
         t = (b + 0.5) * bin_ps
         running = np.flatnonzero((ctas.start_ps <= t) & (t < ctas.end_ps) & (ctas.count > 0))
         if not running.size:
             continue
         at = ctas.position(running, t)
+        # reduceat over runs of equal owners: least and greatest index of each.
         order = np.argsort(ctas.owner[running], kind="stable")
         begins = np.flatnonzero(np.diff(ctas.owner[running][order], prepend=-1))
         low, high = np.minimum.reduceat(at[order], begins), np.maximum.reduceat(at[order], begins)
@@ -364,6 +370,7 @@ def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[n
     """A place on its SM for every work tile, so that no two on one place overlap."""
     slot = np.zeros(sm.size, dtype=np.int32)
     free: dict[int, list[int]] = {}
+    # First fit in order of start: the lowest place on the SM that is free again.
     for tile in np.lexsort((np.arange(sm.size), start)):
         ends = free.setdefault(int(sm[tile]), [])
         place = next((n for n, t in enumerate(ends) if t <= start[tile]), len(ends))

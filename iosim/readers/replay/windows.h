@@ -13,6 +13,7 @@
 #include "launch.h"
 
 #define MAX_PER_SM 64
+/* A follower is in a convoy within 4 steps of the CTA ahead, at a pace equal to 1 part in 128. */
 #define CONVOY_STEPS 4
 #define CONVOY_SLACK 128
 #define MIN_STEPS 16 /* of a CTA in a window, for a pace of its own */
@@ -54,6 +55,8 @@ static int make_windows(Windows *w) {
     w->ends = malloc(sizeof(Event) * slots);
     w->places = malloc(sizeof(Place) * slots);
     size_t sides = (size_t)w->play->config->partitions;
+    /* An object is noted once a side in a look back; the stamp says in which, so that no look back
+     * has to clear it. */
     w->stamp = calloc(sides * objects, sizeof(int32_t));
     w->passed = malloc(sizeof(Passed) * sides * objects);
     w->most_passed = (int64_t)(sides * objects);
@@ -66,6 +69,7 @@ static void begin_window(Windows *w) {
     const Play *play = w->play;
     w->phase = MEASURE;
     w->phase_loads = 0;
+    /* A window's bytes are the counters at its end less those at its begin. */
     w->begun = *play->l2;
     for (int i = 0; i < play->slots; i++) {
         Cta *a = &play->ctas[i];
@@ -99,6 +103,8 @@ static int64_t take_paces(Windows *w) {
         const Cta *a = &play->ctas[play->running[i].cta];
         sum += a->spent_ps;
         steps += a->steps;
+        /* What the steps would have taken had no load been waited for: the difference is said to the
+         * reader, as jumps scatter CTAs that wait for one another. */
         w->plan->alone_ps += a->steps * step_time(&play->sms, a);
     }
     w->plan->took_ps += sum;
@@ -106,6 +112,7 @@ static int64_t take_paces(Windows *w) {
     int64_t mean = sum / steps > 0 ? sum / steps : 1;
     for (int i = 0; i < play->live; i++) {
         const Cta *a = &play->ctas[play->running[i].cta];
+        /* A CTA that began late in the window has no pace of its own yet: the mean of all. */
         int64_t mine = a->steps >= MIN_STEPS ? a->spent_ps / a->steps : mean;
         w->pace[play->running[i].cta] = mine > 0 ? mine : 1;
     }
@@ -129,9 +136,12 @@ static void join_convoys(Windows *w) {
         const Cta *a = &play->ctas[id];
         if (a->step < 0 || a->step >= l->count[a->tile] || l->n_loop == 0) continue;
         int index = loop_index(l, a->tile, a->step), down = l->down[a->tile];
+        /* CTAs walk the same row where their loop's first access has the same base and direction; `at`
+         * grows as they go on, so that the last of a row comes first in the sorted order. */
         w->places[n++] = (Place){2 * (int64_t)l->loop[0].base[a->tile] + down, down ? -index : index, id, 0};
     }
     qsort(w->places, (size_t)n, sizeof(Place), by_place);
+    /* From the foremost back, so that a whole chain of followers takes the pace of its head. */
     for (int i = n - 2; i >= 0; i--) {
         const Place *me = &w->places[i], *ahead = &w->places[i + 1];
         int64_t mine = w->pace[me->cta], theirs = w->pace[ahead->cta], alone = step_time(&play->sms, &play->ctas[me->cta]);
@@ -153,6 +163,7 @@ static void pass_over(L2State *l2, const L2Config *c, const Template *list, int 
             for (int m = 0; m < list[k].span; m++) {
                 Object *o = l2->object + first + (int64_t)r * list[k].row_stride + m;
                 if (c->side_sets) (list[k].mode == LOAD ? l2->filled : l2->drained)[o->tensor] += o->size;
+                /* The first load of an object misses; later ones are taken for hits. Stores are written back. */
                 if (list[k].mode == LOAD) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
                 else l2->hbm_write[o->tensor] += o->size;
                 o->touched = 1;
@@ -175,6 +186,8 @@ static void queue_ends(Windows *w) {
         int id = play->running[i].cta;
         const Cta *a = &play->ctas[id];
         int begun = a->step >= 0, steps_left = play->plan->count[a->tile] - (begun ? a->step : 0);
+        /* Time to the end of the tile: to the present event, the opening where it has not begun, and
+         * the steps that are left at the CTA's own pace. */
         int64_t rest = play->running[i].t - now + (begun ? 0 : opening_ps(play)) + steps_left * w->pace[id];
         w->ends[w->waiting] = (Event){rest, id, 0};
         sift_up(w->ends, w->waiting++);
@@ -187,6 +200,8 @@ static void pass_on_age(Windows *w, int id, int goes, int64_t t) {
     Sms *sms = &play->sms;
     int stride = play->plan->sms, slots = play->slots, k = 0;
     Cta *ctas = play->ctas, *a = &ctas[id];
+    /* Step times of the SM's CTAs before the change and after it: paces, and what is left of the
+     * times to the ends of their tiles, scale by the quotient. */
     int64_t before[MAX_PER_SM], mine = step_time(sms, a);
     for (int i = a->sm; i < slots && k < MAX_PER_SM; i += stride) before[k++] = ctas[i].rank == NIL ? 0 : step_time(sms, &ctas[i]);
     leave_rank(play->plan, ctas, slots, id);
@@ -204,6 +219,7 @@ static void pass_on_age(Windows *w, int id, int goes, int64_t t) {
         for (int j = 0; j < w->waiting; j++)
             if (w->ends[j].cta == i) w->ends[j].t = t + (w->ends[j].t - t) * after / before[k];
     }
+    /* Several ends have changed at once: build the heap anew. */
     for (int j = 1; j < w->waiting; j++) sift_up(w->ends, j);
 }
 
@@ -214,11 +230,13 @@ static int64_t skip_tile(Windows *w) {
     int id = w->ends[0].cta;
     int64_t t = w->ends[0].t;
     Cta *a = &play->ctas[id];
+    /* The loads of step s are asked for at step s - 1: a CTA at step s has asked for s + 1. */
     int count = l->count[a->tile], loaded = a->step < 0 ? 0 : a->step + 1 < count ? a->step + 1 : count;
     int take = tile_after(l, a, play->next);
     if (a->step < 0) pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
     pass_over(play->l2, play->config, l->epi, l->n_epi, a->tile);
     if (take != NIL) a->previous = a->tile, a->tile = take, a->step = -1;
+    /* A CTA that is relaunched becomes the youngest of its SM; a persistent one keeps its age. */
     if (take == NIL || l->relaunched) {
         w->waiting = drop_first(w->ends, w->waiting);
         pass_on_age(w, id, take == NIL, t);
@@ -246,12 +264,14 @@ static int64_t resume(Windows *w, int64_t now, int64_t span) {
         int id = w->ends[i].cta;
         Cta *a = &play->ctas[id];
         int count = l->count[a->tile];
+        /* Counted back from the tile's end: so many whole steps are left, and the rest of a step is
+         * when the next event comes. */
         int64_t pace = w->pace[id], rest = w->ends[i].t - span, steps_left = rest / pace, next_ps = rest - steps_left * pace;
         if (steps_left > count || (a->step < 0 && steps_left == count)) { /* not begun */
             int64_t wait = rest - count * pace - opening_ps(play);
             next_ps = wait > 0 ? wait : 0;
         } else {
-            int at = count - (int)steps_left;
+            int at = count - (int)steps_left; /* skipped: the loads from the step where it was to this one */
             if (a->step < 0) {
                 pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
                 skipped += at < count ? at + 1 : count;
@@ -275,6 +295,7 @@ static void fast_forward(Windows *w, int64_t jump) {
     skipped += resume(w, now, span);
     w->plan->skipped_ps += span;
     w->past_loads += skipped;
+    /* A gap's loads are added to both windows beside it and halved at the end (engine.py). */
     w->plan->carried[w->plan->windows - 1] += skipped;
     w->plan->carried[w->plan->windows] += skipped;
 }
@@ -305,6 +326,7 @@ static inline int passed_step(const LaunchPlan *l, const Cta *a, int back, int *
     *step = a->step - back;
     if (*step < 0 && a->previous != NIL) {
         *tile = a->previous;
+        /* Further back than the tile's begin: the steps of the tile before it, counted from its end. */
         *step += l->count[a->previous] + (a->step < 0);
     }
     return *step >= 0 && *step < l->count[*tile];
@@ -336,10 +358,13 @@ static int64_t note_passed(Windows *w, int tile, int step, int side, int64_t *n)
 static int64_t look_back(Windows *w) {
     const Play *play = w->play;
     const L2Config *c = play->config;
+    /* Enough to fill the larger of an L2 and its part of the cache at the memory's side. */
     int64_t lines = (int64_t)c->sets * c->ways, behind = (int64_t)c->side_sets * c->side_ways / c->partitions;
     int64_t holds = (lines > behind ? lines : behind) * c->sample_bytes, bytes[MAX_PARTITIONS] = {0}, n = 0;
     int full = 0;
     w->jumps++;
+    /* One step back of all CTAs, then two steps back, ...: nearly the order of time, as CTAs step
+     * at nearly one pace. What is touched latest stands first, as in a stack of last use. */
     for (int back = 0; back < w->longest && full < c->partitions; back++) {
         for (int i = 0; i < play->live; i++) {
             const Cta *a = &play->ctas[play->running[i].cta];
@@ -365,6 +390,7 @@ static void refill_l2(Windows *w) {
         o->touched = 1;
         for (int32_t y = o->first; y < o->first + o->samples; y++) {
             int home = has_homes(c) ? (int)(s->place[y] & 1) : x.side;
+            /* As a load or a store would leave the line, without its bytes and times. */
             if (c->side_sets) look_at_side(s, c, y);
             if (x.mode == LOAD) {
                 if (home != x.side) touch(s, c, home, y, 0);
@@ -390,11 +416,15 @@ static void start_windows(Windows *w) {
 static inline void advance_windows(Windows *w) {
     Sampling *plan = w->plan;
     int64_t slots = w->play->slots;
+    /* Settled: what was played since the jump stands beside the coming window (twice, as a gap
+     * counts half for each window). */
     if (w->phase == WARM_UP && w->phase_loads >= plan->settle * slots) {
         plan->carried[plan->windows] += 2 * w->phase_loads;
         w->past_loads += w->phase_loads;
         begin_window(w);
     } else if (w->phase == MEASURE && w->phase_loads >= plan->window * slots) {
+        /* Never jump over more than half of what is left: the end of a launch, where SMs run empty, is
+         * unlike its middle and is played. */
         int64_t half = (w->launch_loads - w->past_loads - w->phase_loads) / (2 * slots);
         int64_t jump = plan->jump < half ? plan->jump : half;
         if (plan->windows + 1 >= plan->max_windows || jump < 2 * (plan->settle + plan->window)) {

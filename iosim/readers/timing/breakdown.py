@@ -77,31 +77,33 @@ def breakdowns(
     Args:
         time: what `chain_time` found for the same call, at measured rates.
     """
-    found = []
+    of_launches = []
     for number, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         rates = Rates(profile, measured=True)
         rates.clock_hz = time.launches[number].clock_hz
         running = Running(
             problem, kernel, chain, launch, resident, traffic, rates, conditions, number == 0
         )
-        found.append(_breakdown(running))
-    return tuple(found)
+        of_launches.append(_breakdown(running))
+    return tuple(of_launches)
 
 
 def _breakdown(running: Running) -> Breakdown:
     with recorded() as values:
         time, _ = launch_time(running)
     names = [term.name for term in reversed(ordered_terms()) if values.get(term.name)]
-    left, off, seconds = time.total_s, list[str](), dict[str, float]()
+    seconds_left, switched_off, seconds = time.total_s, list[str](), dict[str, float]()
+    # What a term is worth depends on the order: from the last built up to the first, waits before
+    # units, the bounding unit at the end. The worths then add up to the whole time.
     names.sort(key=lambda name: _turn(TERMS[name], time.bound_by))
     for name in names:
-        off.append(name)
-        with without(off):
+        switched_off.append(name)
+        with without(switched_off):
             total = launch_time(running)[0].total_s
-        seconds[name] = left - total
-        left = total
+        seconds[name] = seconds_left - total
+        seconds_left = total
     worth = (TermWorth(TERMS[name], values[name], seconds[name]) for name in names)
-    return Breakdown(time, tuple(sorted(worth, key=lambda w: -w.seconds)), left)
+    return Breakdown(time, tuple(sorted(worth, key=lambda w: -w.seconds)), seconds_left)
 
 
 def _turn(term: Term, bound_by: str) -> int:

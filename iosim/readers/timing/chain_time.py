@@ -31,7 +31,7 @@ FEW_SMS = 0.1
 launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
 _6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
-"""Of the boost clock: below it no limit drives the SMs."""
+"""Share of the boost clock below which no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
 """How far from its limit the power may be at the clock that is found, as a share."""
 SEARCH_STEPS = 12
@@ -163,8 +163,8 @@ def ceiling_s(
     for launch in chain.launches:
         tensor = rates.peak_tensor(launch.work.dtype or problem.dtype, fastest_hz)
         products = executed_pairs(launch) * launch.work.flops_per_pair
-        moved = traffic.total("hbm", launch=launch.name)
-        seconds += max(moved / hbm, products / tensor)
+        hbm_bytes = traffic.total("hbm", launch=launch.name)
+        seconds += max(hbm_bytes / hbm, products / tensor)
     return seconds
 
 
@@ -178,6 +178,8 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     rates.clock_hz = highest = highest if isinstance(clocks, str) else clocks
     if of is None or highest is None:
         return launch_time(running)[0]
+    # Power over limit at a clock falls as the clock does, nearly by a power law: secant steps in
+    # logarithms, from the third power on, find where it is 1.
     limit = {"sustained": of.power_w, "boost": of.peak_power_w}.get(str(clocks), math.inf)
 
     def at(clock_hz: float) -> tuple[LaunchTime, float]:
@@ -197,5 +199,6 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
         time, taken = at(clock)
         if abs(taken - 1.0) <= CLOCK_TOLERANCE or clock == before:
             break
+        # At least 1: power grows with the clock, or noise in the slope would send the search away.
         slope = max(1.0, math.log(taken / taken_before) / math.log(clock / before))
     return time

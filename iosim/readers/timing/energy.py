@@ -47,7 +47,7 @@ SIXTEEN_BITS = ("fp16", "bf16")
 TEMPLATE = "h200-sxm"
 """The GPU whose constants others take."""
 AWAKE_SHARE = 0.2
-"""Of the board's power, what being awake takes: 0.20 on an H200, 0.19 on an H100."""
+"""Share of the board's power that being awake takes: 0.20 on an H200, 0.19 on an H100."""
 TAKEN_RANGE = (0.75, 1.25)
 """Least and most of what `energy_factor` may be, as shares: published boards lie 18 % below and 11 % above theirs
 (`python benchmarks/power_error.py`), an H100 14 % above its architecture's."""
@@ -70,7 +70,7 @@ class Activity:
 
 
 def is_known(profile: HardwareProfile) -> bool:
-    """Whether the profile holds all constants of energy, the power limit of the board, and the clock."""
+    """True where the profile holds all constants of energy, the power limit of the board, and the clock."""
     return all(
         getattr(profile, name) is not None for name in (*CONSTANTS, "power_w", "boost_clock_hz")
     )
@@ -87,7 +87,7 @@ class Energies:
     power_w: float
     """What the board draws at most, for seconds."""
     peak_power_w: float
-    """The same of a call after a pause."""
+    """What the board draws at most in a call after a pause."""
     ends: tuple[float, float] | None = None
     """Least and most of what moves, as shares of what is said; None where the constants were measured."""
 
@@ -96,9 +96,9 @@ class Energies:
         if self.ends is None:
             return None
         awake = by_level["awake"]
-        moved, most = math.fsum(by_level.values()) - awake, self.peak_power_w * seconds
-        least, highest = (awake + moved * end for end in self.ends)
-        return min(least, most), min(highest, most)
+        moving_j, limit_j = math.fsum(by_level.values()) - awake, self.peak_power_w * seconds
+        least, highest = (awake + moving_j * end for end in self.ends)
+        return min(least, limit_j), min(highest, limit_j)
 
 
 def energies(profile: HardwareProfile) -> Energies | None:
@@ -113,20 +113,22 @@ def energies(profile: HardwareProfile) -> Energies | None:
     )
     limits = profile.power_w or 0.0, profile.peak_power_w or profile.power_w or 0.0
     if is_known(profile):
-        own = {name: float(profile.need(name)) for name in CONSTANTS}
-        return Energies(own, profile.need(exponent), top, *limits)
+        constants = {name: float(profile.need(name)) for name in CONSTANTS}
+        return Energies(constants, profile.need(exponent), top, *limits)
     pj = {
         name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name)
         for name in CONSTANTS
     }
+    # Unknown GPU: a known one's energies, scaled; then fitted so that large products draw no more
+    # than the board's power at the rate that they reach.
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)
     drawn = _of_large_products(profile, taken)
     power = profile.power_w or math.fsum(drawn.values()) / (1 - AWAKE_SHARE)
-    left = (1 - AWAKE_SHARE) * power - math.fsum(drawn.values())
-    share = max(0.0, min(1.0, 1.0 + left / (drawn["tensor"] or math.inf)))
+    rest_w = (1 - AWAKE_SHARE) * power - math.fsum(drawn.values())
+    share = max(0.0, min(1.0, 1.0 + rest_w / (drawn["tensor"] or math.inf)))
     pj |= {"awake_power_w": AWAKE_SHARE * power} | {name: share * pj[name] for name in PRODUCTS}
-    found = replace(taken, power_w=power, peak_power_w=profile.peak_power_w or power)
-    return found if power and profile.boost_clock_hz else None
+    with_limits = replace(taken, power_w=power, peak_power_w=profile.peak_power_w or power)
+    return with_limits if power and profile.boost_clock_hz else None
 
 
 def _of_large_products(profile: HardwareProfile, of: Energies) -> dict[str, float]:

@@ -17,7 +17,8 @@ h200_graph_latency.csv and h100_graph_latency.csv."""
 STREAM_START_SHARE = 0.25
 """Share of the time of the bytes that this takes at most. Fitted on the same rows."""
 PAGED_START_S = 5.0e-6
-"""The same of keys in pages, in which it also reads where these lie. Fitted on the odd rows of published_latency.csv
+"""Seconds of such a start where keys lie in pages, whose places are read, too. Fitted on the odd rows of
+published_latency.csv
 while decoding, and the open ones of published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent
 keys were not looked at."""
 MEMSET_S = 0.94e-6
@@ -195,6 +196,7 @@ def uneven_seconds(running: Running, computed: Computing, hbm_s: float, together
     """Seconds by which the SMs with one tile more end after the others, where each draws no more than a CTA alone does:
     a step's bytes in the time of a load and the step's computing."""
     rates, sms = running.rates, running.rates.profile.sm_count
+    # Two limits: what one SM can draw, and what it draws alone in the time of a load and a step.
     at_most = computed.busiest_share / rates.most_shares()
     waits = rates.load_latency_s(from_dram=True) + computed.step_s[0]
     drawn_alone = hbm_s * sms / max(1, running.steps) / waits  # over an SM's even share

@@ -91,7 +91,7 @@ def _step(running: Running, sm: SmRates) -> Step:
 
 
 def _conflicts(launch: Launch) -> bool:
-    """Whether a forward's lanes ask one bank for several words, which no estimate of its operands knows."""
+    """True where a forward's lanes ask one bank for several words, which no estimate of its operands knows."""
     fragments = launch.work.fragments
     return fragments is not None and fragments.layout is Layout.THREAD_ROWS
 

@@ -31,9 +31,9 @@ FloatArray = npt.NDArray[np.float64]
 MOST_LISTED = 4_000_000
 """Tiles up to which the lists of a persistent grid are added up one by one; with more, they are taken to be even."""
 MOST_TURNS = 200_000
-"""At locks, up to which they are played one by one; of more heads, the first."""
+"""Visits to locks up to which all are played one by one; with more, those of the first heads."""
 CLAIMED_TILES_PER_SLOT = 64
-"""The same where tiles are claimed one ahead: what has been claimed early on decides for long."""
+"""Tiles per slot that are scheduled one by one where tiles are claimed one ahead: early claims decide for long."""
 CLAIM_STEPS = (0.3, 0.5, 0.7, 0.9)
 """What a tile takes besides, in steps, as it decides which CTA claims first: the mean over several, since who is first
 among CTAs that end at about the same time decides for long."""
@@ -54,7 +54,7 @@ class Makespan:
 
     @property
     def steps(self) -> float:
-        """Of the busiest SM."""
+        """Steps of the busiest SM."""
         return max(self.sm_steps)
 
     def share(self, least: float) -> float:
@@ -68,24 +68,24 @@ class Makespan:
 def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
     """Steps of each work tile of one (batch, head), in ascending order of blocks, without CTAs that exit early, past
     the end of a packed sequence."""
-    steps, there = _ctas(domain, outer)
-    return steps[there]
+    steps, has_rows = _ctas(domain, outer)
+    return steps[has_rows]
 
 
 def _ctas(domain: Domain, outer: Outer) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """Steps of each CTA of one (batch, head), and whether it has a tile."""
     visited, steps = domain.visited, domain.visited.count
-    there = domain.query_rows > 0
+    has_rows = domain.query_rows > 0
     if outer is Outer.KEY:
-        steps, there = domain.visitors.count, domain.key_rows > 0
+        steps, has_rows = domain.visitors.count, domain.key_rows > 0
     elif outer is Outer.SPLIT:
         steps = visited.by_split(domain.key_blocks_per_split, domain.splits).count
-        there = np.repeat(there, domain.splits)
+        has_rows = np.repeat(has_rows, domain.splits)
     elif outer is Outer.HEAD:
         mine = np.arange(domain.key_blocks_total) % domain.splits
         steps = np.bincount(mine, weights=domain.visitors.count)
-        there = np.ones(len(steps), bool)
-    return np.where(there, steps, 0).astype(np.float64), there
+        has_rows = np.ones(len(steps), bool)
+    return np.where(has_rows, steps, 0).astype(np.float64), has_rows
 
 
 def makespan(
@@ -102,14 +102,17 @@ def makespan(
     tiles, slots, longest = len(work) * heads, sms * ctas_per_sm, float(work.max(initial=0.0))
     total = float(work.sum()) * heads
     rounds, own_cycles = max(1.0, tiles / slots), tile_cycles * max(1.0, tiles / slots)
+    # Three cases. Equal tiles: full rounds, and a last one in which fewer CTAs share an SM.
     if tiles > slots and longest == float(work.min()):
         full, rest = divmod(tiles, slots)
         shared = -(-rest // sms)
         cycles = full * (longest * step(ctas_per_sm) + tile_cycles)
         cycles += longest * step(shared) + tile_cycles if rest else 0.0
-        each, more = divmod(full * slots + rest, sms)
-        sm_steps = [longest * each] * (sms - more) + [longest * (each + 1)] * more
+        tiles_per_sm, more = divmod(full * slots + rest, sms)
+        sm_steps = [longest * tiles_per_sm] * (sms - more) + [longest * (tiles_per_sm + 1)] * more
         return Makespan(cycles, sm_steps, full + (rest > 0))
+    # Unequal tiles of a persistent grid: each CTA's list is one long tile. Tiles claimed one ahead:
+    # played with ticks of steps. All others: the end of the grid is played tile by tile.
     if tiles > slots and schedule.scheduler is Scheduler.PERSISTENT and tiles <= MOST_LISTED:
         works = _lists(work, schedule, launch.domain, slots).tolist()
     elif tiles > slots and schedule.scheduler is Scheduler.DYNAMIC and schedule.claims_ahead:
@@ -118,12 +121,13 @@ def makespan(
     else:
         # The hardware starts CTAs without a tile, too, each in its place; they end at once.
         static = schedule.scheduler is Scheduler.STATIC
-        ctas, there = _ctas(launch.domain, launch.outer)
+        ctas, has_rows = _ctas(launch.domain, launch.outer)
         per_slot = min(CLAIMED_TILES_PER_SLOT, TAIL_TILES_PER_SLOT * len(ctas) / len(work))
-        every = ctas[there | static]
+        every = ctas[has_rows | static]
         works = _tail(
             every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static
         ).tolist()
+    # paces[n - 1]: cycles of a step of each of n CTAs that share an SM.
     paces = [step(n + 1) for n in range(ctas_per_sm)]
     # What comes before the tail keeps all slots busy; the tail is played, from 0 on.
     before = (total - sum(works)) / slots
@@ -139,9 +143,9 @@ def in_ticks(share: float) -> int:
 
 
 def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespan:
-    """The same grid where every CTA of a head takes each of the head's locks once for each of its key blocks, and holds
-    it for `held` cycles. Each begins at a block of queries of its own as far as there are enough (kernel_backward.h:
-    getQueryStartShift), so that the others queue. Where the CTAs of a head need a lock for longer than one computes,
+    """The grid's length where every CTA of a head takes each of the head's locks once for each of its key blocks, and
+    holds it for `held` cycles. Each begins at another block of queries as far as there are enough (kernel_backward.h:
+    getQueryStartShift); the others queue. Where the CTAs of a head need a lock for longer than one computes,
     they are played: first come, first served.
 
     Args:
@@ -151,16 +155,22 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
     key_blocks = d.key_blocks_total / len(steps)
     visits = np.rint(steps[steps > 0] / key_blocks).astype(int).tolist()
     a_head, locks, taken = len(visits), d.query_blocks, held * key_blocks
-    at_once, own = min(a_head, slots), alone.cycles / alone.rounds
-    if taken * at_once <= own:
+    at_once, cycles_per_round = min(a_head, slots), alone.cycles / alone.rounds
+    if taken * at_once <= cycles_per_round:
         return replace(alone, cycles=alone.cycles + (-(-at_once // locks) - 1) * held)
     heads = min(d.grid_heads, max(1, MOST_TURNS // sum(visits)))
     # Ticks of the time for which a CTA holds a lock.
-    between, ctas = max(0, in_ticks((own * a_head / sum(visits) - taken) / taken)), a_head * heads
+    between, ctas = (
+        max(0, in_ticks((cycles_per_round * a_head / sum(visits) - taken) / taken)),
+        a_head * heads,
+    )
     free = [0] * (heads * locks)
     waiting, following = [(between, 0, 0)] * min(slots, ctas), count()
+    # First come, first served: (time, turn, CTA) of those who come to a lock; a lock is free again a
+    # hold later, and its CTA comes to the next block after computing.
     while waiting:
         arrived, turn, cta = heapq.heappop(waiting)
+        # A slot whose CTA has made all of its visits takes the next CTA of the grid.
         cta = cta if turn else next(following)
         if cta < ctas:
             head, place = divmod(cta, a_head)
@@ -183,6 +193,9 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
         pace: ticks of a step with one CTA on the SM, with two and so on.
     """
     slots = sms * len(pace)
+    # An SM's clock counts steps that each of its CTAs has done since the launch began: CTA with w
+    # steps ends when the clock says w more than as it began. `events` says when each SM's next
+    # CTA ends, at the pace of as many CTAs as it has.
     resident = [sorted(works[sm:slots:sms]) for sm in range(sms)]
     steps = [sum(ends) for ends in resident]
     now = 0
@@ -199,6 +212,7 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
             heapq.heappush(ends, done + work)
             steps[sm] += work
         if ends:
+            # CTAs that end together are served SM by SM, but for SMs whose CTAs had no steps.
             again = absent and len(ends) > 1 and ends.count(done) >= len(ends) - 1
             turn = turn if again else later
             heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
@@ -208,28 +222,31 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
 
 
 def _tail(
-    work: FloatArray, schedule: Schedule, heads: int, most: int, sequences: int = 1
+    work: FloatArray, schedule: Schedule, heads: int, tail_tiles: int, sequences: int = 1
 ) -> FloatArray:
-    """The last tiles of the grid in the order in which they start; `most` of them, or all. `sequences` of `work` are
+    """The last tiles of the grid in the order in which they start; `tail_tiles` of them, or all. `sequences` of `work` are
     packed, as many tiles each; with query blocks fastest, all heads of one come before those of the next."""
     rows = work.reshape(sequences, -1)
+    # The order in which a head's blocks start: from the first, from the last, or alternating.
     rows = rows[:, turns(schedule.start, rows.shape[1])]
+    # Query blocks fastest: heads one after the other. Only the last of them are in the tail.
     if schedule.order is Order.QUERY:
-        return np.repeat(rows[:, None], min(heads, -(-most // rows.shape[1])), axis=1).ravel()[
-            -most:
-        ]
+        return np.repeat(
+            rows[:, None], min(heads, -(-tail_tiles // rows.shape[1])), axis=1
+        ).ravel()[-tail_tiles:]
     work = rows.ravel()
     if schedule.order is Order.BATCH:
-        return np.tile(work, min(heads, -(-most // len(work))))[-most:]
+        return np.tile(work, min(heads, -(-tail_tiles // len(work))))[-tail_tiles:]
+    # Heads fastest: every block of all heads of a section, section by section, from the end back.
     section = schedule.section_heads or heads
     parts: list[FloatArray] = []
-    left, counted = heads, 0
-    while left > 0 and counted < most:
-        width = (left % section or section) if left == heads else section
-        needed = -(-(most - counted) // width)
+    heads_left, counted = heads, 0
+    while heads_left > 0 and counted < tail_tiles:
+        width = (heads_left % section or section) if heads_left == heads else section
+        needed = -(-(tail_tiles - counted) // width)
         parts.insert(0, np.repeat(work[max(0, len(work) - needed) :], width))
-        left, counted = left - width, counted + len(parts[0])
-    return np.concatenate(parts)[-most:]
+        heads_left, counted = heads_left - width, counted + len(parts[0])
+    return np.concatenate(parts)[-tail_tiles:]
 
 
 @lru_cache(maxsize=512)
@@ -239,6 +256,7 @@ def _end_of_claims(domain: Domain, outer: Outer, schedule: Schedule, slots: int)
     tail = _tail(work, schedule, domain.grid_heads, CLAIMED_TILES_PER_SLOT * slots)
     before = (float(work.sum()) * domain.grid_heads - float(tail.sum())) / slots
     ends = []
+    # Who claims first among CTAs that end together is by chance: the mean over several pauses.
     for share in CLAIM_STEPS:
         besides = in_ticks(share)
         ticks = _claimed_ahead(slots, [int(steps) * TICKS + besides for steps in tail.tolist()])

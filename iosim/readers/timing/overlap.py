@@ -22,7 +22,7 @@ OVERLAP_NORM = 2.4
 8k tokens (`python benchmarks/utilisation_error.py --fit`), when it held for the L2, too. They now ask for 3.8, drawn
 calls for 2.4 still."""
 SPLIT_OVERLAP_NORM = 4.5
-"""The same of launches that use each byte once, as split decoding, whose bytes flow evenly. Fitted."""
+"""How computing and streaming overlap in launches that use each byte once, as split decoding. Fitted."""
 
 
 def norm_of(reuses: bool) -> float:
@@ -40,6 +40,7 @@ def _more(first: float, second: float, norm: float) -> float:
     longest = max(first, second)
     if longest <= 0.0:
         return 0.0
+    # (longest^n + shorter^n)^(1/n) - longest, with the longest taken out: no power overflows.
     shorter = max(0.0, min(first, second)) / longest
     return float(longest * ((1.0 + shorter**norm) ** (1 / norm) - 1.0))
 

@@ -19,7 +19,7 @@ PRODUCT_CYCLES = 900.0
 operations, as Triton compiles it. This and the next two are fitted on every other row of
 published_linear_attention.csv: on an L40S, an H100 and an H200."""
 TCGEN05_PRODUCT_CYCLES = 1300.0
-"""The same on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
+"""Cycles of such a product on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
 SOLVED_ROW_CYCLES = 500.0
 """Cycles of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over
 the CTA's threads. Fitted on all seven."""
@@ -203,6 +203,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
         running.launch.work_tiles * running.launch.work.product_ctas,
         running.resident.slots,
     )
+    # The last round takes as long as a full one, however few CTAs it has.
     whole_rounds = -(-ctas // slots) * slots / ctas
     seconds = {
         "l2": l2_seconds(running),
@@ -227,6 +228,8 @@ def _dependent_steps(running: Running, dependent: Dependent) -> Computing:
     cycles_per_step = (
         clock * profile.sm_count / steps
     )  # of an SM for a step, per second of the whole GPU
+    # One CTA: its products and waits one after the other. Beside others the busiest unit's part of
+    # a step is added for each.
     alone = (
         products * cycles_per_step
         + dependent_load_cycles(running, dependent)
@@ -257,6 +260,7 @@ def _issued_in_turn(running: Running, dependent: Dependent, seconds: dict[str, f
     ctas, steps = tiles * launch.work.product_ctas, running.steps / tiles
     full, rest = divmod(ctas, slots)
     ctas_of_busiest = -(-ctas // sms)
+    # Seconds of one CTA: those of the whole GPU, for a CTA on an SM.
     multiplied = seconds.get("tensor", 0.0) * sms / (-(-ctas // slots) * slots)
     waiting = steps * turn_load_seconds(running, dependent)
     alone = multiplied + seconds.get("smem", 0.0) / ctas_of_busiest + waiting

@@ -21,7 +21,7 @@ LOADS = {
     True: ("dram_latency_cycles", DRAM_LOAD_CYCLES),
     False: ("l2_latency_near_cycles", L2_LOAD_CYCLES),
 }
-"""Whether from HBM -> the profile's latency, and what comes on top."""
+"""True for a load from HBM, False for one from the L2 -> (the profile's latency, cycles on top of it)."""
 
 
 def of_types(dtype: str, rate: Callable[[str], float]) -> float:
@@ -106,8 +106,8 @@ class Rates:
 
     def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
-        each = self.profile.hbm_seconds_per_byte(self.measured)
-        a_read, a_write, turning = each or (
+        per_byte = self.profile.hbm_seconds_per_byte(self.measured)
+        a_read, a_write, turning = per_byte or (
             1 / self._absent("dram_bandwidth_bytes_per_s"),
             0.0,
             0.0,
@@ -120,10 +120,10 @@ class Rates:
         drawn = (self.profile.sm_dram_bytes_per_clock or 0.0) * (self.clock_hz or 0.0)
         return max(1.0, drawn * per_byte[0] * self.profile.sm_count)
 
-    def side_seconds(self, moved: float) -> float:
+    def side_seconds(self, bytes_moved: float) -> float:
         """Seconds that a cache at the memory's side takes for bytes between it and the L2s; 0 where there is none."""
         rate = self.profile.memory_side_bandwidth_bytes_per_s
-        return moved / rate if rate else 0.0
+        return bytes_moved / rate if rate else 0.0
 
     def l2(self) -> float:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
@@ -165,8 +165,8 @@ class Rates:
         clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
         p = self.profile
         first, *others = (UNITS[unit] for unit in PEAK_UNITS.get(dtype, (MatrixUnit.WGMMA,)))
-        there = [first, *(unit for unit in others if unit.is_on(p.cc, p.is_amd))]
-        rate = max(self.tensor(dtype, unit) for unit in there)
+        available = [first, *(unit for unit in others if unit.is_on(p.cc, p.is_amd))]
+        rate = max(self.tensor(dtype, unit) for unit in available)
         return (
             rate
             * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz)
@@ -220,8 +220,8 @@ class Rates:
         name, more = LOADS[from_dram]
         return float(self.profile.need(name)) + more
 
-    def _absent(self, what: str) -> float:
-        self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")
+    def _absent(self, sentence: str) -> float:
+        self._note(f"{self.profile.name} does not know {sentence}: its ceiling is left out")
         return math.inf
 
     def _note(self, text: str) -> None:

@@ -44,6 +44,7 @@ def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Ker
     preferred = [stated, MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
     if not launch.work.tensor_cores or (dtype == "fp32" and not splits):
         preferred.insert(0, MatrixUnit.FP32)
+    # The first unit of the list that this GPU has.
     model = next(
         unit for unit in map(UNITS.__getitem__, preferred) if unit.is_on(profile.cc, profile.is_amd)
     )
@@ -149,6 +150,7 @@ class Running:
         different ways, and in a loop at once."""
         stores = self.stored() / self.rates.profile.need("l2_write_fraction")
         if self.launch.work.exps_per_pair:
+            # A loop loads and stores at once; a pass does one after the other.
             return max(self.fetched(), stores)
         return self.fetched() + stores
 

@@ -27,7 +27,7 @@ in pairs, conversions at half the rate of the others (PTX of Triton 3.6 and 3.9 
 Programming Guide, arithmetic instructions). Warps that do not divide the keys widen all of them."""
 SLOW_WIDENING_CC = range(100, 110)
 SLOW_WIDENING_OPERATIONS = 9.5
-"""The same on the compute capabilities above, whose conversions are slower. Fitted on 240 open rows of
+"""Instructions per value on the compute capabilities above, whose conversions are slower. Fitted on 240 open rows of
 published_stacks.csv, FlashInfer and vLLM's Triton kernel on B200, B300, GB200 and GB300."""
 POLYNOMIAL_OPERATIONS = 6.0
 """Operations of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an
@@ -41,7 +41,7 @@ begin a product with its first fragments, and end it with its last mma.sync. Fit
 odd calls of h100_random.csv, h200_random.csv and their later draws; not where mma.sync runs at the specified rate: an
 A100's published calls take less than predicted."""
 UNHIDDEN_TURN = 0.5
-"""The same of a product with a pipeline of its own, whose warps meet at every turn of `DEPTH` columns: two mma.sync.
+"""Part that is not hidden of a product with its own pipeline, whose warps meet at every turn of `DEPTH` columns.
 Fitted, as the better of 0.4 and 0.5 on odd drawn calls."""
 MEETING_CC = range(90, 100)
 EXPOSED_LOADS = 2
@@ -57,7 +57,7 @@ EXCHANGE_TURNS = 7 / 2
 """What a step waits while warps that divide its keys hand one another maxima, sums and P, over the turn of any step:
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 SPILLED_BESIDE_SPLITS = 0.55
-"""Of what a load or store of a spilled register costs, the part that shows beside the instructions that split operands.
+"""Part of a spilled register's load or store that shows beside the instructions that split operands.
 Fitted by hand to all 20 fp32 forwards of draws 1 to 9 that spill; of the odd ones alone 0.5 is the best."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues per cycle."""
@@ -67,7 +67,7 @@ BESIDE_A_COPY = 2
 """Instructions of a copy that is requested by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
 SHARED_SECTORS_SHOW = 0.3
-"""Of the time of sectors that copies fetch twice, where a row begins inside one, the part that comes on top where each
+"""Part of the time of sectors that copies fetch twice (where a row begins inside one) that comes on top where each
 k-step waits for its copies. Fitted on the odd calls of the memory-efficient forward in the draws of library calls;
 where all heads share K and V it is nearly all (experiments/measurements/h100_series.csv), however far apart rows lie.
 """
@@ -162,6 +162,8 @@ def edge_share(launch: Launch) -> float:
     """Share of the steps in which a tile's rows meet the end of what they may see."""
     domain, mask = launch.domain, launch.work.mask
     steps = np.asarray(domain.visited.count)
+    # Steps of each query block that compare positions: those over the last edge_keys keys (the
+    # diagonal), and all steps of the last edge_rows rows.
     at_ends = np.full(len(steps), -(-(mask.edge_keys or domain.block_q) // domain.block_k))
     at_ends[len(steps) - -(-mask.edge_rows // domain.block_q) :] = steps.max(initial=0)
     return float(np.minimum(steps, at_ends).sum()) / max(1.0, float(steps.sum()))
@@ -183,6 +185,7 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
         return EXPOSED_LOADS
     if unit.loads_apart:
         return 0
+    # Without cp.async a warp loads through registers: it waits for K, then for V.
     if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
         return EXPOSED_LOADS
     if ahead is None and (unit.holds_buffers or work.loop.copy_waits > 0):
@@ -359,14 +362,17 @@ def shown_fragment_cycles(step: Step) -> float:
     Scope.STEP,
     "UNHIDDEN_MEETING x the shorter of products and fragments; UNHIDDEN_TURN where products have pipelines "
     "of their own",
-    zero="warps that hold whole rows; GPUs other than cc 9.x",
+    zero="warps that hold whole rows; one pipeline for all products on GPUs other than cc 9.x",
     constants=("UNHIDDEN_MEETING", "UNHIDDEN_TURN"),
 )
 def meeting_cycles(step: Step) -> float:
     """Cycles at the begin and the end of each product in which all warps of a CTA do the same."""
-    if not step.warps_meet or step.cc not in MEETING_CC or not step.unit.issued_by_warps:
+    if not step.warps_meet or not step.unit.issued_by_warps:
         return 0.0
-    unhidden = UNHIDDEN_TURN if step.launch.work.pipelines else UNHIDDEN_MEETING
+    if step.launch.work.pipelines:
+        unhidden = UNHIDDEN_TURN if step.cc >= ASYNC_COPY_CC else 0.0
+    else:
+        unhidden = UNHIDDEN_MEETING if step.cc in MEETING_CC else 0.0
     return unhidden * min(product_cycles(step), shared_cycles(step))
 
 

@@ -17,6 +17,9 @@ DEEP_STAGES = 3
 (seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
 
 HIDDEN_SHARE = 0.5
+"""Of what a CTA's products last longer than all else that it does, the part that hides another CTA's softmax and
+waits: CTAs that met in step would hide nothing of it, CTAs in strict turns all. Fitted by hand, as the better of 0.5
+and 1 on calls of an RTX A6000 (attention_latency_h100_a6000_llmservingsim.csv) and of an RTX 4090, all in sight."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     to softmax to product. The streams of an SM then share its units as jobs share the stations of a closed
     queueing network: the first pays its whole path and the waiting, each further one the busiest unit's part, past two
     CTAs of wgmma the longer of exponentials and fp32 work. Of n ping-pong warpgroups the step so takes the longer of
-    tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA run in a fixed turn, so that one
+    tensor and softmax work and 1/n of the shorter. Products of mma.sync that last longer than all else hide a part of
+    that (`_hidden`). With tcgen05 the n tiles of a CTA run in a fixed turn, so that one
     takes its products and its softmax in the time of a step. With mma.sync the fragments' shared memory is such a unit.
     Streams whose warps meet in every step take no turns: all are at the products, where one's fragments are fetched
     during another's, and then all at the softmax. Throughput of each unit is a floor. What the L2 moves meanwhile
@@ -148,9 +152,9 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
 
 
 def _hidden(cost: StepCost, ctas: int) -> float:
-    """Cycles of a CTA's work beside its products that another's products hide: those by which they last longer. CTAs
-    whose products take more than all else settle in turns, each at its softmax while another is at its products."""
-    if ctas < 2 or cost.overlap is not Overlap.QUEUE or not cost.fragments:
+    """Cycles of a CTA's softmax and waits that the products of the SM's other CTAs hide, where these last longer. With
+    mma.sync alone; on an A100 and a Hopper products hardly ever last longer."""
+    if ctas < 2 or not cost.fragments:
         return 0.0
     rest = (cost.softmax + cost.shown_fragments) / cost.streams + cost.exposed
     return min(rest, HIDDEN_SHARE * max(0.0, cost.tensor - rest))

@@ -92,7 +92,9 @@ class Tile:
         """Bytes of the operands that a tile keeps, and of those of its first product, in the mean; blocks of the first
         round are whole ones."""
         running, launch = self.running, self.running.launch
-        kept = sum(running.moved("l2", "read", name) for name in running.loaded(in_steps=False))
+        kept_bytes = sum(
+            running.moved("l2", "read", name) for name in running.loaded(in_steps=False)
+        )
         streamed = 0
         if not launch.rereads_q:
             streamed = running.moved("l2", "read", "Q" if launch.is_backward else "K")
@@ -101,7 +103,7 @@ class Tile:
             rows, others = others, rows
         rounds = self.rounds
         return (
-            kept / launch.work_tiles * whole_block(rows, rounds),
+            kept_bytes / launch.work_tiles * whole_block(rows, rounds),
             streamed / max(1, running.steps) * whole_block(others, rounds),
         )
 
@@ -119,10 +121,10 @@ class Tile:
         what a tile keeps stays in its buffers to the end."""
         if not self.running.stays:
             return 0.0
-        kept, first = self.operand_bytes
+        kept_bytes, first = self.operand_bytes
         if self.running.launch.is_backward:
             return first + self.columns_outside
-        return kept + first + self.columns_outside
+        return kept_bytes + first + self.columns_outside
 
 
 def whole_block(rows: npt.NDArray[np.int64], rounds: float) -> float:
@@ -252,20 +254,22 @@ def code_cycles(
     steps, each CTA fetches its masked steps anew. Products with pipelines of their own wait for operands while code
     comes."""
     steps = steps_per_tile(launch.domain, launch.outer)
-    most = int(steps.max(initial=0))
+    most_steps = int(steps.max(initial=0))
     *begins, after, end = (INSTRUCTION_BYTES * instructions for instructions in launch.work.code)
-    masked = min(most, len(begins) - 1)
+    masked = min(most_steps, len(begins) - 1)
     # What a tile runs: up to its masked steps, behind its loop, and the loop where it has steps without a mask.
     outside = [(0, begins[masked]), (after, end)]
     parts = list(outside)
-    if most >= len(begins):
+    if most_steps >= len(begins):
         parts.append((begins[-1], after))
+    # Code up to CODE_AHEAD_BYTES comes at an SM's rate; what lies behind is fetched as it is reached.
     far = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
     near = sum(last - first for first, last in parts) - far
     behind = CODE_BYTES_PER_CYCLE if warm else CODE_BEHIND_PER_CYCLE
     once = again = 0.0
     if not launch.rereads_q:
         once = near / L2_BYTES_PER_CYCLE + far / behind
+        # The chance that two tiles have as many steps: CTAs of one length are at one place of the code.
         alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
         again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
         again += ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
@@ -273,6 +277,8 @@ def code_cycles(
         (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
     )
     others = (ctas - 1) * issued
+    # In a graph behind itself the kernel begins with its code under way: waits add up; else the
+    # longer of fetching and others' issuing counts.
     if behind_itself:
         once += others
     else:
@@ -306,6 +312,7 @@ def cta_start_cycles(tile: Tile) -> float:
     if not tile.plays_first_loads:
         return 0.0
     at_work = min(running.rates.profile.sm_count, running.launch.tiles_with_rows)
+    # An SM draws at most what one alone can, and with all at work its part of the L2's bandwidth.
     share = running.rates.l2() / (at_work * (running.rates.clock_hz or math.inf))
     cycles = tile.fetched_ahead / min(L2_BYTES_PER_CYCLE, share)
     if tile.keeps_place:

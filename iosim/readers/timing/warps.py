@@ -16,7 +16,7 @@ from iosim.base.records import dataclass, field, replace
 from iosim.kernel.machine import SECTOR_BYTES, Region, Slot
 
 PARTS = 4
-"""Of an SM, each with a scheduler."""
+"""Parts of an SM, each with a scheduler."""
 LATENCIES = {
     "shared": 29.0,
     "l1": 41.0,
@@ -36,7 +36,9 @@ MOST_PLAYED = 60_000
 QUEUED_CYCLES = 24.0
 """How far a unit may be behind before a warp waits to issue to it: some instructions' worth of a queue."""
 TICKS_PER_CYCLE = 64
-"""Of a time that is compared."""
+"""Ticks of a cycle, in which times are compared."""
+ROUNDS_PLAYED = 4
+"""CTAs that follow one another in each place of an SM while they are played."""
 WARM_TURNS = 2
 """Turns of a loop before one is timed."""
 GROUP_LATENCY = {
@@ -67,11 +69,11 @@ class SmPace:
     l2_latency: float
     """Cycles of a load that the L2 serves, and the mean of those that it asks HBM for."""
     tensor_flops: float
-    """Of a part's matrix unit, of the type of the products."""
+    """Operations of a part's matrix unit, of the type of the products."""
     l2_bytes: float
-    """That come from the L2."""
+    """Bytes that come from the L2."""
     stored_bytes: float
-    """That go to the L2."""
+    """Bytes that go to the L2."""
     exps: float = 0.0
     """Results of a part's special functions; 0: as the table of opcodes has it."""
     share: float = 1.0
@@ -134,9 +136,9 @@ class Turn:
     """A turn of a loop, of each of a part's warps, in SM cycles."""
 
     cycles: float
-    """Of all together: each warp has made one turn."""
+    """Cycles in which each warp makes one turn."""
     busy: dict[str, float]
-    """For which each unit was taken meanwhile."""
+    """Cycles for which each unit is taken meanwhile."""
 
 
 def unit_cycles(slot: Slot, rates: SmPace) -> float:
@@ -155,14 +157,18 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
     """Which way to or from the L2 an instruction takes, and for how long; empty where it takes none."""
     if slot.use is None or slot.group not in THROUGH_L1:
         return "", 0.0
-    moved = slot.use.sectors * SECTOR_BYTES
+    bytes_moved = slot.use.sectors * SECTOR_BYTES
     if slot.group in ("global-store", "local-store", "global-atomic"):
-        return TO_L2, moved * rates.share / rates.stored_bytes
-    return "from-l2", moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
+        return TO_L2, bytes_moved * rates.share / rates.stored_bytes
+    return "from-l2", bytes_moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
 
 
 def play(
-    slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace, turns: int = 1
+    slots: Sequence[Slot],
+    warps: Sequence[tuple[int, int]],
+    rates: SmPace,
+    turns: int = 1,
+    apart: float | None = None,
 ) -> Turn:
     """A turn of a loop's trace, the last of `turns`, in which the ones before it are still at work.
 
@@ -171,19 +177,27 @@ def play(
         warps: the CTA and the part of each warp.
         rates: of the SM.
         turns: 1 for code that is run once.
+        apart: cycles from the start of a CTA to that of the next, where a turn is a whole CTA, in whose place another
+            starts when all its warps have ended; None where all start together and each warp goes on by itself.
     """
     if not slots or not warps:
         return Turn(0.0, {})
-    sm, states, last = _Sm(), [_Warp(*warp) for warp in warps], len(slots) * turns
-    queue = [(0.0, n, n) for n in range(len(states))]  # earliest time, who came first, the warp
+    sm, states, last = _Sm(), _starting(warps, apart or 0.0), len(slots) * turns
+    # earliest time, who came first, the warp
+    queue = [(state.ready, n, n) for n, state in enumerate(states)]
+    heapq.heapify(queue)
     came = count(len(states))
     costs = [_cost(slot, rates) for slot in slots]
     while queue:
         time, place, number = heapq.heappop(queue)
         state = states[number]
         slot, cost = slots[state.at % len(slots)], costs[state.at % len(slots)]
+        # A warp issues when its own last instruction lets it, the scheduler and the unit are free, and all
+        # that it waits for is there.
         free = max(sm.free("issue", state.part), _unit_free(slot, cost[0], sm, state.part))
         earliest = max(state.ready, free, _waited(slot, state))
+        # Not yet: back into the queue with the time found. Another's turn may come first and take the
+        # unit, so that the time is worked out anew then.
         if earliest > time and queue and (earliest, place) > queue[0][:2]:
             heapq.heappush(queue, (earliest, place, number))  # others come first
             continue
@@ -192,12 +206,18 @@ def play(
         if state.at % len(slots) == 0:
             state.marks.append(state.ready)
         freed = [number]
-        if slot.group == "barrier" and slot.unit == "control":
+        ends = apart is not None and state.at % len(slots) == 0
+        if ends or (slot.group == "barrier" and slot.unit == "control"):
             freed = _meet(number, states, sm, earliest)
         for other in freed:
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
     return _turn(states, sm, turns)
+
+
+def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
+    """Warps before their first instruction, each CTA's so many cycles after those of the one before it."""
+    return [_Warp(cta, part, ready=in_ticks(cta * apart)) for cta, part in warps]
 
 
 def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
@@ -219,7 +239,7 @@ def in_ticks(cycles: float) -> float:
 def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
     """What a turn takes: the mean of all but the first, or all of what is run once, with what it has begun."""
     parts = len({state.part for state in states})
-    own = {
+    busy_per_part = {
         unit: busy / (1 if unit in SHARED_UNITS else parts) / turns
         for unit, busy in sm.busy.items()
     }
@@ -227,8 +247,8 @@ def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
     if (
         turns > 1
     ):  # stores go on behind their warps, but no turn is shorter than its busiest unit's work
-        return Turn(max((ends[-1] - ends[0]) / (turns - 1), *own.values()), own)
-    return Turn(max([ends[0], *(max(state.barriers) for state in states)]), own)
+        return Turn(max((ends[-1] - ends[0]) / (turns - 1), *busy_per_part.values()), busy_per_part)
+    return Turn(max([ends[0], *(max(state.barriers) for state in states)]), busy_per_part)
 
 
 def _waited(slot: Slot, state: _Warp) -> float:
@@ -253,6 +273,7 @@ def _issue(
     slot: Slot, cost: tuple[float, float, str, float], state: _Warp, sm: _Sm, now: float
 ) -> None:
     cycles, latency, way, way_cycles = cost
+    # `stall` cycles of fixed latency stand in the code; barriers 0 to 5 tell of variable ones.
     state.ready = now + slot.stall
     sm.take("issue", state.part, now + 1, 1.0)
     begun = max(now, sm.free(slot.unit, state.part)) if cycles else now
@@ -280,8 +301,8 @@ def _groups(slot: Slot, state: _Warp, done: float) -> None:
     elif slot.group == "commit":
         state.copies.append(state.open_copies)
     elif slot.leaves is not None:
-        kept = state.products if slot.group == "product-wait" else state.copies
-        del kept[: len(kept) - slot.leaves]
+        groups = state.products if slot.group == "product-wait" else state.copies
+        del groups[: len(groups) - slot.leaves]
 
 
 def _meet(number: int, states: Sequence[_Warp], sm: _Sm, now: float) -> list[int]:
@@ -294,6 +315,22 @@ def _meet(number: int, states: Sequence[_Warp], sm: _Sm, now: float) -> list[int
     for other in waiting:
         states[other].ready = max(states[other].ready, now + 1)
     return sm.meeting.pop(cta)
+
+
+def ctas_in_turn(
+    regions: Sequence[Region], warps: Sequence[tuple[int, int]], rates: SmPace, alone: Turn
+) -> float:
+    """Cycles in which an SM's places make a CTA each, where others start as they end: they are spread over the time of
+    one, so that some load while others compute or store. `alone` is what they take when all start together. Code with
+    loops is played loop by loop, and told by that."""
+    ctas = len({cta for cta, _ in warps})
+    if ctas < 2 or len(regions) != 1 or regions[0].repeats:
+        return alone.cycles
+    slots = regions[0].slots
+    if len(slots) * len(warps) * ROUNDS_PLAYED > MOST_PLAYED:
+        return alone.cycles
+    spread = play(slots, warps, rates, ROUNDS_PLAYED, apart=alone.cycles / ctas)
+    return min(alone.cycles, spread.cycles)
 
 
 def loop_turn(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace) -> Turn:
@@ -309,20 +346,21 @@ def regions_turn(
     for region in regions:
         turns = WARM_TURNS + 1 if region.repeats else 1
         played, pace = warps, rates
+        # A long region: one part's warps, and what all parts share at a share of its rate.
         if len(region.slots) * len(warps) * turns > MOST_PLAYED:
             played, parts = one_part(warps)
             pace = replace(rates, share=parts)
-        one = play(region.slots, played, pace, turns)
-        cycles += region.turns * one.cycles
-        for unit, taken in one.busy.items():
+        region_turn = play(region.slots, played, pace, turns)
+        cycles += region.turns * region_turn.cycles
+        for unit, taken in region_turn.busy.items():
             busy[unit] = busy.get(unit, 0.0) + region.turns * taken
     return Turn(cycles, busy)
 
 
 def placed_warps(threads: int, ctas: int) -> list[tuple[int, int]]:
     """The CTA and the part of each warp of so many CTAs on an SM, whose parts take them in turn."""
-    each = max(1, -(-threads // 32))
-    return [(n // each, n % PARTS) for n in range(ctas * each)]
+    warps_per_cta = max(1, -(-threads // 32))
+    return [(n // warps_per_cta, n % PARTS) for n in range(ctas * warps_per_cta)]
 
 
 def one_part(warps: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], float]:
@@ -331,4 +369,13 @@ def one_part(warps: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], f
     return mine, len(warps) / len(mine)
 
 
-__all__ = ["SmPace", "Turn", "loop_turn", "one_part", "placed_warps", "play", "regions_turn"]
+__all__ = [
+    "SmPace",
+    "Turn",
+    "ctas_in_turn",
+    "loop_turn",
+    "one_part",
+    "placed_warps",
+    "play",
+    "regions_turn",
+]

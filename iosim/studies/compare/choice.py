@@ -21,11 +21,11 @@ from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
+from iosim.show.shown import Faced
 from iosim.show.tables import grouped
+from iosim.studies.compare.points import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import Model
-from iosim.studies.report.collect import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.requests import ChoiceRequest
 
 FINALISTS = 2
@@ -53,7 +53,9 @@ class Amount:
     def under(self, above: float) -> Amount:
         """`above` divided by it."""
         return Amount(
-            above / self.value, self.range and (above / self.range[1], above / self.range[0])
+            # A quotient turns its range round.
+            above / self.value,
+            self.range and (above / self.range[1], above / self.range[0]),
         )
 
     @property
@@ -62,6 +64,7 @@ class Amount:
 
 
 def total(amounts: Sequence[Amount]) -> Amount:
+    # Ranges add up as if all errors went the same way: the rates behind them are the same.
     low, high = (sum(a.ends[end] for a in amounts) for end in (0, 1))
     return Amount(
         sum(a.value for a in amounts), (low, high) if any(a.range for a in amounts) else None
@@ -105,11 +108,11 @@ class Option:
     predictions: tuple[Prediction, ...]
     """One of each part of the work."""
     price: float | None
-    """Dollars an hour of one GPU."""
+    """Dollars per hour of one GPU."""
     frontier: tuple[str, ...] = ()
     """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
     the other."""
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """The kernel of each part, as it was asked for."""
 
     @property
@@ -124,13 +127,17 @@ class Option:
 
     @property
     def slowest(self) -> Prediction:
-        """Of the part of the work that takes longest."""
-        each = zip(self.work.parts, self.predictions, strict=True)
-        return max(each, key=lambda one: one[0][0] * one[1].time_s)[1]
+        """Prediction of the part of the work that takes longest."""
+        # A part is a number of equal calls: its time is theirs together.
+        parts = zip(self.work.parts, self.predictions, strict=True)
+        return max(parts, key=lambda part: part[0][0] * part[1].time_s)[1]
 
-    def _summed(self, one: Callable[[Prediction], Amount]) -> Amount:
+    def _summed(self, amount_of: Callable[[Prediction], Amount]) -> Amount:
         return total(
-            [one(p).times(n) for (n, _), p in zip(self.work.parts, self.predictions, strict=True)]
+            [
+                amount_of(p).times(n)
+                for (n, _), p in zip(self.work.parts, self.predictions, strict=True)
+            ]
         )
 
     @property
@@ -162,8 +169,8 @@ class Option:
 
     def a_token(self, quantity: str) -> Amount | None:
         """Seconds ("time_s"), joules ("energy_j") or "dollars" of a token: what rows of one length are ranked by."""
-        found: Amount | None = getattr(self, quantity)
-        return None if found is None else found.times(1 / self.work.tokens)
+        amount: Amount | None = getattr(self, quantity)
+        return None if amount is None else amount.times(1 / self.work.tokens)
 
     @property
     def memory_bytes(self) -> int:
@@ -177,14 +184,23 @@ class Option:
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU's memory holds that, or its size is not known."""
+        """True where the GPU's memory holds that, or its size is not known."""
         memory = self.gpu.profile.usable_memory_bytes
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys tokens=work.tokens"
-        row = plain(self, f"gpu=gpu.label kernel {sizes} gpus price_per_hour=price")
+        row = plain(
+            gpu=self.gpu.label,
+            kernel=self.kernel,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            tokens=self.work.tokens,
+            gpus=self.gpus,
+            price_per_hour=self.price,
+        )
         cost = self.a_token("dollars")
+        # Each amount in three columns: its value and the ends of its range.
         amounts = {
             "time_s": self.time_s,
             "tokens_per_s": self.tokens_per_s,
@@ -199,26 +215,32 @@ class Option:
                 f"{name}_low": low,
                 f"{name}_high": high,
             }
-        row |= plain(self, "bound_by=slowest.bound_by method=slowest.method memory_bytes fits")
+        row |= plain(
+            bound_by=self.slowest.bound_by,
+            method=self.slowest.method,
+            memory_bytes=self.memory_bytes,
+            fits=self.fits,
+        )
         return row | {"frontier": " ".join(self.frontier)}
 
 
 def _energy(p: Prediction) -> Amount:
     """Joules of a call. Their range is that of energies not measured, and of the time, for which the board is awake."""
     energy = p.energy_j or {}
-    found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
+    # The board's idle power times the time is part of the energy: a longer time costs it, too.
+    joules_in_all, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
     if p.time_range is None and p.energy_range_j is None:
-        return Amount(found)
+        return Amount(joules_in_all)
     joules, seconds = (
-        p.energy_range_j or (found, found),
+        p.energy_range_j or (joules_in_all, joules_in_all),
         p.time_range.seconds if p.time_range else (p.time_s, p.time_s),
     )
     low, high = (of + awake_w * (end - p.time_s) for of, end in zip(joules, seconds, strict=True))
-    return Amount(found, (low, high))
+    return Amount(joules_in_all, (low, high))
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Shown):
+class Choice(Faced):
     """GPUs, ranked for each length: those with the memory first, and of them those whose quantity is known."""
 
     _face = "iosim.studies.compare.choice_face"
@@ -250,31 +272,35 @@ class Choice(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers should know, a sentence each."""
-        told = [
+        sentences = [
             "a token is a query token: a prefill has all of its sequences', a step of decoding one a sequence",
             "frontier: no other row of its length is better in time a call or cost (energy) a token, and no worse in "
             "the other",
         ]
         if len(self.kernels) > 1:
-            told.append(
+            sentences.append(
                 f"each GPU has its best kernel of {', '.join(self.kernels)}: the capacity rule ranks them, and "
                 f"the first {FINALISTS} are predicted"
             )
         unknown = dict.fromkeys(o.gpu.label for o in self.options if o.energy_j is None)
         if unknown:
-            told.append(
+            sentences.append(
                 f"energy is not known on {', '.join(unknown)}: the board's power is not known"
             )
         too_large = dict.fromkeys(o.gpu.label for o in self.options if not o.fits)
         if too_large:
-            told.append(f"what does not fit in the memory of {', '.join(too_large)} comes last")
-        told += [note for note in (legend(p for o in self.options for p in o.predictions),) if note]
+            sentences.append(
+                f"what does not fit in the memory of {', '.join(too_large)} comes last"
+            )
+        sentences += [
+            note for note in (legend(p for o in self.options for p in o.predictions),) if note
+        ]
         if self.model is not None:
-            told += [
+            sentences += [
                 "attention alone: projections, MLP and head are not counted",
                 *self.model.all_notes,
             ]
-        return tuple(told)
+        return tuple(sentences)
 
     def at(self, length: tuple[int, int]) -> list[Option]:
         """The options of one length, best first."""
@@ -288,7 +314,16 @@ class Choice(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
+        return {
+            "schema": 1,
+            **plain(
+                per=self.per,
+                model=self.model,
+                rows=self.options,
+                cannot_run=self.missing,
+                notes=self.notes,
+            ),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]
@@ -315,14 +350,20 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     candidates: list[Candidate] = []
     for work, gpu in product(_works(request, model), gpus):
         problems = [problem for _, problem in work.parts]
-        own = [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
-        each = (
+        # Without `kernel` a GPU has its own and every library kernel that is made for these problems.
+        suited = [
+            DEFAULT,
+            *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems)),
+        ]
+        by_part = (
             tuple(name_on(gpu, name.strip().lower(), p) for p in problems)
-            for name in request.kernel or own
+            for name in request.kernel or suited
         )
-        candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
+        candidates += [(gpu, work, names) for names in dict.fromkeys(by_part)]
+    # Two rounds: all candidates by the capacity rule, which is quick; the first of each GPU and
+    # length again by the method asked for.
     estimates = _options(candidates, replace(request, method="capacity"), prices, missing, silent)
-    finalists = [(o.gpu, o.work, o.asked) for o in _best(estimates, quantity, FINALISTS)]
+    finalists = [(o.gpu, o.work, o.requested) for o in _best(estimates, quantity, FINALISTS)]
     options = _best(_options(finalists, request, prices, missing, progress), quantity, 1)
     if not options:
         raise InputError(f"no kernel can run: {next(iter(missing.values())).marked}")
@@ -339,6 +380,7 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
             word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)
         )
         ranked.append(replace(option, frontier=frontier))
+    # A kernel that nobody named may fail in silence where another one ran.
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
         f"{names} on {gpu}: {why}"
@@ -358,6 +400,7 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
                 "problems that are ranked together may differ in their batch and sequence lengths alone"
             )
         return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
+    # With a model every batch and length is one work: the calls of all its kinds of layers.
     steps = (
         (v.get("batch") or 1, calls)
         for v in combinations(request.values)
@@ -392,24 +435,25 @@ def _options(
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]
-    outcomes, found = iter(try_all(requests, progress=progress)), []
+    # One flat list of requests, so that all cores work; taken apart in the same order.
+    outcomes, options = iter(try_all(requests, progress=progress)), []
     for gpu, work, names in candidates:
         parts = [next(outcomes) for _ in names]
         predictions = tuple(part for part in parts if not isinstance(part, InputError))
         if len(predictions) == len(parts):
-            found.append(Option(gpu, work, predictions, prices.get(gpu.label), asked=names))
+            options.append(Option(gpu, work, predictions, prices.get(gpu.label), requested=names))
             continue
         why = next(part for part in parts if isinstance(part, InputError))
         missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), why)
-    return found
+    return options
 
 
 def _best(options: Sequence[Option], quantity: str, count: int) -> list[Option]:
-    each = grouped(options, lambda o: (o.gpu.label, o.work))
+    by_work = grouped(options, lambda o: (o.gpu.label, o.work))
     return [
-        one
-        for members in each.values()
-        for one in sorted(members, key=lambda o: _rank(o, quantity))[:count]
+        option
+        for members in by_work.values()
+        for option in sorted(members, key=lambda o: _rank(o, quantity))[:count]
     ]
 
 
@@ -417,12 +461,15 @@ def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
     known = option.a_token(quantity)
     return (
         not option.fits,
+        # Fitting first, then those whose quantity is known, then the least; without the quantity time
+        # decides.
         known is None,
         (known or option.time_s.times(1 / option.work.tokens)).value,
     )
 
 
 def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) -> bool:
+    # (seconds of a call, quantity per token) of every option of the same length that fits.
     places = {
         id(other): (other.time_s.value, of_token.value)
         for other in options
@@ -430,14 +477,14 @@ def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) ->
         and other.work.length == option.work.length
         and (of_token := other.a_token(quantity)) is not None
     }
-    own = places.get(id(option))
-    return own is not None and not any(
-        at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values()
+    place = places.get(id(option))
+    return place is not None and not any(
+        at != place and at[0] <= place[0] and at[1] <= place[1] for at in places.values()
     )
 
 
 def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Dollars an hour by a GPU's label."""
+    """Dollars per hour by a GPU's label."""
     prices: dict[str, float] = {}
     for text in request.price or ():
         name, _, number = text.rpartition("=")

@@ -13,13 +13,12 @@ from iosim.base.units import (
     some,
 )
 from iosim.base.words import sentences
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
 from iosim.show import axes
-from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.page import Panel as Plot
-from iosim.show.shown import Part
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.shown import Part, panels_of
+from iosim.show.tables import Cell, Column, Table, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
 
@@ -101,17 +100,24 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    dtype = in_dtype(best.predictions[0].problem)
     parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}{dtype}: {ranked(choice, best)}{of} with {best.kernel}"
     ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
-        ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
+        # The best one's upper end against the second's lower end.
+        ends = [
+            token_amount.ends
+            for o in (best, second)
+            if (token_amount := o.a_token(choice.quantity)) is not None
+        ]
         parts[0] += _lead(choice, best, second)
         if ends[0][1] >= ends[1][0]:
             parts.append("The ranges overlap: not certain")
+    # Other lengths are named only where another GPU wins.
     firsts = {length: rows[0] for length in choice.lengths if (rows := choice.able(length))}
-    others = grouped(firsts.items(), lambda one: one[1].gpu.label)
+    others = grouped(firsts.items(), lambda token_amount: token_amount[1].gpu.label)
     parts += [
         f"At {', '.join(tokens_text(length) for length, _ in members)} it is {gpu}"
         for gpu, members in others.items()
@@ -128,13 +134,14 @@ def _shown(choice: Choice) -> list[Prediction]:
 
 
 def _bases(choice: Choice) -> list[str]:
-    return [f"basis: {one}" for one in basis(_shown(choice))]
+    return [f"basis: {sentence}" for sentence in basis(_shown(choice))]
 
 
 def _nothing(choice: Choice, length: tuple[int, int]) -> str:
     """That no GPU has the memory, and how much is missing where the least is."""
     rows = choice.at(length)
     known = [option for option in rows if option.a_token(choice.quantity) is not None]
+    # The GPU that comes nearest to having the memory.
     least = min(
         known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.usable_memory_bytes or 1)
     )
@@ -162,7 +169,9 @@ def _work(choice: Choice, option: Option) -> str:
 def _lead(choice: Choice, best: Option, second: Option) -> str:
     """By how much the best leads, and why."""
     of_token = [
-        one.value for o in (best, second) if (one := o.a_token(choice.quantity)) is not None
+        amount_per_token.value
+        for o in (best, second)
+        if (amount_per_token := o.a_token(choice.quantity)) is not None
     ]
     ratio = of_token[1] / of_token[0]
     times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
@@ -184,13 +193,15 @@ def _why(choice: Choice, best: Option, second: Option) -> str:
         gpus = f" for {best.gpus} GPUs" if best.gpus > 1 else ""
         return f"{takes}{gpus} against {other_takes}"
     if choice.per == "joule":
-        own, others = _energies(best), _energies(second)
-        most = max(others, key=lambda part: others[part] - own.get(part, 0.0))
-        return f"the most is saved in {SAVED.get(most, most)}"
+        best_energies, others = _energies(best), _energies(second)
+        # The part in which the second spends most beyond the best.
+        largest = max(others, key=lambda part: others[part] - best_energies.get(part, 0.0))
+        return f"the most is saved in {SAVED.get(largest, largest)}"
     bounds = [o.slowest.bound_by for o in (best, second)]
     first, other = (BOUND.get(bound, bound) for bound in bounds)
     if first != other:
         return f"it is bound by {first}, {second.gpu.label} by {other}"
+    # Both wait for the same unit: the specification says which GPU has more of it.
     rate, other_rate = (_rate(o.slowest) for o in (best, second))
     if not rate > other_rate > 0:
         return f"both are bound by {first}"
@@ -201,11 +212,11 @@ def _why(choice: Choice, best: Option, second: Option) -> str:
 
 
 def _energies(option: Option) -> dict[str, float]:
-    found: dict[str, float] = {}
+    energies: dict[str, float] = {}
     for (count, _), p in zip(option.work.parts, option.predictions, strict=True):
         for part, joules in (p.energy_j or {}).items():
-            found[part] = found.get(part, 0.0) + count * joules / option.work.tokens
-    return found
+            energies[part] = energies.get(part, 0.0) + count * joules / option.work.tokens
+    return energies
 
 
 def _rate(p: Prediction) -> float:
@@ -216,13 +227,23 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
-    columns = columns_of(
-        "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
-        "bound_by=bound by | fits | frontier"
+    """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
+    columns = (
+        Column("seq_q", "queries", kind="count"),
+        Column("seq_k", "keys", kind="count"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("tokens_per_s", "tokens/s", kind="right"),
+        Column("time", "time per call", kind="right"),
+        Column("energy", "energy per token", kind="right"),
+        Column("cost", f"cost {unit(choice, 'dollars')}", kind="right"),
+        Column("bound_by", "bound by"),
+        Column("fits"),
+        Column("frontier"),
     )
     rows = tuple(_row(choice, option) for option in choice.options)
+    # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
     empty = [
         column.key
         for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
@@ -264,8 +285,18 @@ def as_text(choice: Choice) -> str:
     return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
+def panels(choice: Choice) -> tuple[Panel, ...]:
+    return panels_of(as_page(choice))
+
+
 def line(choice: Choice) -> str:
-    best = next((f"{one.gpu.label}, {one.kernel}" for one in choice.able(choice.longest)), "none")
+    best = next(
+        (
+            f"{best_option.gpu.label}, {best_option.kernel}"
+            for best_option in choice.able(choice.longest)
+        ),
+        "none",
+    )
     return f"{some(len({option.gpu.label for option in choice.options}), 'GPU')} by {choice.per}; best: {best}"
 
 
@@ -274,9 +305,9 @@ def parts(choice: Choice) -> list[Part]:
 
 
 def as_page(choice: Choice, command: str = "iosim compare") -> Page:
-    found = [figure(choice, word) for word in FRONTIERS]
+    figures = [figure(choice, word) for word in FRONTIERS]
     sections = (
-        *(f.section(folded=False) for f in found if f is not None),
+        *(f.section(folded=False) for f in figures if f is not None),
         Section("rows", "GPUs", table=table(choice)),
         *listed("missing", "Cannot run", choice.missing),
         *listed("notes", "Notes", choice.notes),
@@ -287,14 +318,15 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
     of nothing that fits."""
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
-    text, what = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
+    text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
     panels = []
     rows: list[tuple[Cell, ...]] = []
     for number, length in enumerate(choice.lengths, 1):
         of_length = sorted((o for o in choice.at(length) if o.fits), key=lambda o: o.time_s.value)
+        # Sorted by time, so that the frontier can be drawn as one line.
         known = [(o, y.value) for o in of_length if (y := amount(choice, o, quantity)) is not None]
         if not known:
             continue
@@ -313,13 +345,13 @@ def figure(choice: Choice, word: str) -> Figure | None:
             points = axes.line(
                 gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n
             )
-            told = {
+            texts = {
                 "hovertext": hover,
                 "hovertemplate": "%{hovertext}<extra></extra>",
                 "cliponaxis": False,
             }
             data += (
-                [{**points, **told, "mode": "markers+text", "textposition": "middle right"}]
+                [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
                 if mine
                 else []
             )
@@ -329,8 +361,10 @@ def figure(choice: Choice, word: str) -> Figure | None:
             for o, y in known
         )
         x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
-        layout = axes.layout(x, axes.log_axis([y for _, y in known], what, text))
-        panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
+        layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
+        panels.append(
+            Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
+        )
         rows += [
             (
                 title,
@@ -356,8 +390,16 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
-    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    columns = (
+        Column("length", "tokens"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("time_s", "time a call"),
+        Column(word, axis_title, kind="right"),
+        Column("frontier"),
+    )
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
     title = f"Time against {word}"
     return Figure(
         word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by

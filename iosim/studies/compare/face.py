@@ -16,14 +16,11 @@ from iosim.prediction.result import Prediction, marked
 from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
-from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.shown import Part
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.page import Figure, Page, Panel, Series, listed
+from iosim.show.shown import Part, panels_of
+from iosim.show.tables import Cell, Column, ColumnKind, Table
 from iosim.show.tables import grouped as grouped_by
-from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
-from iosim.studies.report.collect import ALWAYS_SAID, Point
-from iosim.studies.report.face import LEVELS, further, in_short, subject, verdicts
-from iosim.studies.report.figures import (
+from iosim.studies.compare.lines import (
     FROM,
     WHO,
     call_time,
@@ -32,18 +29,35 @@ from iosim.studies.report.figures import (
     memory_footprint,
     who,
 )
-from iosim.studies.report.overview import overview
+from iosim.studies.compare.overview import overview
+from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.points import ALWAYS_SAID, Point
+from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 
 QUICK_ACCESSES = 5_000_000
-"""Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
+"""Tile accesses up to which a problem is replayed with a key/value head per query head, too: a quarter of a second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
-COLUMNS = columns_of(
-    "gpu=GPU | kernel | seq_len:count=N | tile | smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | "
-    "time_s=time | bound_by=bound by | peak_bytes=peak | workspace_bytes=workspace | fits | "
-    "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
-    "memory_ratio:number=x less memory | reason=cannot run"
+COLUMNS = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("seq_len", "N", kind="count"),
+    Column("tile"),
+    Column("smem_bytes", "shared memory"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("peak_bytes", "peak"),
+    Column("workspace_bytes", "workspace"),
+    Column("fits"),
+    Column("l2_ratio", "x less L2", kind="number"),
+    Column("hbm_ratio", "x less HBM", kind="number"),
+    Column("time_ratio", "x faster", kind="number"),
+    Column("memory_ratio", "x less memory", kind="number"),
+    Column("reason", "cannot run"),
 )
 BY_PROBLEM = (COLUMNS[2], *COLUMNS[:2], *COLUMNS[3:])
 """With the length first, under which rows are grouped."""
@@ -58,14 +72,15 @@ def beneath(comparison: Comparison) -> tuple[str, ...]:
     """What stands under the answer: more for each GPU, and a line on grouped heads where the problem has them."""
     lines = [*further(comparison.points, comparison.baseline.kernel)]
     longest = max(p.seq_len for p in comparison.points)
+    # Grouped heads are told by a kernel other than the baseline, which writes its scores to memory.
     tiled = [
         p
         for p in comparison.points
         if p.seq_len == longest and p.kernel != comparison.baseline.kernel
     ]
-    shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
+    example = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
     with suppress(InputError):  # of a kernel that runs groups alone
-        lines += [grouped(shown)] if shown.problem.group > 1 else []
+        lines += [grouped(example)] if example.problem.group > 1 else []
     return tuple(lines)
 
 
@@ -74,20 +89,23 @@ def grouped(p: Prediction) -> str:
     problem = p.problem.with_(kv_heads=p.problem.heads)
     call = planned(problem, p.kernel.name, p.profile)
     ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
-    moved, alone = p.total("l2"), int(call.counted.total("l2"))
-    change = f"the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
-    if abs(alone - moved) <= SAME * moved:
-        what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
-        l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
-    elif moved < alone:
+    moved_bytes, alone = p.total("l2"), int(call.counted.total("l2"))
+    change = f"the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved_bytes)}"
+    if abs(alone - moved_bytes) <= SAME * moved_bytes:
+        rereads = f"each query head reads K and V again ({bytes_text(moved_bytes)} in all)"
+        l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {rereads}"
+    elif moved_bytes < alone:
         l2 = f"{ratio} lowers {change}: query heads of a group share what is read"
     else:
         l2 = f"{ratio} raises {change}"
+    # A second replay, with a key/value head per query head, only where it takes under a second.
     if not p.hbm_known or tile_accesses(call.chain) > QUICK_ACCESSES:
-        each = p.chain.tensors["K"].bytes
-        return f"{l2}; K itself has {bytes_text(each)} in place of {bytes_text(call.chain.tensors['K'].bytes)}."
+        key_bytes = p.chain.tensors["K"].bytes
+        return f"{l2}; K itself has {bytes_text(key_bytes)} in place of {bytes_text(call.chain.tensors['K'].bytes)}."
     ungrouped = predict(problem, p.kernel.name, p.profile, l2_start=p.l2_start, method=p.method)
-    before, after = (int(one.traffic.total("hbm", "read", tensor="K")) for one in (ungrouped, p))
+    before, after = (
+        int(prediction.traffic.total("hbm", "read", tensor="K")) for prediction in (ungrouped, p)
+    )
     verb = "falls" if after < before else "goes"
     return f"{l2}; what HBM reads of K {verb} from {bytes_text(before)} to {bytes_text(after)}."
 
@@ -102,12 +120,16 @@ def summary(entries: Sequence[Entry], columns: Sequence[Column] = COLUMNS) -> Ta
 def _row(e: Entry) -> dict[str, Any]:
     if e.point is None:
         return e.to_dict() | {"tile": "cannot run"}
-    moved = {"smem_bytes": e.point.smem, "l2_bytes": e.point.l2, "hbm_bytes": e.point.hbm_shown}
-    return e.to_dict() | moved | {"hbm_ratio": e.shown("hbm"), "reason": ""}
+    level_bytes = {
+        "smem_bytes": e.point.smem,
+        "l2_bytes": e.point.l2,
+        "hbm_bytes": e.point.hbm_shown,
+    }
+    return e.to_dict() | level_bytes | {"hbm_ratio": e.shown("hbm"), "reason": ""}
 
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:
-    """A row a prediction: bytes by group of tensors, for groups that any of them has."""
+    """A row per prediction: bytes by group of tensors, for groups that any of them has."""
     by_entry: list[tuple[Entry, dict[str, float | None]]] = []
     for e in entries:
         if e.point is not None:
@@ -122,20 +144,21 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
                 )
             )
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
-    columns = columns_of(" | ".join(["gpu=GPU", "kernel", *(f"{g}:bytes" for g in used)]))
+    columns = (Column("gpu", "GPU"), Column("kernel"), *(Column(g, kind="bytes") for g in used))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
     return Table(columns, tuple(rows) if used else ())
 
 
 def as_text(comparison: Comparison) -> str:
-    told = "\n".join(beneath(comparison))
+    further_lines = "\n".join(beneath(comparison))
     parts = [
         answer(comparison),
-        *([told] if told else []),
+        *([further_lines] if further_lines else []),
         subject(comparison.request),
         ratios(comparison),
     ]
     for n in comparison.request.lengths:
+        # Per length: a row per kernel and GPU, then bytes by tensor at each level.
         of_length, *by_tensor = _tables(comparison, n)
         parts += [f"N = {n:,}", of_length[1].text().rstrip()]
         parts += [f"{heading}\n{table.text().rstrip()}" for heading, table in by_tensor]
@@ -163,8 +186,8 @@ def notes(comparison: Comparison) -> list[str]:
 def missing(comparison: Comparison) -> list[str]:
     several = len(comparison.request.lengths) > 1
     at = (f" at N = {e.seq_len:,}" if several else "" for e in comparison.missing)
-    each = zip(comparison.missing, at, strict=True)
-    return list(dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in each))
+    entries = zip(comparison.missing, at, strict=True)
+    return list(dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in entries))
 
 
 def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
@@ -174,38 +197,35 @@ def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
 
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
+    # One line for all lengths at which a kernel fails for the same reason.
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
     missing = []
     for (kernel, gpu, reason), entries in alike.items():
         missing.append(
             f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
         )
-    ratios = f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
-    first, *others = figures(comparison)
-    told = [f"{comparison.legend}."] if comparison.legend else []
-    there = tuple(e for e in comparison.entries if e.point is not None)
-    sections = (
-        first.section(comparison.legend, folded=False),
-        Section(
-            "summary",
-            "Side by side",
-            (ratios, *told),
-            table=summary(there, BY_PROBLEM).without("reason"),
-        ),
-        *listed("missing", "Cannot run", missing),
-        *(f.section(comparison.legend) for f in others),
-        *listed("notes", "Notes", comparison.notes, folded=True),
-        Section("reading", "How to read this page", (LEVELS,), folded=True),
-    )
-    return Page(
+    runnable = tuple(e for e in comparison.entries if e.point is not None)
+    table = summary(runnable, BY_PROBLEM).without("reason")
+    return side_by_side(
+        comparison,
+        comparison.points,
         TITLE,
-        subject(comparison.request),
-        sections,
+        comparison.baseline.kernel,
+        figures(comparison),
+        under=beneath(comparison),
+        tables=(
+            numbers(comparison, "Side by side", table, (ratios(comparison),)),
+            *listed("missing", "Cannot run", missing),
+        ),
+        closing=listed("notes", "Notes", comparison.notes, folded=True),
+        reading=(LEVELS,),
         command=command,
         commands=comparison.commands,
-        answer=(*answer(comparison).split("\n"), *beneath(comparison)),
-        verdict=in_short(comparison.points, comparison.baseline.kernel),
     )
+
+
+def panels(comparison: Comparison) -> tuple[Panel, ...]:
+    return panels_of(as_page(comparison))
 
 
 def line(comparison: Comparison) -> str:
@@ -215,11 +235,11 @@ def line(comparison: Comparison) -> str:
 
 
 def parts(comparison: Comparison) -> list[Part]:
-    said = (*answer(comparison).split("\n"), *beneath(comparison))
-    shown: list[Part] = [*said, subject(comparison.request), ratios(comparison)]
+    sentences = (*answer(comparison).split("\n"), *beneath(comparison))
+    result: list[Part] = [*sentences, subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
-        shown += [part for both in _tables(comparison, n) for part in both]
-    return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
+        result += [part for both in _tables(comparison, n) for part in both]
+    return [*result, tuple(missing(comparison)), tuple(notes(comparison))]
 
 
 T = TypeVar("T")
@@ -230,24 +250,27 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     """Bytes of both levels first. Lines against the length where there are several lengths, else bars; a lone bar is
     not drawn, for the table says as much."""
     request, points = comparison.request, comparison.points
-    asked = grouped_by(
+    kernels_by_gpu = grouped_by(
         dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0]
     )
     drawn = [
         overview(
-            request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()}
+            request,
+            points,
+            {gpu: [kernel for _, kernel in pairs] for gpu, pairs in kernels_by_gpu.items()},
         )
     ]
+    # Several lengths draw lines; one length draws bars; one prediction draws its parts alone.
     if len(request.lengths) > 1:
         drawn += [
             draw(request, points) for draw in (l2_traffic, hbm_traffic, call_time, memory_footprint)
         ]
     elif len(points) > 1:
-        shown: list[tuple[str, str, Text]] = [
+        quantities: list[tuple[str, str, Text]] = [
             ("time", "time", seconds_text),
             ("memory", "peak bytes", bytes_text),
         ]
-        drawn += [bars_of(comparison, *one) for one in shown]
+        drawn += [bars_of(comparison, *quantity) for quantity in quantities]
     drawn.append(stacked(comparison, "l2", "SM<->L2"))
     return (
         (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
@@ -255,24 +278,26 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
 
 
 def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Figure:
-    """One quantity, a panel a GPU and a bar a kernel; what is missing has no bar."""
-    there = [e for e in comparison.entries if e.value(quantity) is not None]
-    kind = "seconds" if quantity == "time" else "bytes"
+    """One quantity, a panel per GPU and a bar per kernel; what is missing has no bar."""
+    known = [e for e in comparison.entries if e.value(quantity) is not None]
+    kind: ColumnKind = "seconds" if quantity == "time" else "bytes"
     columns = (
         *WHO,
-        *columns_of(f"{quantity}:{kind}={title} | ratio:ratio={comparison.baseline} over it"),
+        Column(quantity, title, kind=kind),
+        Column("ratio", f"{comparison.baseline} over it", kind="ratio"),
         FROM,
     )
     rows: list[tuple[Cell, ...]] = []
-    for e in there:
+    for e in known:
         assert e.point is not None
         ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
         value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
         rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
-    top = max(e.value(quantity) or 0.0 for e in there)
+    # One scale for the panels of all GPUs: bars compare across them.
+    top = max(e.value(quantity) or 0.0 for e in known)
     kernels = comparison.request.kernels
     panels = []
-    for n, (gpu, members) in enumerate(_panels([(e.gpu, e.kernel, e) for e in there]), 1):
+    for n, (gpu, members) in enumerate(_panels([(e.gpu, e.kernel, e) for e in known]), 1):
         values = [e.value(quantity) or 0.0 for _, e in members]
         hover = [
             f"{e.kernel} on {e.gpu}<br>{text(v)}" for (_, e), v in zip(members, values, strict=True)
@@ -309,7 +334,8 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
-    by_gpu = grouped_by(bars_there, lambda one: one[0])
+    # A panel per GPU, unless each would hold one bar: then one panel for all.
+    by_gpu = grouped_by(bars_there, lambda entry: entry[0])
     if all(len(members) == 1 for members in by_gpu.values()):
         return [("", [(f"{gpu}, {kernel}", bar) for gpu, kernel, bar in bars_there])]
     return [(gpu, [(kernel, bar) for _, kernel, bar in members]) for gpu, members in by_gpu.items()]
@@ -319,7 +345,12 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     points = [p for p in comparison.points if p.seq_len == comparison.request.lengths[-1]]
     parts = {p.id: by_group(p.prediction, level) for p in points}
     used = [g for g in GROUPS if any(g in part for part in parts.values())]
-    columns = (*WHO, *columns_of(f"group=tensors | bytes:bytes={word} bytes"), FROM)
+    columns = (
+        *WHO,
+        Column("group", "tensors"),
+        Column("bytes", f"{word} bytes", kind="bytes"),
+        FROM,
+    )
     rows = tuple((*who(p), g, n, p.id) for p in points for g, n in parts[p.id].items())
     top = float(max((sum(part.values()) for part in parts.values()), default=0))
     panels = []

@@ -9,20 +9,28 @@ from iosim.base.progress import Progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.confidence import confidence
+from iosim.prediction.confidence import confidence, in_dtype
 from iosim.show import axes
 from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
 
-COLUMNS = columns_of(
-    "gpu=GPU | kernel | seq_len:count=N | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | l2_ratio:number=x less L2 | "
-    "hbm_ratio:number=x less HBM | time_ratio:number=x faster | cannot_run=cannot run"
+COLUMNS = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("seq_len", "N", kind="count"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("l2_ratio", "x less L2", kind="number"),
+    Column("hbm_ratio", "x less HBM", kind="number"),
+    Column("time_ratio", "x faster", kind="number"),
+    Column("cannot_run", "cannot run"),
 )
 DRAWN = (("time_s", "Time", seconds_text), ("hbm_bytes", "HBM bytes", bytes_text))
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
@@ -38,13 +46,17 @@ class ModelComparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row a GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
+        """A row per GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
         kind of layer cannot run."""
-        each = ((group, entry) for group, comparison in self.parts for entry in comparison.entries)
-        found = grouped(
-            each, lambda one: (one[0].lengths[one[1].seq_len], one[1].gpu, one[1].asked)
+        # Rows of all kinds of layers with the same length, GPU and kernel add up to one row. Lengths are
+        # those of a sequence: a packed call of chunks counts its tokens otherwise.
+        entries = (
+            (group, entry) for group, comparison in self.parts for entry in comparison.entries
         )
-        return [_row(key[0], found[key]) for key in sorted(found, key=lambda key: key[0])]
+        groups = grouped(
+            entries, lambda pair: (pair[0].lengths[pair[1].seq_len], pair[1].gpu, pair[1].requested)
+        )
+        return [_row(key[0], groups[key]) for key in sorted(groups, key=lambda key: key[0])]
 
     @property
     def table(self) -> Table:
@@ -72,36 +84,42 @@ class ModelComparison:
             clauses.append(
                 f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}"
             )
-        asked = [p.prediction for _, comparison in self.parts for p in comparison.points]
-        of = f"For the attention of {self.model.title} at {some(longest, 'token')}"
-        sure = sentences([confidence(asked)])
+        predictions = [p.prediction for _, comparison in self.parts for p in comparison.points]
+        dtype = in_dtype(predictions[0].problem)
+        of = f"For the attention of {self.model.title}{dtype} at {some(longest, 'token')}"
+        sure = sentences([confidence(predictions)])
         if len(clauses) == 1:
             return f"{of}, {clauses[0]}. {sure}"
         return "\n".join([f"{of}:", *(f"{clause}." for clause in clauses), sure])
 
     def to_dict(self) -> dict[str, Any]:
         layers = [
-            {"layer": group.kind.name, "count": group.kind.count, **one.to_dict()}
-            for group, one in self.parts
+            {"layer": group.kind.name, "count": group.kind.count, **comparison.to_dict()}
+            for group, comparison in self.parts
         ]
         return {"schema": 1, "model": self.model.to_dict(), "rows": self.rows, "layers": layers}
 
     def to_text(self) -> str:
         out = [self.answer, f"{self.model.line}.", f"All layers\n{self.table.text().rstrip()}"]
-        out += [f"{group.kind.title}\n\n{as_text(one).rstrip()}" for group, one in self.parts]
+        out += [
+            f"{group.kind.title}\n\n{as_text(comparison).rstrip()}"
+            for group, comparison in self.parts
+        ]
         return (
             "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
         )
 
     def as_page(self, command: str) -> Page:
         parts = []
-        for n, (group, one) in enumerate(self.parts, 1):
-            of_kind = summary([e for e in one.entries if e.point is not None]).without("reason")
+        for n, (group, comparison) in enumerate(self.parts, 1):
+            of_kind = summary([e for e in comparison.entries if e.point is not None]).without(
+                "reason"
+            )
             parts.append(
                 Section(
                     f"layers-{n}",
                     group.kind.title,
-                    (one.legend,) if one.legend else (),
+                    (comparison.legend,) if comparison.legend else (),
                     table=of_kind,
                 )
             )
@@ -151,10 +169,12 @@ def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, 
     counts, entries = [group.kind.count for group, _ in members], [entry for _, entry in members]
 
     def summed(values: Iterable[float | None]) -> float | None:
+        # One unknown value makes the sum unknown: a part of a model's layers is not the model.
         known = [n * value for n, value in zip(counts, values, strict=True) if value is not None]
         return sum(known, 0.0) if len(known) == len(counts) else None
 
     sums = {name: summed(e.value(name) for e in entries) for name in OF_SUM}
+    # The baseline's sums, from each entry's own ratio: kinds of layers may have different baselines.
     bases = {
         name: summed(
             None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0)
@@ -164,10 +184,13 @@ def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, 
     }
     kernels = ", ".join(dict.fromkeys(e.kernel for e in entries))
     of_levels = {
-        f"{n}_bytes": None if (moved := sums[n]) is None else round(moved) for n in ("l2", "hbm")
+        f"{n}_bytes": None if (moved_bytes := sums[n]) is None else round(moved_bytes)
+        for n in ("l2", "hbm")
     }
     ratios = {
-        f"{n}_ratio": base / own if (base := bases[n]) is not None and (own := sums[n]) else None
+        f"{n}_ratio": base / own_value
+        if (base := bases[n]) is not None and (own_value := sums[n])
+        else None
         for n in OF_SUM
     }
     cannot = [group.kind.name for group, e in members if e.point is None]

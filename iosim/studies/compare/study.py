@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, plain
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT, Level
 from iosim.catalog.algorithms import algorithm_of
 from iosim.catalog.libraries import entry, is_choice
@@ -15,9 +15,10 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
-from iosim.studies.report.collect import notes as said
+from iosim.show.shown import Faced
+from iosim.show.tables import grouped
+from iosim.studies.compare.points import CaseGrid, Omission, Point, collect, label_of, name_on
+from iosim.studies.compare.points import notes as said
 from iosim.studies.requests import CompareRequest
 
 USUAL_KERNELS = ("naive", DEFAULT)
@@ -41,8 +42,10 @@ def group_of(chain: Chain, tensor: str) -> str:
         return NAMED[tensor]
     if tensor not in chain.tensors:
         return "other"
+    # Vectors along the queries: log-sum-exp, row maxima and sums.
     if chain.tensors[tensor].is_vector:
         return "row statistics"
+    # A tensor that launches cut along queries and keys alike is an N x N matrix.
     cut_both_ways = any(
         a.tensor == tensor and a.rows is Rows.PAIR for x in chain.launches for a in x.accesses
     )
@@ -85,7 +88,7 @@ class Entry:
     point: Point | None
     reason: str | None = None
     baseline: Point | None = None
-    asked: str = ""
+    requested: str = ""
     """The kernel as it was asked for, which may be the GPU's own."""
 
     def value(self, quantity: str) -> float | None:
@@ -110,6 +113,7 @@ class Entry:
         row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
         for level in ("l2", "hbm", "smem"):
+            # Bytes at HBM are absent with `bounds`, those of shared memory where they are not described.
             known = (
                 p is not None and {"l2": True, "hbm": p.hbm_known, "smem": p.smem_known()}[level]
             )
@@ -129,17 +133,17 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(Faced):
     """Entries by length, GPU and kernel, in the order of the request."""
 
     _face = "iosim.studies.compare.face"
 
-    request: ReportRequest
+    request: CaseGrid
     """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
     """What the ratios are to."""
     entries: tuple[Entry, ...]
-    """A row a kernel, GPU and length, what cannot run among them."""
+    """A row per kernel, GPU and length, what cannot run among them."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know, a sentence each."""
     commands: Mapping[str, str]
@@ -156,29 +160,47 @@ class Comparison(Shown):
         return tuple(e for e in self.entries if e.point is None)
 
     @property
+    def omissions(self) -> tuple[Omission, ...]:
+        """What cannot run, the lengths together that have one reason, in the order of the request."""
+        reasons = {(e.gpu, e.kernel, e.seq_len): str(e.reason) for e in self.missing}
+        cases = [(gpu.label, kernel, p.seq_q) for gpu, kernel, p, _ in self.request.jobs]
+        alike = grouped(
+            (case for case in cases if case in reasons), lambda case: (*case[:2], reasons[case])
+        )
+        return tuple(
+            Omission(gpu, kernel, tuple(length for *_, length in cases_of), reason)
+            for (gpu, kernel, reason), cases_of in alike.items()
+        )
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """The predictions, of what can run."""
         return tuple(e.point for e in self.entries if e.point is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row a prediction."""
+        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row per prediction."""
         first = self.request.problems[0].to_dict()
         problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
         tensors = [
-            plain(p, "gpu=gpu.label kernel seq_len")
+            plain(gpu=p.gpu.label, kernel=p.kernel, seq_len=p.seq_len)
             | {"l2": by_group(p.prediction, "l2")}
             | {"hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
             for p in self.points
         ]
-        asked = plain(self, "method=request.method legend l2_start=request.l2_start rows=entries")
-        found = {
+        conditions = plain(
+            method=self.request.method,
+            legend=self.legend,
+            l2_start=self.request.l2_start,
+            rows=self.entries,
+        )
+        document = {
             "schema": 1,
             "problem": problem,
             "baseline": str(self.baseline),
-            **asked,
+            **conditions,
             "tensors": tensors,
         }
-        return found | plain(self, "notes commands")
+        return document | plain(notes=self.notes, commands=self.commands)
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]
@@ -190,45 +212,66 @@ def compare(
     gpus: Sequence[str],
     *,
     progress: Progress = silent,
-    **asked: Any,
+    **options: Any,
 ) -> Comparison:
-    return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **asked), progress)
+    return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **options), progress)
 
 
-def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
+def run(compare_request: CompareRequest, progress: Progress = silent) -> Comparison:
     """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone. The
     baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first kernel
     that makes passes over N x N tensors, else the first, of those that run."""
-    method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
+    method, l2_start, baseline = (
+        compare_request.method,
+        compare_request.l2_start,
+        compare_request.baseline,
+    )
     Conditions(method=method, l2_start=l2_start)
     names = tuple(
         dict.fromkeys(
-            k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)
+            k.strip().lower()
+            for k in (USUAL_KERNELS if compare_request.kernel is None else compare_request.kernel)
         )
     )
     if not names:
         raise InputError("`kernel` is empty; a comparison needs at least one")
+    # Without a named baseline: the first kernel that writes N x N matrices, by which the others
+    # save.
     standard = (
         n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard
     )
     kernel, _, where = (
         (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
     )
+    # A baseline that was not among the kernels is predicted, too, in the first row.
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(
-        tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method
+    request = CaseGrid.of(
+        tuple(compare_request.gpu),
+        names,
+        tuple(compare_request.problems),
+        l2_start=l2_start,
+        method=method,
     )
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
-    notes: tuple[str, ...] = ()
+    comparison = compared(request, against, progress, is_default=baseline is None)
     if method == "bounds":
-        notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
-    points, omissions, commands = collect(request, progress)
-    if baseline is None and all(kernel not in (p.kernel, DEFAULT) for p in points):
-        against = Baseline(points[0].kernel)
-    by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
-    reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
+        without_hbm = "time: without that of HBM, whose bytes the bounds alone do not give"
+        return replace(comparison, notes=(without_hbm, *comparison.notes))
+    return comparison
+
+
+def compared(
+    request: CaseGrid, against: Baseline, progress: Progress = silent, *, is_default: bool = False
+) -> Comparison:
+    """All cases of a grid beside a baseline, which gives way to a kernel that runs where it `is_default`."""
+    points, reasons, commands = collect(request, progress)
+    runs = {p.kernel for p in points.values()}
+    # The chosen baseline ran nowhere: the first kernel that did takes its place.
+    if is_default and against.kernel not in (*runs, DEFAULT):
+        against = Baseline(next(iter(points.values())).kernel)
     entries = []
     for gpu, name, problem, asked_for in sorted(request.jobs, key=lambda job: job[2].seq_q):
+        # "kernel@gpu" holds every row against one GPU; else each row against its own.
         other = next((g for g in request.gpus if g.label == against.gpu), gpu)
         row, base = (
             (gpu.label, name, problem.seq_q),
@@ -237,10 +280,11 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
         entries.append(
             Entry(
                 *row,
-                by_row.get(row),
+                points.get(row),
                 reasons.get(row),
-                by_row.get((*base, problem.seq_q)),
+                points.get((*base, problem.seq_q)),
                 asked_for,
             )
         )
-    return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
+    remarks = said(tuple(points.values()))
+    return Comparison(request, against, tuple(entries), remarks, commands)

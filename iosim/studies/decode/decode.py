@@ -56,9 +56,9 @@ class ModelShape:
     page_size: int | None = None
     window: int | None = None
     kind: LayerKind | None = None
-    """Of a model's layers, what they are, in place of the sizes above."""
+    """Kind of a model's layers, in place of the sizes above."""
     fields: tuple[tuple[str, Any], ...] = ()
-    """Of the problem, what else is asked for."""
+    """(name, value) of the problem's other fields."""
     contexts: tuple[int, ...] = ()
     """Keys of each sequence, where they differ and all are in one launch."""
 
@@ -80,6 +80,7 @@ class ModelShape:
             return self.kind.problem(new_tokens, context, batch=batch, latent_kv=latent, **fields)
         mask, sequences = "causal" if self.window is None else "window", len(self.contexts)
         lengths: dict[str, Any] = {"batch": batch, "seq_q": new_tokens, "seq_k": context}
+        # Sequences of different lengths lie packed in one call: their lengths take the place of batch.
         if sequences:
             mask = "none" if self.window is None and new_tokens == 1 else mask
             lengths = {"seq_lens": (new_tokens,) * sequences, "seq_lens_k": self.contexts}
@@ -102,19 +103,21 @@ class ModelShape:
         p, tensors = prediction.problem, prediction.chain.tensors
         page, shared = p.page_size or 1, p.shared_prefix or 0
         if self.kind is not None:
-            one, alike = (
+            per_sequence, alike = (
                 self.kind.sequence_bytes(tokens, p.dtype, p.cache_dtype, page) if tokens else 0
                 for tokens in (context, shared)
             )
-            return self.layers * (batch * one - (batch - 1) * alike)
+            # A shared prefix is stored once, not per sequence.
+            return self.layers * (batch * per_sequence - (batch - 1) * alike)
         if self.contexts:
+            # Whole pages per sequence, less the prefix's, which all but one share.
             rows = sum(
                 -(-keys // page) * page for keys in self.contexts
             ) - shared // page * page * (batch - 1)
             width = p.head_dim + (0 if p.latent_kv else p.head_dim_v)
             return rows * p.kv_heads * width * p.cache_type.bytes * self.layers
-        kept = (STATE,) if STATE in tensors else ("K", "V", f"K_{SHARED}", f"V_{SHARED}")
-        return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
+        cached = (STATE,) if STATE in tensors else ("K", "V", f"K_{SHARED}", f"V_{SHARED}")
+        return sum(tensors[n].allocated_bytes for n in cached if n in tensors) * self.layers
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class DecodePoint:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the cache fits in the GPU's memory, with the weights where they are known; None where the memory's
+        """True where the cache fits in the GPU's memory, with the weights where they are known; None where the memory's
         size is not."""
         memory = self.prediction.profile.usable_memory_bytes
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
@@ -193,6 +196,7 @@ class DecodePoint:
         memory = self.prediction.profile.usable_memory_bytes
         if memory is None or self.shape.contexts:
             return None
+        # Bisection: the cache grows with the context, and pages and windows bend the curve.
         fitting, beyond = 0, MOST_CONTEXT
         while beyond - fitting > 1:
             middle = (fitting + beyond) // 2
@@ -204,35 +208,40 @@ class DecodePoint:
         """Bytes of all layers' cache of one kind at another context."""
         if self.shape.kind is not None:
             return self.shape.cache_bytes(self.batch, context, self.prediction)
-        own = self.shape.cache_bytes(self.batch, self.context, self.prediction)
-        return own if STATE in self.prediction.chain.tensors else own * context // self.context
+        cache = self.shape.cache_bytes(self.batch, self.context, self.prediction)
+        return cache if STATE in self.prediction.chain.tensors else cache * context // self.context
 
     def per_token(self, level: Level, direction: Way | None = None) -> float | None:
         """Bytes at `level` a generated token; None for HBM where only bounds are known. Dirty lines of others that a
         call drives out of a flushed L2 are left out: there is no flush between layers."""
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
-        moved = 0.0
+        token_bytes = 0.0
         for part in self.parts:
             traffic = part.prediction.traffic
-            own = traffic.total(level, direction) - traffic.total(level, direction, tensor=FOREIGN)
-            moved += float(own) * part.shape.layers / self.tokens
-        return moved
+            # In a model the layer before left its own lines: what a flush would write back is not this
+            # call's.
+            call_bytes = traffic.total(level, direction) - traffic.total(
+                level, direction, tensor=FOREIGN
+            )
+            token_bytes += float(call_bytes) * part.shape.layers / self.tokens
+        return token_bytes
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second, all sequences together, if attention were all there is."""
+        """Tokens per second, all sequences together, if attention were all there is."""
         return self.tokens / self.step_s
 
     @property
     def bound_tokens_per_s(self) -> float | None:
-        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep, at the
-        rate of reads that the time has, too."""
-        each = self.prediction.profile.hbm_seconds_per_byte()
+        """Tokens per second if a step took only as long as HBM needs to deliver the keys and values that its masks keep,
+        at the rate of reads that the time has, too."""
+        seconds_per_byte = self.prediction.profile.hbm_seconds_per_byte()
         return (
             None
-            if each is None
-            else self.tokens / (each[0] * sum(part._kept_read_bytes for part in self.parts))
+            if seconds_per_byte is None
+            else self.tokens
+            / (seconds_per_byte[0] * sum(part._kept_read_bytes for part in self.parts))
         )
 
     @property
@@ -242,6 +251,7 @@ class DecodePoint:
         problem, tensors = self.prediction.problem, self.prediction.chain.tensors
         if STATE in tensors:
             return tensors[STATE].bytes * self.shape.layers
+        # Picked keys once per key/value head, and the index keys of all tokens, which are scored.
         if problem.gathers:
             index = (
                 problem.scored_keys * index_token_bytes(problem.index_dim)
@@ -251,6 +261,7 @@ class DecodePoint:
             picked = problem.attended_keys * problem.latent_row_bytes
             return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
+        # A window and the new tokens: the first of them sees W back, the last its own place.
         windowed = None if problem.window is None else problem.window + self.new_tokens
         keys = (
             problem.keys_in_memory
@@ -270,16 +281,18 @@ class DecodePoint:
             return []
         domain = main.domain
         shared = p.problem.shared_prefix or 0
-        each = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
-        most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
+        counts = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
+        most_blocks = max(-(-keys // domain.block_k) for _, keys in counts)
+        # All kernels but FlashAttention-2: the longest sequence has all splits, and their length is
+        # everybody's.
         blocks_each = -(-most_blocks // domain.splits)
-        found = []
-        for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
+        rows = []
+        for (queries, keys), sequences in sorted(counts.items(), key=lambda item: item[0][1]):
             blocks = -(-keys // domain.block_k)
             per = -(-blocks // domain.splits) if split_alike(p.kernel.name) else blocks_each
             splits = -(-blocks // per)
             tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
-            found.append(
+            rows.append(
                 {
                     "context": keys,
                     "sequences": sequences,
@@ -288,20 +301,23 @@ class DecodePoint:
                     "work_tiles": tiles,
                 }
             )
-        return found
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
         whole = {"profile": p.profile.name} | plain(
-            self, "kernel=kernel_name batch context new_tokens"
+            kernel=self.kernel_name,
+            batch=self.batch,
+            context=self.context,
+            new_tokens=self.new_tokens,
         )
         whole |= {
             "layers": sum(part.shape.layers for part in self.parts),
             "splits": p.kernel.splits,
         }
         whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(
-            self, "cache_bytes weight_bytes fits"
+            cache_bytes=self.cache_bytes, weight_bytes=self.weight_bytes, fits=self.fits
         )
         levels: tuple[Level, ...] = ("hbm", "l2")
         whole |= {
@@ -314,10 +330,10 @@ class DecodePoint:
             "step_s": self.step_s,
         }
         whole |= {"s_per_token": self.step_s / self.tokens} | plain(
-            self, "tokens_per_s bound_tokens_per_s"
+            tokens_per_s=self.tokens_per_s, bound_tokens_per_s=self.bound_tokens_per_s
         )
         whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(
-            p, "problem notes"
+            problem=p.problem, notes=p.notes
         )
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()
@@ -363,15 +379,16 @@ def sweep(
     make no sense, or a kernel that cannot run the shape on that GPU."""
     profile, batch = load_profile(gpu), whole("batch", batch, 1)
     problems = [shape.problem(batch, context, new_tokens) for context in contexts]
+    # Calls of a model run through its kind, which chooses kernel and form (MLA's absorbed one).
     how: dict[str, Any] = {"method": conditions.method, "launched": conditions.launched}
-    kind, each = shape.kind, zip(contexts, problems, strict=True)
+    kind, calls = shape.kind, zip(contexts, problems, strict=True)
     requests = [
         Request(problem, kernel, profile, overrides, **how)
         if kind is None
         else LayerCall(kind, new_tokens, context, problem).request(
             kernel, profile, overrides, **how
         )
-        for context, problem in each
+        for context, problem in calls
     ]
     for context, prediction in zip(contexts, predict_many(requests), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
@@ -381,9 +398,9 @@ def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]
     """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
     InputError: no such file, no numbers, too many, or something `beside` them that says lengths, too."""
     for name, value in beside.items():
-        said = ",".join(map(str, value)) if isinstance(value, list) else value
+        text_of_value = ",".join(map(str, value)) if isinstance(value, list) else value
         raise InputError(
-            f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them"
+            f"`{name}` {text_of_value} contradicts `batch_contexts`, which says the sequences; give one of them"
         )
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and (
@@ -391,16 +408,16 @@ def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]
     ):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
         words = text.replace(",", " ").split()
-    found = lengths(words, "batch_contexts")
-    if not 1 <= len(found) <= MAX_SEQUENCES:
+    tokens = lengths(words, "batch_contexts")
+    if not 1 <= len(tokens) <= MAX_SEQUENCES:
         raise InputError(
-            f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}"
+            f"`batch_contexts` holds {len(tokens)} lengths; accepted: 1 to {MAX_SEQUENCES}"
         )
-    if min(found) < 1:
+    if min(tokens) < 1:
         raise InputError(
-            f"`batch_contexts` {min(found)} is out of range; accepted: 1 or more tokens"
+            f"`batch_contexts` {min(tokens)} is out of range; accepted: 1 or more tokens"
         )
-    return found
+    return tokens
 
 
 def in_one_launch(

@@ -19,8 +19,8 @@ CONTEXTS = tuple(1 << power for power in range(12, 21))
 
 @dataclass(frozen=True)
 class Picking:
-    """Of the layers that pick keys, in a step: seconds and HBM bytes of the indexer's launches, of the attention over
-    what they pick, and of dense attention by `dense_kernel`. `pays_from` is the context from which on the indexer saves
+    """Seconds and HBM bytes per step of the layers that pick keys: of the indexer's launches, of the attention over what
+    they pick, and of dense attention by `dense_kernel`. `pays_from` is the context from which on the indexer saves
     more than it costs, about; None where it does at none of `CONTEXTS`."""
 
     dense_kernel: str
@@ -39,13 +39,14 @@ class Picking:
 
 
 def picks(prediction: Prediction) -> bool:
-    """Whether an indexer picks the keys."""
+    """True where an indexer picks the keys."""
     return prediction.problem.index_heads is not None
 
 
 def picking(prediction: Prediction, layers: int, pays_from: int | None) -> Picking:
-    """Of one prediction of a layer's call, of so many layers."""
+    """What picking costs and saves in so many layers, from the prediction of one layer's call."""
     dense = next(predict_many([_dense(prediction.problem, prediction)]))
+    # Launches of the indexer by name; what is left of the call is the attention.
     index_s = math.fsum(
         launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES
     )
@@ -69,11 +70,14 @@ def pays_from(like: Prediction) -> int | None:
 
 
 def _crossing(contexts: Sequence[int], ratios: Sequence[float]) -> int | None:
+    # Logarithm of the ratio below 0: picking is faster. It must be so at the longest context, and the
+    # last crossing before counts.
     if ratios[-1] >= 0:
         return None
     last = max((n for n, ratio in enumerate(ratios) if ratio >= 0), default=-1)
     if last < 0:
         return contexts[0]
+    # Straight lines between logarithms of the context and of the ratio.
     share = ratios[last] / (ratios[last] - ratios[last + 1])
     return round(int(contexts[last] * (contexts[last + 1] / contexts[last]) ** share), -3)
 

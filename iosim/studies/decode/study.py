@@ -19,15 +19,15 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.answer import ONCE, times_text
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of, grouped, spread_out
+from iosim.show.shown import Several, panels_of
+from iosim.show.tables import Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
@@ -74,18 +74,41 @@ FITS = {
     False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
 }
 """What fits, with the weights and without."""
-COLUMNS = columns_of(
-    "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
-    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
-    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("step_s", "step"),
+    Column("tokens_per_s", "tokens/s", kind="per_second"),
+    Column("bound_tokens_per_s", "K/V bound", kind="per_second"),
+    Column("bound_by", "bound by"),
+    Column("splits", kind="count"),
+    Column("cache_bytes", "cache"),
+    Column("weight_bytes", "weights"),
+    Column("fits"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("l2_bytes_per_token", "SM<->L2/token", kind="bytes"),
 )
-KIND_COLUMNS = columns_of(
-    "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
-    "hbm_bytes_per_token:bytes=HBM/token | step_s=of the step | share=of the time | bound_by=bound by"
+KIND_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("cache_bytes", "cache"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("step_s", "of the step"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
 )
-WORK_COLUMNS = columns_of(
-    "gpu | kernel | context:count | sequences:count | splits:count | keys_per_split:count=keys per split | "
-    "work_tiles:count=work tiles"
+WORK_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("sequences", kind="count"),
+    Column("splits", kind="count"),
+    Column("keys_per_split", "keys per split", kind="count"),
+    Column("work_tiles", "work tiles", kind="count"),
 )
 Value = Callable[[DecodePoint], float | None]
 
@@ -94,15 +117,18 @@ Value = Callable[[DecodePoint], float | None]
 class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
-    _members = "points"
     points: tuple[DecodePoint, ...]
-    """A point a GPU, kernel and context, in the order of the request."""
+    """A point per GPU, kernel and context, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[DecodePoint, ...]:
+        return self.points
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a point: bytes, seconds and tokens per second of all layers, per generated token."""
+        """A row per point: bytes, seconds and tokens per second of all layers, per generated token."""
         return ({k: v for k, v in p.to_dict().items() if k not in NOT_FLAT} for p in self.points)
 
     @property
@@ -134,8 +160,8 @@ class Decoding(Several[DecodePoint]):
         return (
             *read,
             *(
-                f"basis: {one}"
-                for one in basis([prediction for p in here for prediction in p.predictions])
+                f"basis: {sentence}"
+                for sentence in basis([prediction for p in here for prediction in p.predictions])
             ),
         )
 
@@ -194,6 +220,7 @@ class Decoding(Several[DecodePoint]):
             *listed("notes", "Notes", notes(points), folded=True),
         )
         longest = [p for p in points if p.context == headline(points)]
+        # Above the figure only the fastest and the slowest, else one phrase each.
         if many := len(longest) > MOST_SAID:
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
@@ -201,17 +228,22 @@ class Decoding(Several[DecodePoint]):
             f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}"
             for p in longest
         ]
-        said = (*self.answer.split("\n"), *self.beneath)
+        sentences = (*self.answer.split("\n"), *self.beneath)
         verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
         return Page(
-            TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,)
+            TITLE,
+            f"{subject(points)}.",
+            sections,
+            command=command,
+            answer=sentences,
+            verdict=(verdict,),
         )
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
-        told = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
+        lines = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
         return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
-            f"{one}\n" for one in told
+            f"{line}\n" for line in lines
         )
 
     def _more(self) -> list[tuple[str, Table]]:
@@ -227,6 +259,9 @@ class Decoding(Several[DecodePoint]):
     def _parts(self) -> list[ShownPart]:
         more = (part for both in self._more() for part in both)
         return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
@@ -249,12 +284,15 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             raise InputError(
                 "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
             )
-        usual = {"batch": 1, "context": CONTEXTS}
+        defaults = {"batch": 1, "context": CONTEXTS}
         beside = {
-            name: value for name, default in usual.items() if (value := getattr(r, name)) != default
+            name: value
+            for name, default in defaults.items()
+            if (value := getattr(r, name)) != default
         }
         batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
+    # Default contexts end where the model's positions do; contexts that were asked for stay.
     if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
         contexts = [n for n in contexts if n <= model.most_tokens] or [model.most_tokens]
     cache = {
@@ -263,8 +301,12 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r):
             if model is not None:
+                # A list of points per kind of layer, turned into one point per context with all kinds.
                 shapes = kind_shapes(model, r.dtype, page, cache)
-                kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
+                kinds = [
+                    list(sweep(shape_of_kind, contexts, gpu, kernel, **step))
+                    for shape_of_kind in shapes
+                ]
                 indexed = next(
                     (points[0].prediction for points in kinds if picks(points[0].prediction)), None
                 )
@@ -273,15 +315,17 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                     DecodePoint.of(model, parts, pays) for parts in zip(*kinds, strict=True)
                 )
                 continue
-            asked = sizes | {"layers": r.layers, "dtype": r.dtype}
-            given: dict[str, Any] = {
+            requested = sizes | {"layers": r.layers, "dtype": r.dtype}
+            fields: dict[str, Any] = {
                 "kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)
             }
-            given |= {name: value for name, value in asked.items() if value is not None}
+            # What was not given keeps the shape's own default (Llama-3-8B's).
+            fields |= {name: value for name, value in requested.items() if value is not None}
             shape = ModelShape(
-                **given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items())
+                **fields, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items())
             )
             if batch is not None:
+                # One launch for all sequences: one point, named by its longest context.
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
             yield from sweep(shape, contexts, gpu, kernel, **step)
@@ -297,13 +341,15 @@ def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[s
         both = f"`split_rule` {', '.join(r.split_rule)} contradicts `kernel` {', '.join(r.kernel)}"
         raise InputError(f"{both}; give one of them")
     profile, batch = load_profile(gpu), r.batch_contexts is not None
-    found = [kernel_by_rule(rule, profile, r.page_size) for rule in r.split_rule]
-    return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
+    by_rule = [kernel_by_rule(rule, profile, r.page_size) for rule in r.split_rule]
+    return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in by_rule]
 
 
 def headline(points: Sequence[DecodePoint]) -> int:
     """The longest context that fits on every GPU and that the model has positions for; of those that none has, the
     longest that fits somewhere, and else the longest."""
+    # In order of preference: within the model's positions and fitting on every GPU, fitting on one,
+    # any.
     has = [
         p for p in points if p.model is None or p.context <= (p.model.most_tokens or p.context)
     ] or [*points]
@@ -318,7 +364,7 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
     rows = (
-        plain(p, "gpu=prediction.profile.name kernel=kernel_name") | sequence
+        plain(gpu=p.prediction.profile.name, kernel=p.kernel_name) | sequence
         for p in batches
         for sequence in p.sequences
     )
@@ -331,11 +377,11 @@ def _row(p: DecodePoint) -> dict[str, Any]:
 
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
-    """A row a kind of layer at the longest context; None where there is one kind."""
+    """A row per kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
         _row(part)
-        | plain(kind, "layer=name count sees")
+        | plain(layer=kind.name, count=kind.count, sees=kind.sees)
         | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
         if p.model is not None and p.context == longest and len(p.kinds) > 1
@@ -358,14 +404,17 @@ def _where(p: DecodePoint) -> str:
 
 
 def _step(p: DecodePoint) -> str:
-    who = f"{p.kernel_name} on {p.prediction.profile.name}"
-    each = "one token" if p.tokens == 1 else some(p.tokens, "token")
+    dtype = in_dtype(p.prediction.problem, p.prediction.profile)
+    who = f"{p.kernel_name} on {p.prediction.profile.name}{dtype}"
+    step_tokens = "one token" if p.tokens == 1 else some(p.tokens, "token")
     bound = f", bound by {p.prediction.time.bound_by}"
     if p.bound_tokens_per_s is not None:
         share = 100 * p.tokens_per_s / p.bound_tokens_per_s
         bound = f", {share:.0f} % of HBM's bound"
     fits = "" if p.fits is not False else ", over its memory"
-    return f"{who} takes {seconds_text(p.step_s)} per step of {each}: {_rate(p)}{bound}{fits}"
+    return (
+        f"{who} takes {seconds_text(p.step_s)} per step of {step_tokens}: {_rate(p)}{bound}{fits}"
+    )
 
 
 def _reads(p: DecodePoint) -> Iterator[str]:
@@ -383,30 +432,30 @@ def _reads(p: DecodePoint) -> Iterator[str]:
         yield f"{_picking(p.picking)}."
     if p.fits is False:
         weights = p.weight_bytes
-        what = (
+        subject_and_verb = (
             "the cache does"
             if weights is None
             else f"the cache and {bytes_text(weights)} of weights do"
         )
         has = bytes_text(p.prediction.profile.usable_memory_bytes or 0)
-        yield f"At {some(p.context, 'token')} {what} not fit in the {has} of {p.prediction.profile.name}."
+        yield f"At {some(p.context, 'token')} {subject_and_verb} not fit in the {has} of {p.prediction.profile.name}."
 
 
-def _picking(one: Picking) -> str:
-    moved = (
+def _picking(picked: Picking) -> str:
+    of_bytes = (
         ""
-        if one.index_hbm_bytes is None
-        else f" and {bytes_text(one.index_hbm_bytes)} of what is read"
+        if picked.index_hbm_bytes is None
+        else f" and {bytes_text(picked.index_hbm_bytes)} of what is read"
     )
     beside = (
-        f"Its indexer takes {seconds_text(one.index_s)} of it{moved}; dense attention over all tokens "
-        f"({one.dense_kernel}) would take {seconds_text(one.dense_s)}"
+        f"Its indexer takes {seconds_text(picked.index_s)} of it{of_bytes}; dense attention over all tokens "
+        f"({picked.dense_kernel}) would take {seconds_text(picked.dense_s)}"
     )
-    if one.pays_from is None:
+    if picked.pays_from is None:
         return f"{beside}: the indexer costs more than it saves at all contexts to {PICKED_CONTEXTS[-1]:,}"
-    if one.pays_from <= PICKED_CONTEXTS[0]:
+    if picked.pays_from <= PICKED_CONTEXTS[0]:
         return f"{beside}: the indexer saves more than it costs at all contexts from {PICKED_CONTEXTS[0]:,}"
-    return f"{beside}: the indexer costs more than it saves up to a context of about {one.pays_from:,}, less beyond"
+    return f"{beside}: the indexer costs more than it saves up to a context of about {picked.pays_from:,}, less beyond"
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
@@ -418,20 +467,20 @@ def table(points: Sequence[DecodePoint]) -> Table:
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
-    told = legend(prediction for p in points for prediction in p.predictions)
+    marks = legend(prediction for p in points for prediction in p.predictions)
     of_kernels = dict.fromkeys(
         n for p in points for prediction in p.predictions for n in prediction.kernel.notes
     )
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
     fits = FITS[any(p.weight_bytes for p in points)]
     beyond = {
-        p.model.title: most
+        p.model.title: most_tokens
         for p in points
-        if p.model and p.context > (most := p.model.most_tokens or p.context)
+        if p.model and p.context > (most_tokens := p.model.most_tokens or p.context)
     }
     has = [
-        f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
-        for title, most in beyond.items()
+        f"{title} has positions for {some(most_tokens, 'token')}: longer contexts are none of it"
+        for title, most_tokens in beyond.items()
     ]
     longest = {p.prediction.profile.name: n for p in points if (n := p.longest_context) is not None}
     up_to = [
@@ -440,7 +489,7 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
         else f"no context fits on {gpu} at batch {points[0].batch}"
         for gpu, n in longest.items()
     ]
-    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, *up_to, NOTE, fits)
+    return (*([] if marks is None else [marks]), *of_kernels, *of_models, *has, *up_to, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
@@ -459,8 +508,8 @@ def subject(points: Sequence[DecodePoint]) -> str:
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:
-    kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
-    return table([p for p in points if p.context in kept]).without(
+    contexts = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
+    return table([p for p in points if p.context in contexts]).without(
         "cache_bytes", "l2_bytes_per_token", "splits"
     )
 
@@ -485,6 +534,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         line = axes.hollow(line, [p.fits is False for p in members])
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
+        # The bound is the GPU's, whatever the kernel: one line, in the colour of its first kernel.
         if allowed and gpu not in bounds:
             line = axes.guide(
                 BOUND, list(allowed), list(allowed.values()), f"{BOUND} of {gpu}", "dot"
@@ -549,7 +599,7 @@ def _name(p: DecodePoint) -> str:
 def _panel(
     name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:
-    """A line a GPU and kernel; one for those that do not differ."""
+    """A line per GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []
     readings: list[str] = []
@@ -558,7 +608,14 @@ def _panel(
         for name, members in grouped(points, _name).items()
     }
     values = [v for line in lines.values() for _, v in line]
-    together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
+    # Lines that lie on each other get one line and both names.
+    together = alike(
+        {
+            name: [v for _, v in values_of_line]
+            for name, values_of_line in lines.items()
+            if values_of_line
+        }
+    )
     for n, names in enumerate(together):
         contexts, ys = zip(*lines[names[0]], strict=True)
         who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"

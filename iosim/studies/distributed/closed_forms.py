@@ -41,11 +41,11 @@ def link_bytes(
     # Of the P (P - 1) / 2 pairs off the diagonal, those at a distance beyond P / 2 are computed by helpers.
     far = (gpus - 1) // 2
     helped = far * (far + 1) // 2
-    own = gpus * (gpus - 1) // 2 - helped
+    own_pairs = gpus * (gpus - 1) // 2 - helped
     help_bytes = w["Q"] + w["O_part"] + w["stats"]
     if backward:
         help_bytes = w["Q"] + w["dO"] + w["O"] + w["LSE"] + w["dQ"]
-    return chunk * (own * fetched + helped * help_bytes)
+    return chunk * (own_pairs * fetched + helped * help_bytes)
 
 
 def idle_fraction(name: str, gpus: int, causal: bool = True) -> Fraction:

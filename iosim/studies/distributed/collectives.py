@@ -76,14 +76,16 @@ class Spread:
 
 
 def ring_collective(
-    bytes_: int, gpus: int, cluster: Cluster, what: str = "all-gather"
+    bytes_: int, gpus: int, cluster: Cluster, kind: str = "all-gather"
 ) -> tuple[int, float]:
     """(bytes a GPU receives, seconds) of an all-gather or reduce-scatter of a tensor of `bytes_`, or of its rotation,
     round a ring."""
     if gpus == 1:
         return 0, 0.0
-    moved, link = bytes_ * (gpus - 1) // gpus, cluster.ring(gpus)
-    return moved, (gpus - 2) * link.latency_s + link.seconds(moved, what)
+    # Round a ring every GPU receives all parts but its own. The first of P - 1 hops pays its latency
+    # in `link.seconds`, the others here.
+    received, link = bytes_ * (gpus - 1) // gpus, cluster.ring(gpus)
+    return received, (gpus - 2) * link.latency_s + link.seconds(received, kind)
 
 
 def all_to_all(bytes_: int, gpus: int, cluster: Cluster) -> tuple[int, float]:
@@ -91,14 +93,17 @@ def all_to_all(bytes_: int, gpus: int, cluster: Cluster) -> tuple[int, float]:
     node over the link and the rest over the network, side by side."""
     if gpus == 1:
         return 0, 0.0
-    moved = bytes_ * (gpus - 1) // gpus**2
+    # A GPU holds 1 / P of the tensor and sends all but 1 / P of that.
+    received = bytes_ * (gpus - 1) // gpus**2
     node = min(gpus, cluster.gpus_per_node or gpus)
-    inside = moved * (node - 1) // (gpus - 1)
+    # The share of partners in the own node; the rest goes over the network, whose port several GPUs
+    # of a node may share.
+    inside = received * (node - 1) // (gpus - 1)
     seconds = cluster.link.seconds(inside, "all-to-all")
     if cluster.network is not None and node < gpus:
         sharing = node if cluster.shared_network else 1
-        seconds = max(seconds, cluster.network.seconds((moved - inside) * sharing, "all-to-all"))
-    return moved, seconds
+        seconds = max(seconds, cluster.network.seconds((received - inside) * sharing, "all-to-all"))
+    return received, seconds
 
 
 def split_heads(problem: AttentionProblem, gpus: int) -> AttentionProblem:
@@ -122,10 +127,13 @@ def calls_of(
     """Calls of the GPUs that may be the slowest: of all alike one; under a mask the first and the last of those with
     two chunks of queries, whose work is the same."""
     share = share_of(name, problem, gpus, backward)
+    # One GPU has the whole problem, its causal mask included.
     if name == "all-gather" and gpus == 1:
         return [[problem.with_(passes=share.passes)]]
     if name != "all-gather" or problem.mask == "none":
         return [[share]]
+    # 2 P chunks: GPU g has chunk g and chunk 2 P - 1 - g, which together keep as many pairs for
+    # every g. Each chunk of queries attends to all keys before its end.
     chunk = -(-problem.seq_q // (2 * gpus))
     return [
         [
@@ -142,9 +150,9 @@ def collectives(
     """(bytes a GPU receives, seconds) of each collective of a pass."""
     passes, widths = "bwd" if backward else "fwd", token_bytes(problem)
     if name == "ulysses":
-        own = token_bytes(split_heads(problem, gpus))
+        head_share_bytes = token_bytes(split_heads(problem, gpus))
         yield from (
-            all_to_all(gpus * problem.seq_q * own[tensor], gpus, cluster)
+            all_to_all(gpus * problem.seq_q * head_share_bytes[tensor], gpus, cluster)
             for tensor in SWAPPED[passes]
         )
     elif name == "all-gather":
@@ -154,10 +162,11 @@ def collectives(
         for tensor in ("dK", "dV") if backward else ():
             yield ring_collective(problem.seq_k * widths[tensor], gpus, cluster, "reduce-scatter")
     elif name == "megatron":
+        # Of Megatron-LM's collectives two are reduce-scatters, in either pass.
         gathers = MEGATRON_COLLECTIVES[passes] - 2
         for n in range(MEGATRON_COLLECTIVES[passes]):
-            what = "all-gather" if n < gathers else "reduce-scatter"
-            yield ring_collective(sequence_width_bytes(problem), gpus, cluster, what)
+            kind = "all-gather" if n < gathers else "reduce-scatter"
+            yield ring_collective(sequence_width_bytes(problem), gpus, cluster, kind)
     else:
         yield from [
             ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")
@@ -184,10 +193,12 @@ def memory_bytes(
         width = sequence_width_bytes(problem)
         return peak + width + width // gpus
     if name == "rsa":
+        # The peak of the call holds whole K and V; a GPU holds its own part of both and the part that
+        # arrives: 4 parts of 1 / P.
         width = widths["K"] * problem.seq_q
         return peak - 2 * width + 4 * width // gpus
-    kept = ("Q", "K", "V") if name == "ulysses" else ("K", "V")
-    return peak + sum(widths[tensor] for tensor in kept) * -(-problem.seq_q // gpus)
+    inputs = ("Q", "K", "V") if name == "ulysses" else ("K", "V")
+    return peak + sum(widths[tensor] for tensor in inputs) * -(-problem.seq_q // gpus)
 
 
 def spread(
@@ -207,18 +218,28 @@ def spread(
     of_gpus = [
         times.predictions(calls, kernel) for calls in calls_of(name, problem, gpus, backward)
     ]
-    slowest = max(of_gpus, key=lambda made: sum(one.time.total_s for one in made))
-    moved = list(collectives(name, problem, gpus, cluster, backward))
+    # All GPUs wait for the slowest.
+    slowest = max(
+        of_gpus, key=lambda predictions: sum(prediction.time.total_s for prediction in predictions)
+    )
+    transfers = list(collectives(name, problem, gpus, cluster, backward))
+    # Ulysses turns each tensor into another order beside its all-to-all: read once, written once.
     copied, copies = 0, 0.0
     if name == "ulysses" and gpus > 1:
-        own = token_bytes(split_heads(problem, gpus))
-        each = [problem.seq_q * own[tensor] for tensor in SWAPPED["bwd" if backward else "fwd"]]
-        copied, copies = 2 * sum(each), math.fsum(times.merged(one, one) for one in each)
-    received, communication_s = (sum(of_each) for of_each in zip(*moved, strict=True))
-    compute_s = math.fsum(one.time.total_s for one in slowest) + copies
+        head_share_bytes = token_bytes(split_heads(problem, gpus))
+        tensor_bytes = [
+            problem.seq_q * head_share_bytes[tensor]
+            for tensor in SWAPPED["bwd" if backward else "fwd"]
+        ]
+        copied, copies = (
+            2 * sum(tensor_bytes),
+            math.fsum(times.merged(prediction, prediction) for prediction in tensor_bytes),
+        )
+    received, communication_s = (sum(of_each) for of_each in zip(*transfers, strict=True))
+    compute_s = math.fsum(prediction.time.total_s for prediction in slowest) + copies
     held = memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward)
-    l2, hbm = (sum(one.total(level) for one in slowest) + copied for level in BOTH)
-    method = method_of(one.method for one in slowest)
+    l2, hbm = (sum(prediction.total(level) for prediction in slowest) + copied for level in BOTH)
+    method = method_of(prediction.method for prediction in slowest)
     return Spread(name, received, compute_s, communication_s, held, l2, hbm, method)
 
 
@@ -235,10 +256,13 @@ def longest_sequence(
     """Most tokens, a multiple of `gpus` up to `MAX_TOKENS`, whose attention fits in `budget_bytes` on a GPU."""
 
     def fits(chunk: int) -> bool:
-        one = problem.with_(seq_q=chunk * gpus, seq_k=chunk * gpus, offset=None)
-        return memory_bytes(name, one, gpus, kernel, profile, backward=backward) <= budget_bytes
+        of_length = problem.with_(seq_q=chunk * gpus, seq_k=chunk * gpus, offset=None)
+        return (
+            memory_bytes(name, of_length, gpus, kernel, profile, backward=backward) <= budget_bytes
+        )
 
     return (
+        # Memory grows with the chunk: the first chunk that does not fit, by bisection.
         bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk))
         * gpus
     )

@@ -47,6 +47,8 @@ class LinkBytes:
 def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     widths = token_bytes(problem)
     tensors, received, sent = Counter[str](), [0] * schedule.gpus, [0] * schedule.gpus
+    # A tensor counts once for each message that carries it: a chunk that goes round a ring of P is
+    # sent P - 1 times.
     for send in (send for step in schedule.steps for send in step.sends):
         for name in send.tensors:
             tensors[name] += schedule.tokens(send.chunks) * widths[name]
@@ -75,7 +77,7 @@ class Idle:
     slots: Fraction
     """Idle (GPU, step) slots over all slots of its own steps."""
     of_unbalanced: Fraction
-    """The same over the P x P slots of the unbalanced schedule, as arXiv 2310.03294, equation 2, states it."""
+    """Idle slots over the P x P slots of the unbalanced schedule, as arXiv 2310.03294, equation 2, states it."""
     work: Fraction
     """1 - work / (GPUs x sum over steps of the longest work in it), work in kept pairs: a diagonal chunk is half a
     chunk here, and a whole one in the two above."""
@@ -84,10 +86,12 @@ class Idle:
 def idle(schedule: ChunkSchedule) -> Idle:
     """Idle fractions, with no time for communication."""
     steps = compute_steps(schedule)
+    # A slot is busy if its GPU computes anything in it, however little.
     busy = sum(len({c.gpu for c in step.computes}) for step in steps)
     slots = schedule.gpus * len(steps)
     by_step = [work(schedule, step) for step in steps]
     longest = schedule.gpus * sum(max(done) for done in by_step)
+    # Two denominators: the schedule's own slots, and the P x P of the unbalanced one.
     of_own, of_unbalanced = (Fraction(slots - busy, every) for every in (slots, schedule.gpus**2))
     return Idle(of_own, of_unbalanced, 1 - Fraction(sum(map(sum, by_step)), longest))
 
@@ -98,30 +102,39 @@ def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tupl
     written in the output's type. Backward, dQ likewise. Partial results that arrive are added to what their target
     holds, in the type that they travel in."""
     widths = token_bytes(problem)
+    # Forward, outputs are merged with their row statistics (an online softmax across GPUs); backward,
+    # gradients are plain sums.
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0
     wide = typed * FP32_BYTES // problem.output_type.bytes
+    # Calls of each query chunk on each GPU: in all, and so far.
     every, done = ([Counter[int]() for _ in range(schedule.gpus)] for _ in range(2))
-    for g, of_gpu in (one for of_step in schedule.calls for one in of_step.items()):
+    # First pass: how many calls each query chunk has, by which the last one is known.
+    for g, of_gpu in (
+        calls_of_gpu for of_step in schedule.calls for calls_of_gpu in of_step.items()
+    ):
         every[g].update(q for queries, _, _ in of_gpu for q in queries)
-    found = []
+    by_step = []
     for step, of_step in zip(schedule.steps, schedule.calls, strict=True):
-        moved = [[0, 0] for _ in range(schedule.gpus)]
+        summed = [[0, 0] for _ in range(schedule.gpus)]
         for g, of_gpu in of_step.items():
             for chunk in (q for queries, _, _ in of_gpu for q in queries):
+                # A call's output is read in its own type, the sum so far in fp32, and written back in fp32; at
+                # the last call it is read once more and written in the output's type.
                 tokens, is_first = len(schedule.chunks[chunk]), not done[g][chunk]
                 done[g][chunk] += 1
                 is_last = done[g][chunk] == every[g][chunk]
                 if every[g][chunk] > 1:
-                    moved[g][0] += tokens * (
+                    summed[g][0] += tokens * (
                         typed + row + (0 if is_first else wide + row) + wide * is_last
                     )
-                    moved[g][1] += tokens * (wide + row + typed * is_last)
+                    summed[g][1] += tokens * (wide + row + typed * is_last)
         for g, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
-            moved[g][0] += 2 * arrived
-            moved[g][1] += arrived
-        found.append([(read, written) for read, written in moved])
-    return found
+            # What arrives is read beside what it is added to, and the sum is written.
+            summed[g][0] += 2 * arrived
+            summed[g][1] += arrived
+        by_step.append([(read, written) for read, written in summed])
+    return by_step
 
 
 @dataclass(frozen=True)
@@ -129,12 +142,12 @@ class Memory:
     """Bytes on the fullest GPU: what it owns, what other layers keep, and the most that passes through at once."""
 
     owned: int
-    kept: int
+    saved: int
     passing: int
 
     @property
     def total(self) -> int:
-        return self.owned + self.kept + self.passing
+        return self.owned + self.saved + self.passing
 
 
 def received_bytes(
@@ -144,11 +157,13 @@ def received_bytes(
     got = [0] * schedule.gpus
     for send in step.sends:
         tokens = schedule.tokens(send.chunks)
+        # Inputs are copies that expire; partial results are added to what their target holds.
         got[send.target] += tokens * sum(widths[t] for t in send.tensors if (t in INPUTS) == inputs)
     return got
 
 
 def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
+    # Results for chunks of others, each once: several computations of a step add into one buffer.
     results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
     for c in step.computes:
         for chunk, tensors in zip((c.queries, c.keys), RESULTS[schedule.backward], strict=True):
@@ -160,29 +175,31 @@ def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]
 def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
     """The most that passes through each GPU at once: inputs of this step and the next, partial results made in this
     step and the one before, and those arriving."""
-    most = [0] * schedule.gpus
+    peaks = [0] * schedule.gpus
+    # A buffer lives for two steps: received in one and used in the next, or made in one and sent in
+    # the next.
     inbox, unsent = [0] * schedule.gpus, [0] * schedule.gpus
     for step in schedule.steps:
         arriving = received_bytes(schedule, step, widths, inputs=True)
         results = received_bytes(schedule, step, widths, inputs=False)
         result_bytes = _made_for_others(schedule, step, widths)
         for g in range(schedule.gpus):
-            most[g] = max(
-                most[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g]
+            peaks[g] = max(
+                peaks[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g]
             )
         inbox, unsent = arriving, result_bytes
-    return most
+    return peaks
 
 
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
     """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
     layers, widths = whole("layers", layers, 1, 10_000), token_bytes(problem)
-    owned, kept = (
+    owned, saved = (
         sum(widths[t] for t in of) for of in (BACKWARD if schedule.backward else FORWARD, SAVED)
     )
-    each = zip(map(schedule.tokens, schedule.owned), passing_bytes(schedule, widths), strict=True)
+    by_gpu = zip(map(schedule.tokens, schedule.owned), passing_bytes(schedule, widths), strict=True)
     memories = (
-        Memory(tokens * owned, (layers - 1) * tokens * kept, passing) for tokens, passing in each
+        Memory(tokens * owned, (layers - 1) * tokens * saved, passing) for tokens, passing in by_gpu
     )
     return max(memories, key=lambda m: m.total)
 
@@ -198,6 +215,7 @@ def longest_sequence(
 ) -> int:
     """Most tokens, in whole chunks of equal length, whose attention fits in `budget_bytes` on every GPU."""
     parts = gpus * SCHEDULES[name].chunks_per_gpu
-    one = problem.with_(seq_q=parts, seq_k=parts, offset=None)
-    needed = memory(build(name, one, gpus, backward=backward), one, layers).total
+    shortest = problem.with_(seq_q=parts, seq_k=parts, offset=None)
+    # Bytes are linear in the length of a chunk: one token per chunk measures the slope.
+    needed = memory(build(name, shortest, gpus, backward=backward), shortest, layers).total
     return budget_bytes // needed * parts

@@ -58,16 +58,17 @@ class Link:
     achieved: Mapping[str, float] = field(default_factory=dict)
     """Share of the bandwidth that is reached, by what moves the bytes; 1 where it is not known."""
 
-    def seconds(self, n_bytes: float, what: str = COLLECTIVES[0]) -> float:
+    def seconds(self, n_bytes: float, kind: str = COLLECTIVES[0]) -> float:
         """Time in which a GPU receives so many bytes, by one of `COLLECTIVES`."""
         return self.latency_s + n_bytes / (
-            self.bandwidth_bytes_per_s * self.achieved.get(what, 1.0)
+            self.bandwidth_bytes_per_s * self.achieved.get(kind, 1.0)
         )
 
 
 @cache
 def _table() -> Mapping[str, Any]:
     links: dict[str, Any] = checked(read_toml(FILE), LINKS, FILE.name)["link"]
+    # An alias is the row under another name, which keeps the row's own name for output.
     aliases = {
         alias: {**row, "name": name}
         for name, row in links.items()
@@ -101,6 +102,7 @@ def load_link(name: str | float, profile: HardwareProfile, field: str = "link") 
             others = ", ".join(n for n in link_names() if n != key)
             unknown = f"profile '{profile.name}' does not know {row['profile_key']}"
             raise InputError(f"`{field}` {key}: {unknown}; accepted: {others}, or GB/s")
+        # Profiles give both directions together, as data sheets do; a link is one direction.
         bandwidth, source = (
             both / 2,
             f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}",
@@ -141,6 +143,7 @@ class Cluster:
         of the node's network ports together (NCCL lays a ring through each)."""
         if self.network is None or not self.gpus_per_node or gpus <= self.gpus_per_node:
             return self.link
+        # NCCL lays as many rings as a node has ports, each leaving by another one.
         ports = 1 if self.shared_network else self.gpus_per_node
         bandwidth = ports * self.network.bandwidth_bytes_per_s
         if bandwidth >= self.link.bandwidth_bytes_per_s:

@@ -16,11 +16,12 @@ from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Page
-from iosim.show.shown import Part, Several
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.page import Page, Panel
+from iosim.show.shown import Part, Several, panels_of
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import TIMED_GPUS, Cluster, cluster, longer_than_predicted
 from iosim.studies.distributed.study import Result, study
@@ -28,14 +29,18 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=received")
+COLUMNS = (
+    Column("name", "method"),
+    Column("layers", kind="count"),
+    Column("time_s", "time"),
+    Column("received_bytes", "received"),
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Ring(Several[Result]):
     """One attention over several GPUs, by every method asked for."""
 
-    _members = "results"
     problem: AttentionProblem
     """What all GPUs compute together."""
     num_gpus: int
@@ -47,13 +52,17 @@ class Ring(Several[Result]):
     kernel: str | Kernel
     """The kernel of a pair of chunks; a GPU's own by the name that it has for the whole problem."""
     overlap: bool
-    """Whether messages run beside the computations of their step."""
+    """True where messages run beside the computations of their step."""
     results: tuple[Result, ...]
-    """A result a method."""
+    """A result per method."""
     by_default: str = ""
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
-    """Whether the chunk schedules are shown, step by step."""
+    """True where the chunk schedules are shown, step by step."""
+
+    @property
+    def _members(self) -> tuple[Result, ...]:
+        return self.results
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -74,7 +83,7 @@ class Ring(Several[Result]):
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a method: bytes, seconds, idle fractions."""
+        """A row per method: bytes, seconds, idle fractions."""
         return (
             {key: value for key, value in r.row.items() if key != "title"} for r in self.results
         )
@@ -87,7 +96,8 @@ class Ring(Several[Result]):
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.num_gpus)
+        gpus = f"{self.num_gpus} x {self.profile.name}{in_dtype(self.problem, self.profile)}"
+        return face.answer(self.results, gpus, self.num_gpus)
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)
@@ -126,6 +136,9 @@ class Ring(Several[Result]):
             f"direction{share} and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
         )
 
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
 
 @dataclass(frozen=True)
 class RingStack:
@@ -140,8 +153,9 @@ class RingStack:
     @property
     def totals(self) -> list[dict[str, Any]]:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
+        # Only methods that can spread every kind of layer have a sum over the model.
         by_name = grouped(
-            ((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name
+            ((kind.count, r) for kind, ring in self.rings for r in ring), lambda pair: pair[1].name
         )
         return [
             {
@@ -157,35 +171,39 @@ class RingStack:
     @property
     def answer(self) -> str:
         """The fastest method for all layers, in one sentence."""
-        one, best = self.rings[0][1], min(self.totals, key=lambda row: row["time_s"])
+        first, best = self.rings[0][1], min(self.totals, key=lambda row: row["time_s"])
         more = (
             f", {sum(kind.count for kind, _ in self.left_out)} others left out"
             if self.left_out
             else ""
         )
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
-        where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
+        where = (
+            f"Over {first.num_gpus} x {first.profile.name}{in_dtype(first.problem)}, "
+            f"{some(first.problem.seq_q, 'token')}"
+        )
         kernels = "".join(
-            dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
+            dict.fromkeys(f"; {ring.by_default}" for _, ring in self.rings if ring.by_default)
         )
         takes = f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}{kernels}"
         return f"{where}, {best['name']} is the fastest for the attention of {spread}: {takes}."
 
     def to_dict(self) -> dict[str, Any]:
         layers = [
-            {"layer": kind.name, "count": kind.count, **found.to_dict()}
-            for kind, found in self.rings
+            {"layer": kind.name, "count": kind.count, **ring.to_dict()} for kind, ring in self.rings
         ]
         left_out = [
             {"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out
         ]
         return (
-            {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
+            {"schema": 1}
+            | plain(model=self.model, totals=self.totals)
+            | {"layers": layers, "left_out": left_out}
         )
 
     def records(self) -> Iterator[dict[str, Any]]:
-        for kind, found in self.rings:
-            for row in found.records():
+        for kind, ring in self.rings:
+            for row in ring.records():
                 yield {"model": self.model.name, "layer": kind.name, "count": kind.count, **row}
 
     def to_text(self) -> str:
@@ -196,7 +214,7 @@ class RingStack:
             f"left out: {some(kind.count, f'{kind.name} layer')}: {why}"
             for kind, why in self.left_out
         ]
-        out += [f"{kind.title}. {found.to_text().rstrip()}" for kind, found in self.rings]
+        out += [f"{kind.title}. {ring.to_text().rstrip()}" for kind, ring in self.rings]
         return (
             "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
         )
@@ -219,18 +237,19 @@ def run_model(
     """A study for each kind of the layers of a request's model."""
     model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
     assert model is not None
-    asked = calls_of(model, request.values)
-    if len(asked) != 1:
+    calls_by_length = calls_of(model, request.values)
+    if len(calls_by_length) != 1:
         raise InputError(
-            f"`seq_q` {request.values.get('seq_q')} are {len(asked)} lengths; accepted: one of them"
+            f"`seq_q` {request.values.get('seq_q')} are {len(calls_by_length)} lengths; accepted: one of them"
         )
     rings, left_out = [], []
-    for call in asked[0]:
+    for call in calls_by_length[0]:
         try:
             rings.append(
                 (call.kind, _ring(call.problem, request, call.kind.count, steps, progress))
             )
         except InputError as error:
+            # Kept for the case that no kind can be spread: then the last refusal is the answer.
             refused = error
             left_out.append((call.kind, str(error)))
     if not rings:
@@ -245,8 +264,9 @@ def _ring(
     links = cluster(profile, r.link, r.network, r.gpus_per_node, shared_network=r.shared_network)
     kernel, by_default = r.kernel, ""
     if kernel == DEFAULT:
-        own = resolve(kernel, problem, profile)
-        kernel, by_default = own.name, told([(own, profile)])
+        # The GPU's own kernel is chosen for the whole problem and named, so that all chunks run it.
+        gpu_kernel = resolve(kernel, problem, profile)
+        kernel, by_default = gpu_kernel.name, told([(gpu_kernel, profile)])
     results = study(
         problem,
         r.num_gpus,
@@ -276,6 +296,7 @@ def _ring(
 def _launching(results: Sequence[Result], links: Cluster, launched: str) -> str:
     """That the processor, launching messages, takes longer than the GPUs compute, where it does by the fastest."""
     best = min(results, key=lambda r: r.seconds)
+    # Each step that sends anything is one launch of messages, by either pass.
     host_s = links.link.host_s * sum(bool(step.sends) for s in best.schedules for step in s.steps)
     if launched == "graph" or host_s <= best.compute_s:
         return ""

@@ -48,6 +48,7 @@ def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
     """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`."""
     check_length(tokens, parts)
     base, longer = divmod(tokens, parts)
+    # The first `longer` chunks have one token more.
     starts = [n * base + min(n, longer) for n in range(parts + 1)]
     return tuple(range(starts[n], starts[n + 1]) for n in range(parts))
 
@@ -93,6 +94,7 @@ class Pair:
 
 def pair(queries: range, keys: range, causal: bool) -> Pair:
     """What the mask leaves of two chunks; both have the same step. Pairs that keep everything are equal."""
+    # Both chunks have the same step, so their difference in chunk-local rows is floor(d / step).
     offset = (queries.start - keys.start) // queries.step if causal else None
     if offset is not None and offset >= len(keys) - 1:
         offset = None
@@ -100,7 +102,7 @@ def pair(queries: range, keys: range, causal: bool) -> Pair:
 
 
 def check_problem(problem: AttentionProblem) -> bool:
-    """Whether the problem is causal."""
+    """True for a causal problem. Raises InputError: one that is not distributed here."""
     if problem.mask not in ("none", "causal"):
         raise InputError(
             f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal"
@@ -124,7 +126,7 @@ def check_problem(problem: AttentionProblem) -> bool:
 
 
 def token_bytes(problem: AttentionProblem) -> dict[str, int]:
-    """Tensor -> bytes a token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
+    """Tensor -> bytes per token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
     row statistics in fp32, as DistFlashAttn's code does."""
     p = problem
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
@@ -208,7 +210,10 @@ class ChunkSchedule:
         pairs of them are full, or where the GPU's own chunks meet under the mask: a zigzag's step has one call, as
         zhuzilin/ring-flash-attention has."""
         return tuple(
-            {gpu: self._joined(own) for gpu, own in grouped(step.computes, lambda c: c.gpu).items()}
+            {
+                gpu: self._joined(computes)
+                for gpu, computes in grouped(step.computes, lambda c: c.gpu).items()
+            }
             for step in self.steps
         )
 
@@ -218,12 +223,21 @@ class ChunkSchedule:
             queries, keys = (
                 tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys")
             )
-            n, m, kept = self.tokens(queries), self.tokens(keys), sum(one.kept for one in pairs)
-            if kept == n * m:
+            # Kept pairs say what the joined call is: all of them, a rectangle; n (n + 1) / 2 of n x n, the
+            # GPU's own chunks under the causal mask. Anything else stays pair by pair.
+            n, m, kept_pairs = (
+                self.tokens(queries),
+                self.tokens(keys),
+                sum(chunk_pair.kept for chunk_pair in pairs),
+            )
+            if kept_pairs == n * m:
                 return [(queries, keys, Pair(n, m, None))]
-            if queries == keys and kept == n * (n + 1) // 2:
+            if queries == keys and kept_pairs == n * (n + 1) // 2:
                 return [(queries, keys, Pair(n, n, 0))]
-        return [((c.queries,), (c.keys,), one) for c, one in zip(computes, pairs, strict=True)]
+        return [
+            ((c.queries,), (c.keys,), chunk_pair)
+            for c, chunk_pair in zip(computes, pairs, strict=True)
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         chunks = [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks]
@@ -232,7 +246,10 @@ class ChunkSchedule:
             "owned": self.owned,
             "steps": [asdict(step) for step in self.steps],
         }
-        return plain(self, "name gpus causal pass=passes") | rest
+        return (
+            plain(name=self.name, gpus=self.gpus, causal=self.causal, **{"pass": self.passes})
+            | rest
+        )
 
     def to_text(self) -> str:
         mask, way = (
@@ -292,11 +309,13 @@ def _rotating(b: _Builder, backward: bool) -> None:
     gpus = len(b.owned)
     for t in range(gpus):
         for g in range(gpus):
+            # At step t GPU g holds the keys of the GPU t places before it on the ring.
             home = (g - t) % gpus
             for queries in b.owned[g]:
                 for keys in b.owned[home]:
                     b.compute(t, g, queries, keys)
             after = (g + 1) % gpus
+            # Keys and values are of no use after the last step; their gradients go one hop further, home.
             if t < gpus - 1:
                 b.send(t, g, after, ("K", "V"), b.owned[home])
             if backward:
@@ -307,6 +326,7 @@ def _vanilla(b: _Builder, backward: bool) -> None:
     """Every GPU fetches the chunks it needs from where they live (DistFlashAttn, Algorithm 1)."""
     gpus = len(b.owned)
     for t in range(gpus):
+        # Under a causal mask GPU g has nothing to fetch from GPUs after it: g - t >= 0.
         for g in range(t if b.causal else 0, gpus):
             keys = (g - t) % gpus
             b.compute(t, g, g, keys)
@@ -333,6 +353,7 @@ def _balanced(b: _Builder, backward: bool) -> None:
                 b.compute(t, g, g, g - t)
                 if t:
                     _fetch_keys(b, t, g, g - t, backward)
+            # A helper gets the queries one step ahead and sends its partial results one step after.
             elif 2 * t < gpus:
                 helped = g - t + gpus
                 b.compute(t, g, helped, g)
@@ -381,6 +402,7 @@ def build(
         hint = f"accepted without `causal`: {', '.join(schedules(False))}"
         raise InputError(f"`schedule` {name} balances a causal mask and there is none; {hint}")
     chunks = kind.cut(problem.seq_q, gpus * kind.chunks_per_gpu)
+    # Zigzag: one chunk from the start and its mirror from the end, equal work under a causal mask.
     owned = tuple((g,) if kind.chunks_per_gpu == 1 else (g, 2 * gpus - 1 - g) for g in range(gpus))
     b = _Builder(chunks, owned, causal)
     kind.build(b, backward)

@@ -87,21 +87,31 @@ class Result:
             {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None
         )
         received = {"received_bytes_per_gpu": float(self.received_bytes)}
-        found = "received_nd formula compute_s exposed_s time_s=seconds speedup memory_bytes_per_gpu=memory_bytes"
-        moved = "longest_sequence l2_bytes_per_gpu=l2_bytes hbm_bytes_per_gpu=hbm_bytes method"
         return (
-            plain(self, "name title steps")
+            plain(name=self.name, title=self.title, steps=self.steps)
             | {"idle": idle}
             | received
-            | plain(self, f"{found} {moved}")
+            | plain(
+                received_nd=self.received_nd,
+                formula=self.formula,
+                compute_s=self.compute_s,
+                exposed_s=self.exposed_s,
+                time_s=self.seconds,
+                speedup=self.speedup,
+                memory_bytes_per_gpu=self.memory_bytes,
+                longest_sequence=self.longest_sequence,
+                l2_bytes_per_gpu=self.l2_bytes,
+                hbm_bytes_per_gpu=self.hbm_bytes,
+                method=self.method,
+            )
         )
 
     @property
     def row(self) -> dict[str, Any]:
-        """The same with idle fractions beside the others."""
-        own = self.to_dict()
-        idle = own.pop("idle") or dict.fromkeys(("slots", "of_unbalanced", "work"))
-        return own | {f"idle_{name}": share for name, share in idle.items()}
+        """The dictionary with idle fractions beside the other values."""
+        values = self.to_dict()
+        idle = values.pop("idle") or dict.fromkeys(("slots", "of_unbalanced", "work"))
+        return values | {f"idle_{name}": share for name, share in idle.items()}
 
 
 class Conditions(TypedDict, total=False):
@@ -142,14 +152,15 @@ def study(
         problem, conditions.get("kernel", DEFAULT), profile, conditions.get("conditions", BOOST)
     )
     overlap, layers = conditions.get("overlap", True), conditions.get("layers", 1)
-    one = _Study(times, check_gpus(gpus), cluster, overlap, layers)
+    methods = _Study(times, check_gpus(gpus), cluster, overlap, layers)
     results = []
     for name in progress(wanted):
         if name in SCHEDULES:
-            results.append(one.of_schedule(name))
+            results.append(methods.of_schedule(name))
             continue
         try:
-            results.append(one.of_hybrid() if name == HYBRID else one.by_collectives(name))
+            results.append(methods.of_hybrid() if name == HYBRID else methods.by_collectives(name))
+        # A method that was not asked for by name is left out where it cannot run.
         except InputError:
             if names is not None:
                 raise
@@ -162,6 +173,7 @@ class _Study:
     ) -> None:
         problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
+        # Kernels that read the problem otherwise (one latent K/V for all heads) have no chunks of heads.
         if reading(problem, chosen) is not problem:
             more = (
                 "which is not distributed over GPUs here; accepted: kernels of multi-head attention"
@@ -170,11 +182,14 @@ class _Study:
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers
         self.passes = [
-            b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked
+            b for b, wanted in ((False, problem.forward), (True, problem.backward)) if wanted
         ]
         self.times = times
+        # The same attention on one GPU, pass by pass: what speed-ups are against.
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
-        self.alone_s = math.fsum(one.time.total_s for one in self.times.predictions(words))
+        self.alone_s = math.fsum(
+            prediction.time.total_s for prediction in self.times.predictions(words)
+        )
         self.width = sequence_width_bytes(problem)
 
     def _chunked(self, name: str, times: ChunkTimes, gpus: int, cluster: Cluster) -> dict[str, Any]:
@@ -189,12 +204,13 @@ class _Study:
             "from_graph": from_graph,
         }
         lines = tuple(simulate(schedule, p, cluster, times, **how) for schedule in built)
-        moved = {
+        # Each level's bytes per GPU and pass: the GPU with most over all passes is reported.
+        by_level = {
             level: zip(*(times.moved(s, level) for s in built), strict=True)
             for level in collectives.BOTH
         }
         of_levels = {
-            f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in moved.items()
+            f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in by_level.items()
         }
         return of_levels | {
             "schedules": built,
@@ -211,12 +227,12 @@ class _Study:
     def of_schedule(self, name: str) -> Result:
         p, gpus, layers = self.problem, self.gpus, self.layers
         formula = " + ".join(FORMULAS[name, b] for b in self.passes)
-        own = self._chunked(name, self.times, gpus, self.cluster)
+        values = self._chunked(name, self.times, gpus, self.cluster)
 
         def most(budget: int, b: bool) -> int:
             return longest_sequence(name, p, gpus, budget, backward=b, layers=layers)
 
-        return self._result(name, most, title=SCHEDULES[name].title, formula=formula, **own)
+        return self._result(name, most, title=SCHEDULES[name].title, formula=formula, **values)
 
     def of_hybrid(self) -> Result:
         """Ulysses between neighbours, as many as share a node and divide the key heads, and a ring of such groups (USP,
@@ -229,36 +245,40 @@ class _Study:
                 f"`schedule` {HYBRID} would be {alone} alone, with {some(gpus, 'GPU')} and "
                 f"{some(p.kv_heads, 'key head')}; accepted: a divisor of both, in a node"
             )
+        # Inside a group of `inner` GPUs heads are split; between groups the sequence goes round a ring,
+        # in which a GPU stands for its group's head share.
         share, outer, ring = split_heads(p, inner), gpus // inner, "zigzag" if causal else "ring"
         times = ChunkTimes(share, self.kernel, self.profile, self.times.conditions)
-        own = self._chunked(ring, times, outer, self.cluster.every(inner))
-        widths, tokens, held = token_bytes(p), -(-p.seq_q // outer), own["memory_bytes"]
-        each = [
+        values = self._chunked(ring, times, outer, self.cluster.every(inner))
+        widths, tokens, held = token_bytes(p), -(-p.seq_q // outer), values["memory_bytes"]
+        tensor_bytes = [
             widths[tensor] * tokens
             for b in self.passes
             for tensor in SWAPPED["bwd" if b else "fwd"]
         ]
-        swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
+        swaps = [all_to_all(size, inner, Cluster(self.cluster.link)) for size in tensor_bytes]
+        # Each swapped tensor is also copied into another order, 1 / inner of it by each GPU.
         copies, copied = (
-            math.fsum(times.merged(one // inner, one // inner) for one in each),
-            2 * sum(each) // inner,
+            math.fsum(times.merged(size // inner, size // inner) for size in tensor_bytes),
+            2 * sum(tensor_bytes) // inner,
         )
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
 
         def most(budget: int, b: bool) -> int:
+            # Memory is linear in the tokens: the ring's part of the budget is its part of the bytes.
             rest = budget * held // (held + before)
             return longest_sequence(ring, share, outer, rest, backward=b, layers=self.layers)
 
-        own |= {
-            "seconds": own["seconds"] + copies + math.fsum(seconds for _, seconds in swaps),
-            "received_bytes": own["received_bytes"] + sum(n for n, _ in swaps),
-            "compute_s": own["compute_s"] + copies,
+        values |= {
+            "seconds": values["seconds"] + copies + math.fsum(seconds for _, seconds in swaps),
+            "received_bytes": values["received_bytes"] + sum(n for n, _ in swaps),
+            "compute_s": values["compute_s"] + copies,
             "memory_bytes": held + before,
-            "l2_bytes": own["l2_bytes"] + copied,
-            "hbm_bytes": own["hbm_bytes"] + copied,
+            "l2_bytes": values["l2_bytes"] + copied,
+            "hbm_bytes": values["hbm_bytes"] + copied,
         }
         return self._result(
-            HYBRID, most, title=f"Ulysses of {inner} inside a ring of {outer}", **own
+            HYBRID, most, title=f"Ulysses of {inner} inside a ring of {outer}", **values
         )
 
     def by_collectives(self, name: str) -> Result:
@@ -284,10 +304,10 @@ class _Study:
             **summed,
         )
 
-    def _result(self, name: str, most_tokens: Callable[[int, bool], int], **own: Any) -> Result:
+    def _result(self, name: str, most_tokens: Callable[[int, bool], int], **values: Any) -> Result:
         """`most_tokens` says how many fit into so many bytes, forward or backward."""
-        budget, speedup = self.profile.usable_memory_bytes, self.alone_s / own["seconds"]
+        budget, speedup = self.profile.usable_memory_bytes, self.alone_s / values["seconds"]
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
         return Result(
-            name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **own
+            name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **values
         )

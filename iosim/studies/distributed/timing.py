@@ -95,6 +95,7 @@ class ChunkTimes:
         self._predict((pair, schedule.passes) for _, pair in _calls(schedule))
 
     def _predict(self, kinds: Iterable[tuple[Pair, str]]) -> None:
+        # Equal pairs are one prediction; all new ones run side by side.
         new = [kind for kind in dict.fromkeys(kinds) if kind not in self.known]
         problems = [pair.problem(self.problem, passes) for pair, passes in new]
         self.known |= zip(new, self.predictions(problems) if new else (), strict=True)
@@ -103,11 +104,11 @@ class ChunkTimes:
         self, problems: Iterable[AttentionProblem], kernel: str | None = None
     ) -> list[Prediction]:
         c = self.conditions
-        asked = [
+        requests = [
             Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
             for p in problems
         ]
-        return list(predict_many(asked))
+        return list(predict_many(requests))
 
     def methods(self, schedule: ChunkSchedule) -> set[Method]:
         """How the HBM bytes of a schedule's calls were found."""
@@ -119,10 +120,11 @@ class ChunkTimes:
     def merged(self, read: float, written: float) -> float:
         """Seconds of adding up partial results: HBM's for the bytes, and a launch's. NB: none where HBM's rate is not
         known."""
-        each = self.profile.hbm_seconds_per_byte()
-        if each is None or not written:
+        rates = self.profile.hbm_seconds_per_byte()
+        if rates is None or not written:
             return 0.0
-        per_read, per_write, turning = each
+        # HBM's model: a rate for reads, one for writes, and what turning between them costs.
+        per_read, per_write, turning = rates
         start = self.profile.launch_latency_s or 0.0
         return start + read * per_read + written * per_write + min(read, written) * turning
 
@@ -167,15 +169,18 @@ def simulate(
     free: dict[str, float] = {}
     ready = [0.0] * schedule.gpus
     for n, step in enumerate(schedule.steps):
-        sent, told = list(ready), set[int]()
+        # `ready`: when a GPU may begin the step. `free`: when a port is free. `launched`: when the
+        # processor has launched the messages of a step. All in seconds from the start.
+        sent, launching = list(ready), set[int]()
         for send in step.sends:
             link, leaves, arrives = cluster.route(send.source, send.target)
             both = (send.source, send.target)
             if not from_graph:
                 for gpu in both:
-                    launched[gpu] += 0.0 if gpu in told else link.host_s
-                told.update(both)
+                    launched[gpu] += 0.0 if gpu in launching else link.host_s
+                launching.update(both)
             ends = [max(ready[gpu], launched[gpu]) for gpu in both]
+            # A message holds both ports of its way from beginning to end.
             begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
             n_bytes = schedule.sent_bytes(send, widths)
             free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
@@ -183,6 +188,7 @@ def simulate(
                 sent[gpu] = max(sent[gpu], end)
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
             events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
+        # Without overlap a GPU computes only when its messages of the step have come and gone.
         done = list(ready) if overlap else list(map(max, ready, sent))
         for gpu, calls in schedule.calls[n].items():
             done[gpu] = max(done[gpu], launched[gpu])
@@ -195,8 +201,10 @@ def simulate(
         for gpu, (read, written) in enumerate(merges_of[n]):
             if merged is None or not written:
                 continue
+            # Own results are added at once, those of others when they have arrived.
             begin = max(done[gpu], sent[gpu]) if arriving[gpu] else done[gpu]
             done[gpu] = begin + merged(read, written)
             events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
+        # A GPU begins its next step by itself: there is no barrier between all of them.
         ready = list(map(max, ready, sent, done))
     return Timeline(schedule.gpus, tuple(events), max(ready))

@@ -42,6 +42,7 @@ def engine() -> bytes:
 
 
 def page(request: ExploreRequest, progress: Progress | None = silent) -> str:
+    # Served: the page asks for each call. As a file: it carries the records of all calls it offers.
     grid, data = (None, b"") if progress is None else packed_grid(request, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
@@ -55,12 +56,14 @@ def page(request: ExploreRequest, progress: Progress | None = silent) -> str:
         "css": "".join(
             (STATIC / file).read_text(encoding="utf-8") for file in ("page.css", "explore/page.css")
         ),
+        # "</script>" inside a text would end the script.
         "setup": json.dumps(setup, separators=(",", ":")).replace("<", "\\u003c"),
         "wasm": b64encode(engine()).decode(),
         "grid": b64encode(data).decode(),
     }
     text = (STATIC / "explore" / "page.html").read_text(encoding="utf-8")
     for name, part in parts.items():
+        # Parts are put in as plain text: they are whole files, not values of a template.
         text = text.replace(f"<!--{name}-->", part.strip())
     return text
 
@@ -105,17 +108,19 @@ def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = urlsplit(self.path)
+            address = urlsplit(self.path)
+            # Other sites must not read answers through the user's browser: neither by another name for this
+            # address (DNS rebinding) nor by a request from another page.
             host = (self.headers["Host"] or "").rpartition(":")[0]
             if host not in (HERE, "localhost") or self.headers.get("Sec-Fetch-Site") in (
                 "cross-site",
                 "same-site",
             ):
                 self._send(403, "text/plain", "this page answers itself alone\n")
-            elif asked.path in ("/", "/index.html"):
+            elif address.path in ("/", "/index.html"):
                 self._send(200, "text/html", page)
-            elif asked.path == "/answer":
-                lines = parse_qs(asked.query).get("line", [""])
+            elif address.path == "/answer":
+                lines = parse_qs(address.query).get("line", [""])
                 self._send(200, "application/json", json.dumps(answer(lines[0]), allow_nan=False))
             else:
                 self._send(404, "text/plain", "there are / and /answer?line=OPTIONS\n")
@@ -133,13 +138,13 @@ def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
             """Nothing: the page says what went wrong."""
 
     try:
-        made = ThreadingHTTPServer((HERE, port), Handler)
+        http_server = ThreadingHTTPServer((HERE, port), Handler)
     except OSError as error:
         raise InputError(
             f"`port` {port} cannot be had: {error.strerror}; accepted: a free one"
         ) from None
-    made.daemon_threads = True
-    return made
+    http_server.daemon_threads = True
+    return http_server
 
 
 OWN = "own"
@@ -191,17 +196,17 @@ def lists(request: ExploreRequest) -> list[dict[str, Any]]:
 
 
 def _list(
-    name: str, title: str, choices: Sequence[Choice], usual: int = 0, only: str = ""
+    name: str, title: str, choices: Sequence[Choice], default: int = 0, only: str = ""
 ) -> dict[str, Any]:
-    return {"name": name, "title": title, "choices": choices, "usual": usual, "only": only}
+    return {"name": name, "title": title, "choices": choices, "usual": default, "only": only}
 
 
 def _named(option: str, names: Iterable[Any]) -> list[Choice]:
     return [(str(name), f"{option} {name}") for name in names]
 
 
-def _place(names: Sequence[Any], *usual: Any) -> int:
-    return next((n for n, name in enumerate(names) if name in usual), 0)
+def _place(names: Sequence[Any], *preferred: Any) -> int:
+    return next((n for n, name in enumerate(names) if name in preferred), 0)
 
 
 Made = tuple[dict[str, Any] | str | None, tuple[bytes, ...]]
@@ -212,14 +217,15 @@ NAIVE = "naive"
 
 
 def chunks(request: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
-    """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
+    """Records of all calls per GPU and kernel, naive among them; in processes, since Python works them out."""
     pairs = list(product(request.gpu, (*request.kernel, NAIVE)))
     work = in_processes(_chunk, ((request, *pair) for pair in pairs), -1, return_as="generator")
     yield from zip(map(" ".join, pairs), progress(work), strict=True)
 
 
 def _chunk(request: ExploreRequest, gpu: str, kernel: str) -> Chunk:
-    made: Chunk = {}
+    chunk: Chunk = {}
+    # A key is a number per list, "0.1.0.1.2.0", in the order of the page's lists.
     counts = [len(request.lengths), len(request.head_counts), len(request.dims), len(MASKS)]
     counts += [len(TILES), len(ORDERS)] if kernel == TILED else [1, 1]
     for key in product(*map(range, counts)):
@@ -232,12 +238,12 @@ def _chunk(request: ExploreRequest, gpu: str, kernel: str) -> Chunk:
             mask=MASKS[key[3]],
         )
         name = ".".join(map(str, key))
-        made[name] = (
+        chunk[name] = (
             (naive(problem, gpu), ())
             if kernel == NAIVE
             else _record(problem, kernel, gpu, key[4], key[5])
         )
-    return made
+    return chunk
 
 
 def _record(problem: AttentionProblem, kernel: str, gpu: str, tile: int, order: int) -> Made:
@@ -258,10 +264,11 @@ def packed_grid(
     and each stream of launches once. Raises InputError: no call of the grid can run."""
     parts: list[bytes] = []
     known: dict[bytes, int] = {}
-    found: dict[str, int] = {}
-    for name, made in chunks(request, progress):
+    places: dict[str, int] = {}
+    for name, chunk in chunks(request, progress):
         records: dict[str, Any] = {}
-        for key, (facts, streams) in made.items():
+        for key, (facts, streams) in chunk.items():
+            # Calls share launches (the same tile and lengths on several GPUs): each stream is stored once.
             for stream in streams:
                 if stream not in known:
                     known[stream] = len(parts)
@@ -270,9 +277,9 @@ def packed_grid(
             records[key] = (
                 facts | {"streams": numbers} if isinstance(facts, dict) and numbers else facts
             )
-        found[name] = len(parts)
+        places[name] = len(parts)
         parts.append(squeezed(json.dumps(records, separators=(",", ":"), allow_nan=False).encode()))
     if not known:
         why = "none runs any of these problems on these GPUs; accepted: kernels that do"
         raise InputError(f"`kernel` {', '.join(request.kernel)}: {why}")
-    return {"chunks": found, "lengths": list(map(len, parts))}, b"".join(parts)
+    return {"chunks": places, "lengths": list(map(len, parts))}, b"".join(parts)

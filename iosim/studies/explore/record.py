@@ -21,7 +21,7 @@ from iosim.readers.timing.overlap import norm_of
 from iosim.readers.timing.running import reuses_keys
 
 MOST_ACCESSES = 100_000_000
-"""Of a replay that a browser is asked for: some ten seconds."""
+"""Accesses of the longest replay that a browser is asked for: some ten seconds."""
 HBM_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 0.0)
 """HBM's seconds over those of computing at which the page knows the time, beside none."""
 LONGER_ALONE = 32.0
@@ -40,8 +40,10 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "specification", (None, None)
     )
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
-    facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {
-        **plain(q, "queries=seq_q keys=seq_k"),
+    facts = plain(
+        kernel=p.kernel.name, gpu=p.profile.name, problem=p.problem.line, flops=p.flops
+    ) | {
+        **plain(queries=q.seq_q, keys=q.seq_k),
         "heads": q.batch * q.heads,
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
         "accesses": accesses,
@@ -76,40 +78,49 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
     """What the page makes the time of each launch of: its start, then its computing beside its HBM bytes, as
     `iosim.readers.timing.launch_terms` has it; none where HBM's rate is not known. `computing` are the seconds beside
     HBM's by the bytes read: with more of them, power may lower the clock."""
-    each = p.profile.hbm_seconds_per_byte()
-    if each is None:
+    rates = p.profile.hbm_seconds_per_byte()
+    if rates is None:
         return []
+    # The browser finds the HBM bytes and needs the time from them: t = start + (hbm^n + computing^n)
+    # to the power 1 / n, with n the norm by which the two overlap.
     launches = p.chain.launches
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for n in launches:
         is_pass = n.outer is Outer.FLAT and not is_attention_loop(n)
+        # A pass over memory without a loop reaches only part of the bandwidth.
         share = (p.profile.pass_bandwidth_fraction if is_pass else None) or 1.0
-        hbm = [seconds / share for seconds in each]
+        hbm = [seconds / share for seconds in rates]
         walks = is_attention_loop(n) or n.work.dependent is not None
         norm = norm_of(reuses_keys(n)) if walks else LONGER_ALONE
-        found.append({"launch": n.name, "norm": norm, "hbm": hbm, "computing": []})
+        entries.append({"launch": n.name, "norm": norm, "hbm": hbm, "computing": []})
     read = dict.fromkeys((n.name for n in launches), 0)
     for share in HBM_SHARES:
+        # Probe the model at a few amounts of HBM bytes, and solve the formula above for `computing`.
         rows = (
             TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches
         )
         at = p.call.time(p.call.counted + Traffic(tuple(rows)), p.conditions)
-        for one, time in zip(found, at.launches, strict=True):
-            one["start"], name, norm = time.parts["start"], one["launch"], one["norm"]
+        for entry, time in zip(entries, at.launches, strict=True):
+            entry["start"], name, norm = time.parts["start"], entry["launch"], entry["norm"]
             rest = max(
-                0.0, (time.total_s - one["start"]) ** norm - (read[name] * one["hbm"][0]) ** norm
+                0.0,
+                (time.total_s - entry["start"]) ** norm - (read[name] * entry["hbm"][0]) ** norm,
             ) ** (1 / norm)
-            if not one["computing"] or read[name] > one["computing"][-1][0]:
-                one["computing"].append([read[name], float(f"{rest:.5g}")])
-            asked = p.call.counted.total("l2", "read", launch=name)
-            read[name] = min(int(asked), round(share * one["computing"][0][1] / one["hbm"][0]))
-    return found
+            if not entry["computing"] or read[name] > entry["computing"][-1][0]:
+                entry["computing"].append([read[name], float(f"{rest:.5g}")])
+            # The next probe: so many bytes that HBM takes this share of the computing time, but no more
+            # than the launch asks of the L2.
+            l2_reads = p.call.counted.total("l2", "read", launch=name)
+            read[name] = min(
+                int(l2_reads), round(share * entry["computing"][0][1] / entry["hbm"][0])
+            )
+    return entries
 
 
 def _why(p: Prediction) -> dict[str, Any]:
     """What the page makes the reason of, once it knows what is read from HBM; see `iosim.prediction.answer.why`."""
     launch = max(p.chain.launches, key=lambda n: p.traffic.total("l2", "read", launch=n.name))
-    found, tensors = reuse.reuse(p, launch), p.chain.tensors
+    reused, tensors = reuse.reuse(p, launch), p.chain.tensors
     return {
         "once": answer.read_once(p),
         "spills": answer.spills_beside(p),
@@ -122,9 +133,14 @@ def _why(p: Prediction) -> dict[str, Any]:
             for name in tensors
         },
         "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
-        **plain(found, "tensors all=all_bytes loaded=loaded_bytes in_step=in_step_bytes"),
-        "outgrows": found.outgrows,
-        "clauses": answer.reread_clauses(p, found),
+        **plain(
+            tensors=reused.tensors,
+            all=reused.all_bytes,
+            loaded=reused.loaded_bytes,
+            in_step=reused.in_step_bytes,
+        ),
+        "outgrows": reused.outgrows,
+        "clauses": answer.reread_clauses(p, reused),
     }
 
 
@@ -139,7 +155,10 @@ def naive(problem: AttentionProblem, gpu: str) -> dict[str, Any] | None:
         p = predict(unpaged, "naive", gpu, method="capacity", ecc="off")
     except InputError:
         return None
-    rows = [[tensor, way, int(moved)] for (tensor, way), moved in p.traffic.tensors("hbm").items()]
+    rows = [
+        [tensor, way, int(bytes_moved)]
+        for (tensor, way), bytes_moved in p.traffic.tensors("hbm").items()
+    ]
     return {
         "hbm": [p.hbm.read, p.hbm.write],
         "l2": [p.l2.read, p.l2.write],

@@ -17,13 +17,14 @@ from iosim.catalog.libraries import entry, is_choice, resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import Overrides
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.theory import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.show.template import filled
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
@@ -36,7 +37,7 @@ STAND_IN_DTYPE = "fp16"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_q": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
 LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1, "head_dim_v": 512}
-"""The same for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
+"""Stand-ins for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
 
 
 PAPER_SYMBOLS = {
@@ -46,36 +47,41 @@ PAPER_SYMBOLS = {
 """Symbols of the papers' terms that no formula of bytes has."""
 
 
-def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
-    needs, example = _needs(asked["name"])
-    asked = example | {name: value for name, value in asked.items() if value is not None}
-    words = mask_of(asked)
+def _problem(options: Mapping[str, Any]) -> AttentionProblem:
+    needs, example = _needs(options["name"])
+    options = example | {name: value for name, value in options.items() if value is not None}
+    words = mask_of(options)
     latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
+    # Stand-ins fill what was not given; kernels over one latent K/V need sizes that fit them.
     stand_ins = (
         {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
     )
-    chosen: dict[str, Any] = {n: asked.get(n) for n in (*SIZES, *CHOICES)}
+    chosen: dict[str, Any] = {n: options.get(n) for n in (*SIZES, *CHOICES)}
     chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
-    if asked.get("heads") is None and asked.get("kv_heads") is not None:
-        chosen["heads"] = 4 * asked["kv_heads"]
-    dtype = asked.get("dtype") or (STAND_IN_DTYPE if STAND_IN_DTYPE in dtypes else dtypes[0])
+    # Key/value heads alone: a group of four, so that the formula keeps grouped heads apart.
+    if options.get("heads") is None and options.get("kv_heads") is not None:
+        chosen["heads"] = 4 * options["kv_heads"]
+    dtype = options.get("dtype") or (STAND_IN_DTYPE if STAND_IN_DTYPE in dtypes else dtypes[0])
     return AttentionProblem(**example | chosen | words, dtype=dtype, latent_kv=latent)
 
 
 def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """What an algorithm or kernel requires of a problem, and an example; names that are not known are refused later."""
     try:
-        one = {} if is_choice(name) else entry(name)
+        kernel_entry = {} if is_choice(name) else entry(name)
     except InputError:  # told where the kernel is looked up
-        one = {}
+        kernel_entry = {}
     of_algorithm = {"dtypes": algorithm_of(name).dtypes} if name in algorithms() else {}
-    return {**one.get("requires", {}), **of_algorithm}, dict(one.get("example", {}))
+    return {**kernel_entry.get("requires", {}), **of_algorithm}, dict(
+        kernel_entry.get("example", {})
+    )
 
 
-def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
-    name, splits = str(asked["name"]), asked.get("splits")
-    tile = None if asked.get("tile") is None else Tile(*asked["tile"])
-    if name in algorithms() and asked.get("gpu") is None:
+def _kernel(options: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
+    name, splits = str(options["name"]), options.get("splits")
+    tile = None if options.get("tile") is None else Tile(*options["tile"])
+    # An algorithm has no GPU and no library: its tile stays a symbol unless it is given.
+    if name in algorithms() and options.get("gpu") is None:
         algorithm = algorithm_of(name)
         if splits is not None and (splits < 1 or not algorithm.splits):
             able = " and ".join(name for name in algorithms() if algorithm_of(name).splits)
@@ -85,25 +91,26 @@ def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel
         return Kernel(
             name, name, tile or algorithm.example_tile, splits=splits or 1
         ), tile is not None
-    profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
-    return resolve(name, problem, profile, Overrides(tile=asked.get("tile"), splits=splits)), True
+    profile = load_profile(options.get("gpu") or DEFAULT_GPU)
+    return resolve(name, problem, profile, Overrides(tile=options.get("tile"), splits=splits)), True
 
 
-def _given(asked: Mapping[str, Any], formula: Formula, tile: bool) -> dict[str, int]:
+def _given(options: Mapping[str, Any], formula: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
     from iosim.readers.formula.sums import NAMES as SUMS
 
-    names = {name for name in GIVEN if asked.get(name) is not None}
-    if "seq_q" in names and ("seq_k" in names or asked.get("seq_k") is None):
+    names = {name for name in GIVEN if options.get(name) is not None}
+    if "seq_q" in names and ("seq_k" in names or options.get("seq_k") is None):
+        # Query tokens alone mean as many keys: the formula then has one symbol for both.
         names |= {"seq", "seq_k"}
     if "heads" in names:
         names |= {"kv_heads", "group"}
-    if asked.get("dtype") is not None:
+    if options.get("dtype") is not None:
         names |= {"element_bytes", "output_bytes"}
     if tile:
         names |= {"block_q", "block_k", "backward_block_q", "backward_block_k", "splits"}
         sums = {n for n in formula.values if n.removeprefix("backward_") in SUMS}
-        names |= sums if asked.get("seq_q") is not None else set()
+        names |= sums if options.get("seq_q") is not None else set()
     return {name: value for name, value in formula.values.items() if name in names}
 
 
@@ -117,10 +124,12 @@ def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[
     kind = "standard" if algorithm_of(kernel.algorithm).standard else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
     total = formula.total()
+    # Lists of blocks enter through the share s of blocks kept, as in the papers' block-sparse term.
     if problem.mask in LIST_MASKS and kind == "flash":
         term, total = bound("block_sparse"), with_density(total, dict(formula.values))
     first = leading(total, formula.values)
     memory, d = sp.Symbol("M", positive=True), symbol("head_dim")
+    # The papers' block sizes: Q, K, V and O blocks of M / 4d rows fill a fast memory of M elements.
     blocks = {symbol(n): memory / (4 * d) for n in SYMBOLS if "block_" in n}
     theta = leading(term.expression())
     if "seq" not in formula.values:
@@ -131,6 +140,7 @@ def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[
         if "element_bytes" in formula.fixed
         else symbol("element_bytes")
     )
+    # Bytes over (batch x heads x bytes of an element) are elements per head, the papers' unit.
     ratio = sp.simplify(first.subs(blocks) / (symbol("batch") * heads * element * theta))
     ratio = sp.factor_terms(sp.expand(ratio))
     return {
@@ -152,13 +162,14 @@ class _Writer:
 
         self.numbers = {symbol(name): value for name, value in numbers_by_name.items()}
         self.blocks: dict[Any, tuple[Any, str]] = {}
-        for axis, what in (("q", "query"), ("k", "key")):
+        for axis, axis_word in (("q", "query"), ("k", "key")):
             rows = "seq" if "seq" in formula.values else f"seq_{axis}"
+            # ceil(N / B) is written once under a name, n_q or n_k, where it is not a number.
             count = sp.ceiling(symbol(rows) / symbol(f"block_{axis}")).subs(self.numbers)
             if not count.is_Integer:
                 self.blocks[count] = (
                     sp.Symbol(f"n_{axis}", integer=True),
-                    f"{what} blocks, {self.text(count)}",
+                    f"{axis_word} blocks, {self.text(count)}",
                 )
         self.used: set[Any] = set()
 
@@ -186,23 +197,23 @@ class _Writer:
         sign = {sp.Eq: "=", sp.Ne: "!="}.get(type(relation))
         if sign is None:
             return self.text(relation)
-        left = relation.lhs
-        shown = (
-            f"{left.args[0]} mod {left.args[1]}" if isinstance(left, sp.Mod) else self.text(left)
+        side = relation.lhs
+        side_text = (
+            f"{side.args[0]} mod {side.args[1]}" if isinstance(side, sp.Mod) else self.text(side)
         )
-        return f"{shown} {sign} {self.text(relation.rhs)}"
+        return f"{side_text} {sign} {self.text(relation.rhs)}"
 
 
-def describe(asked: Mapping[str, Any]) -> FormulaStudy:
+def describe(options: Mapping[str, Any]) -> FormulaStudy:
     import sympy as sp
 
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
     from iosim.readers.formula.theory import beside, why
 
-    problem, gpu = _problem(asked), asked.get("gpu")
-    kernel, chosen = _kernel(asked, problem)
+    problem, gpu = _problem(options), options.get("gpu")
+    kernel, chosen = _kernel(options, problem)
     formula = derive(problem, kernel)
-    put_in = _given(asked, formula, chosen)
+    put_in = _given(options, formula, chosen)
     limit = _theta(problem, kernel, formula)
     write = _Writer(formula, put_in)
     rows = [
@@ -213,23 +224,25 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     listed: list[tuple[str, str, int | None]] = [
         (str(n), text, None) for n, text in write.blocks.values() if n in write.used
     ]
+    # Symbols are explained only where they occur; numbers that were fixed are shown all the same.
     occurring = (
         set().union(*(r.bytes.free_symbols for r in formula.traffic))
         | limit["leading"].free_symbols
     )
-    shown = (
+    explained = (
         n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
     )
-    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in shown]
+    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in explained]
     written_down = limit["term"].text, write.text(limit["leading"])
     listed += [
         (s, text, None)
         for s, text in PAPER_SYMBOLS.items()
-        if any(s in one for one in written_down)
+        if any(s in item for item in written_down)
     ]
-    names = [dict(zip(("symbol", "meaning", "value"), one, strict=True)) for one in listed]
-    moved = [total["bytes"] for total in totals.values()]
-    counted = problem.mask in LIST_MASKS and None not in moved
+    names = [dict(zip(("symbol", "meaning", "value"), item, strict=True)) for item in listed]
+    bytes_by_way = [total["bytes"] for total in totals.values()]
+    # Beside dense: only with all sizes known are there bytes to compare.
+    counted = problem.mask in LIST_MASKS and None not in bytes_by_way
 
     def written(expression: Any) -> dict[str, str]:
         return {"text": write.text(expression), "latex": str(sp.latex(expression))}
@@ -243,19 +256,27 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         "traffic": rows,
         "totals": totals,
         "leading": written(limit["leading"]),
-        "theta": plain(limit["term"], "source text latex")
+        "theta": plain(
+            source=limit["term"].source, text=limit["term"].text, latex=limit["term"].latex
+        )
         | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
         "why": None
         if gpu is None
         else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
-        "sparse": beside(problem, kernel, sum(moved)) if counted else None,
+        "sparse": beside(problem, kernel, sum(bytes_by_way)) if counted else None,
         "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
     }
     return FormulaStudy(formula, description)
 
 
-COLUMNS = columns_of("launch | tensor | direction | formula | bytes:count")
+COLUMNS = (
+    Column("launch"),
+    Column("tensor"),
+    Column("direction"),
+    Column("formula"),
+    Column("bytes", kind="count"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -385,9 +406,13 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     return "\n\n".join([*parts, symbols]) + "\n"
 
 
-BOUND_COLUMNS = columns_of(
-    "level | fast_memory_elements:count=M, elements | moved_bytes=moved | bound_bytes=bound | "
-    "times_above:ratio=times above | bound_is=the bound is"
+BOUND_COLUMNS = (
+    Column("level"),
+    Column("fast_memory_elements", "M, elements", kind="count"),
+    Column("moved_bytes", "moved"),
+    Column("bound_bytes", "bound"),
+    Column("times_above", "times above", kind="ratio"),
+    Column("bound_is", "the bound is"),
 )
 
 
@@ -402,9 +427,13 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "problem kernel profile method levels") | {
-            "why": explanation(self.levels, self.profile)
-        }
+        return plain(
+            problem=self.problem,
+            kernel=self.kernel,
+            profile=self.profile,
+            method=self.method,
+            levels=self.levels,
+        ) | {"why": explanation(self.levels, self.profile)}
 
     @property
     def table(self) -> Table:
@@ -434,7 +463,10 @@ class KernelBounds:
             else times_of(number_text(l2.times_above), bound)
         )
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        subject = f"{self.kernel} on {self.profile}{in_dtype(self.problem)}"
+        return (
+            f"{subject} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"
@@ -448,12 +480,15 @@ class KernelBounds:
         return "\n".join([title, "", self.table.text().rstrip("\n"), "", *below, "", *why]) + "\n"
 
 
-def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
+def kernel_bounds(options: Mapping[str, Any]) -> KernelBounds:
     """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins."""
-    problem = _problem(asked)
-    profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
-    made = predict(problem, _kernel(asked, problem)[0], profile)
-    compulsory = made.hbm_bounds.compulsory_read + made.hbm_bounds.compulsory_write
-    moved = {"l2": made.total("l2"), "hbm": made.total("hbm") if made.hbm_known else None}
-    levels = level_bounds(problem, profile, compulsory, moved)
-    return KernelBounds(problem, made.kernel.name, profile.name, made.method, levels)
+    problem = _problem(options)
+    profile = load_profile(options.get("gpu") or DEFAULT_GPU)
+    prediction = predict(problem, _kernel(options, problem)[0], profile)
+    compulsory = prediction.hbm_bounds.compulsory_read + prediction.hbm_bounds.compulsory_write
+    bytes_by_level = {
+        "l2": prediction.total("l2"),
+        "hbm": prediction.total("hbm") if prediction.hbm_known else None,
+    }
+    levels = level_bounds(problem, profile, compulsory, bytes_by_level)
+    return KernelBounds(problem, prediction.kernel.name, profile.name, prediction.method, levels)

@@ -30,13 +30,13 @@ class Calibration:
     call_gap_s: float
     """Seconds that a call takes beside its launches."""
     prefill_factor: float = 1.0
-    """Of the attention launches of prefill."""
+    """Factor on the attention launches of prefill."""
     decode_factor: float = 1.0
-    """Of those of decoding: one query token a sequence."""
+    """Factor on those of decoding: one query token per sequence."""
     hbm_factor: float = 0.0
     """Added for HBM's bytes, over the seconds that HBM alone takes for them."""
     write_factor: float = 1.0
-    """Of the write to the cache."""
+    """Factor on the write to the cache."""
 
     def attention_s(self, seconds: float, hbm_s: float, decodes: bool) -> float:
         return (
@@ -55,17 +55,19 @@ def read_calibration(path: str, stack: str, gpu: str) -> Calibration:
     """The constants in a file. Raises InputError: no such file, or one of another stack or GPU."""
     data = read_toml(Path(path), "`calibration`", "iosim calibrate --times")
     refuse(list(_FILE.problems(data)), f"`calibration` '{path}'")
-    for name, asked in (("stack", stack), ("gpu", gpu)):
-        if data[name] != asked:
+    for name, requested in (("stack", stack), ("gpu", gpu)):
+        if data[name] != requested:
             raise InputError(
-                f"`calibration` '{path}' is of {name} {data[name]}, not {asked}; accepted: one of {asked}"
+                f"`calibration` '{path}' is of {name} {data[name]}, not {requested}; accepted: one of {requested}"
             )
     return Calibration(**{field.name: float(data[field.name]) for field in fields(Calibration)})
 
 
-def calibration_text(found: Calibration, stack: str, gpu: str, errors: Mapping[str, Any]) -> str:
+def calibration_text(
+    constants: Calibration, stack: str, gpu: str, errors: Mapping[str, Any]
+) -> str:
     lines = ["schema = 1", f'stack = "{stack}"', f'gpu = "{gpu}"']
-    lines += [f"{name} = {value:.6g}" for name, value in asdict(found).items()]
+    lines += [f"{name} = {value:.6g}" for name, value in asdict(constants).items()]
     lines += [
         "",
         "# Mean |predicted / measured - 1|: before, and after on rows left out of the fit.",

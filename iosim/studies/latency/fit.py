@@ -68,6 +68,7 @@ class Timed:
         def seconds(*kinds: str) -> float:
             return math.fsum(part.seconds for part in latency.parts if part.kind in kinds)
 
+        # hbm_factor adds to the seconds that HBM alone takes for the main launch.
         main = latency.prediction.times_of(LaunchRole.MAIN)[0]
         attention, decodes = (
             seconds("attention", "combine"),
@@ -81,33 +82,37 @@ class Timed:
         )
 
     def predicted_s(self, constants: Calibration) -> float:
-        each = (
+        terms = (
             getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True)
         )
-        return self.rest_s + math.fsum(each)
+        return self.rest_s + math.fsum(terms)
 
     def error(self, constants: Calibration) -> float:
         return abs(self.predicted_s(constants) / self.measured_s - 1)
 
 
 def fit(rows: Sequence[Timed], prior: Calibration) -> Calibration:
+    # The unknowns are distances from the prior in units of its spread: all of size one.
     start = np.array([getattr(prior, name) for name in NAMES])
     spread = np.array([SPREADS[name] for name in NAMES])
     low, high = (np.array([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
     terms = np.array([row.terms for row in rows])
     measured = np.array([row.measured_s for row in rows])
-    left = np.array([row.measured_s - row.rest_s for row in rows])
+    explained = np.array([row.measured_s - row.rest_s for row in rows])
     weights = np.ones(len(rows))
-    found: Array = start
+    constants: Array = start
     for _ in range(STEPS):
+        # Relative errors: a row of microseconds weighs as much as one of milliseconds.
         scaled = terms * spread / measured[:, None] * weights[:, None]
-        wanted = (left - terms @ start) / measured * weights
+        wanted = (explained - terms @ start) / measured * weights
+        # One more row per constant pulls it to its prior (ridge regression).
         held = np.vstack([scaled, PRIOR_WEIGHT * np.eye(len(NAMES))])
-        moved = np.linalg.lstsq(held, np.concatenate([wanted, np.zeros(len(NAMES))]), rcond=None)[0]
-        found = np.clip(start + moved * spread, low, high)
-        off = np.abs((left - terms @ found) / measured)
+        steps = np.linalg.lstsq(held, np.concatenate([wanted, np.zeros(len(NAMES))]), rcond=None)[0]
+        constants = np.clip(start + steps * spread, low, high)
+        # Huber weights: beyond the knee a row pulls by its sign alone, not by its size.
+        off = np.abs((explained - terms @ constants) / measured)
         weights = np.sqrt(KNEE / np.maximum(off, KNEE))
-    return Calibration(**dict(zip(NAMES, map(float, found), strict=True)))
+    return Calibration(**dict(zip(NAMES, map(float, constants), strict=True)))
 
 
 def mean_error(rows: Sequence[Timed], constants: Calibration) -> float:
@@ -116,11 +121,12 @@ def mean_error(rows: Sequence[Timed], constants: Calibration) -> float:
 
 def held_out_error(rows: Sequence[Timed], prior: Calibration, folds: int = FOLDS) -> float:
     """The mean error of each row by a fit of those in the other folds; row n is in fold n modulo `folds`."""
-    found = []
+    errors = []
     for fold in range(folds):
-        kept = fit([row for n, row in enumerate(rows) if n % folds != fold], prior)
-        found += [row.error(kept) for row in rows[fold::folds]]
-    return statistics.fmean(found)
+        # A constant that fits only the rows it was fitted on shows here.
+        constants = fit([row for n, row in enumerate(rows) if n % folds != fold], prior)
+        errors += [row.error(constants) for row in rows[fold::folds]]
+    return statistics.fmean(errors)
 
 
 def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
@@ -141,7 +147,7 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     if missing or unit is None:
         accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
         raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
-    rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(cells, 2)]
+    rows = [_row(cell, unit, f"{where}, line {line}") for line, cell in enumerate(cells, 2)]
     if len(rows) < LEAST_ROWS:
         raise InputError(
             f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough"
@@ -198,9 +204,11 @@ def calibrate_times(
 ) -> Calibrated:
     """The constants of a stack on a GPU by measured calls, (problem, seconds)."""
     prior = Calibration(read_stack(stack).call_gap_s)
-    asked = LatencyRequest(gpu=[profile], stack=[stack], values={})
-    found = latencies([(None, problem) for problem, _ in rows], asked)
-    timed = [Timed.of(one, seconds) for one, (_, seconds) in zip(found, rows, strict=True)]
+    request = LatencyRequest(gpu=[profile], stack=[stack], values={})
+    predicted = latencies([(None, problem) for problem, _ in rows], request)
+    timed = [
+        Timed.of(latency, seconds) for latency, (_, seconds) in zip(predicted, rows, strict=True)
+    ]
     return Calibrated(
         stack,
         profile.name,

@@ -25,13 +25,13 @@ from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Outer, Per, R
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.work import Work
 from iosim.prediction.call import Call
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
 from iosim.studies.models.asked import chosen, layer_problems
@@ -43,7 +43,7 @@ REORDER_WAITS = 8
 """Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
 they go. Fitted on open rows of published_stacks.csv, FlashAttention-2."""
 REORDERING = Work(operations_per_value=79, thread_loads=REORDER_WAITS)
-"""Of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
+"""Work of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
 
 
 @dataclass(frozen=True)
@@ -83,41 +83,46 @@ class Latency:
         how = "from a CUDA graph" if "gap" in kinds else "one by one, without the host"
         written = "first writes the new tokens' K and V" if "write" in kinds else "writes nothing"
         pages, splits = some(problem.page_size or 0, "token"), some(p.kernel.splits, "split")
-        told = [
+        sentences = [
             f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of {pages}, {splits}; a call "
             f"{written} to the cache",
             f"launched {how}, the L2 {p.l2_start}",
             *self.stack.assumed_of(problem, p.kernel),
         ]
         if problem.seq_lens is not None:
-            told.append(
+            sentences.append(
                 "splits of different lengths are as long as the longest sequence's; the block table is not counted"
             )
-        return tuple(told)
+        return tuple(sentences)
 
     @property
     def row(self) -> dict[str, Any]:
         """Which call it is, and where."""
-        p, where = self.prediction, "gpu=profile.name kernel=kernel.name splits=kernel.splits"
+        p = self.prediction
         return (
             of_layers(self.layers)
             | {"stack": self.stack.name}
-            | plain(p, where)
+            | plain(gpu=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits)
             | sizes_of(p.problem)
         )
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         head = {"stack": self.stack.name} | plain(
-            p, "profile=profile.name kernel=kernel.name splits=kernel.splits"
+            profile=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits
         )
         took = {
             "time_s": self.total_s,
             "bound_by": p.time.bound_by,
             "calibrated": self.calibration is not None,
         }
-        took |= {"parts": [plain(part, "name kind time_s=seconds why") for part in self.parts]}
-        rest = plain(p, "l2_start method problem") | {
+        took |= {
+            "parts": [
+                plain(name=part.name, kind=part.kind, time_s=part.seconds, why=part.why)
+                for part in self.parts
+            ]
+        }
+        rest = plain(l2_start=p.l2_start, method=p.method, problem=p.problem) | {
             "assumes": list(self.assumes),
             "notes": list(p.notes),
         }
@@ -128,23 +133,23 @@ class Latency:
 class AllLayers:
     """A call of each kind of a model's layers."""
 
-    each: tuple[tuple[Latency, Layers], ...]
+    calls: tuple[tuple[Latency, Layers], ...]
 
     @property
     def total_s(self) -> float:
-        return math.fsum(p.total_s * layers.count for p, layers in self.each)
+        return math.fsum(p.total_s * layers.count for p, layers in self.calls)
 
     @property
     def count(self) -> int:
-        return sum(layers.count for _, layers in self.each)
+        return sum(layers.count for _, layers in self.calls)
 
     def to_dict(self) -> dict[str, Any]:
-        (first, of), sizes = self.each[0], [sizes_of(p.prediction.problem) for p, _ in self.each]
-        found = {"model": of.title} | plain(
-            first, "stack=stack.name profile=prediction.profile.name"
+        (first, of), sizes = self.calls[0], [sizes_of(p.prediction.problem) for p, _ in self.calls]
+        document = {"model": of.title} | plain(
+            stack=first.stack.name, profile=first.prediction.profile.name
         )
-        found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
-        return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
+        document |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
+        return document | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
 
 
 def of_layers(layers: Layers | None) -> dict[str, Any]:
@@ -156,13 +161,13 @@ def of_layers(layers: Layers | None) -> dict[str, Any]:
 
 
 def sizes_of(problem: AttentionProblem) -> dict[str, Any]:
-    each = problem.sequences
+    sequences = problem.sequences
     return {
-        "batch": len(each),
+        "batch": len(sequences),
         "heads": problem.heads,
         "kv_heads": problem.kv_heads,
         "seq_q": problem.longest_q,
-        "seq_k": max(k for _, k in each),
+        "seq_k": max(k for _, k in sequences),
         "head_dim": problem.head_dim,
     }
 
@@ -177,16 +182,18 @@ def latencies(
     unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run."""
     r = request
     profiles = list(map(load_profile, r.gpu))
-    asked = [
-        (read_stack(name), profile, *one)
+    calls = [
+        (read_stack(name), profile, *item)
         for name in r.stack
         for profile in profiles
-        for one in problems
+        for item in problems
     ]
     how: dict[str, Any] = {name: getattr(r, name) for name in CONDITIONS}
     requests = []
-    for stack, profile, layers, given in asked:
-        problem = in_pages(given, stack)
+    for stack, profile, layers, stated in calls:
+        # The stack decides pages, kernel and whether the kernel writes to the cache by itself. A batch of
+        # different lengths is written by a launch of its own, added in `latency_of`.
+        problem = in_pages(stated, stack)
         if layers is not None and layers.sinks:
             problem = with_sinks(problem, stack.kernel(profile))
         writes = (
@@ -198,13 +205,13 @@ def latencies(
         requests.append(
             Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how)
         )
-    found = zip(asked, predict_many(requests), strict=True)
+    outcomes = zip(calls, predict_many(requests), strict=True)
     return tuple(
         replace(
-            latency_of(stack, one, r.cache_write and stack.append_kv, r.launched, calibration),
+            latency_of(stack, item, r.cache_write and stack.append_kv, r.launched, calibration),
             layers=layers,
         )
-        for (stack, _, layers, _), one in found
+        for (stack, _, layers, _), item in outcomes
     )
 
 
@@ -233,6 +240,8 @@ def latency_of(
     decodes = problem.longest_q == 1
     main, appends = prediction.times_of(LaunchRole.MAIN), prediction.times_of(LaunchRole.APPEND)
     written = [launch.total_s for launch in appends]
+    # Predicted as a write of as many sequences of one token: the kernel's own append takes no packed
+    # lengths.
     if write and problem.seq_lens is not None and _has_new_keys(problem):
         written.insert(0, _written_s(problem, kernel, profile, launched))
     new = some(sum(q for q, _ in problem.sequences), "new token")
@@ -240,6 +249,8 @@ def latency_of(
         Part("write to the cache", "write", seconds * constants.write_factor, new)
         for seconds in written
     ]
+    # Launches in their order: the attention itself, or what combines its splits; appends are counted
+    # above.
     for launch in prediction.time.launches:
         if launch in main:
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)
@@ -254,6 +265,7 @@ def latency_of(
             work = REORDERING if extra.reorders(problem) else Work()
             seconds = _extra_s(extra.bytes_moved(problem), work, prediction, launched)
             parts.append(Part(extra.name, "extra", seconds, extra.source))
+    # Between calls of a CUDA graph the GPU waits; one by one the host's waits are not predicted.
     if launched == "graph":
         parts.append(
             Part(
@@ -271,9 +283,11 @@ def _written_s(
 ) -> float:
     """Seconds of the write of a batch of different lengths: as of as many sequences of one new token."""
     tokens = sum(q for q, _ in problem.sequences)
-    one = problem.with_(seq_lens=None, seq_lens_k=None, batch=tokens, seq_q=1, seq_k=1, mask="none")
-    writer = resolve(kernel.name, one, profile, Overrides(append_kv=True))
-    call = Call.of(one, writer, profile)
+    single_tokens = problem.with_(
+        seq_lens=None, seq_lens_k=None, batch=tokens, seq_q=1, seq_k=1, mask="none"
+    )
+    writer = resolve(kernel.name, single_tokens, profile, Overrides(append_kv=True))
+    call = Call.of(single_tokens, writer, profile)
     first = next(
         n for n, launch in enumerate(call.chain.launches) if launch.role is LaunchRole.APPEND
     )
@@ -281,15 +295,19 @@ def _written_s(
     return call.time(call.counted + call.capacity("warm"), warm).launches[first].total_s
 
 
-def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> float:
+def _extra_s(moved_bytes: int, work: Work, prediction: Prediction, launched: str) -> float:
     """Seconds of a small launch that reads and writes half of `moved` bytes each, which the L2 has."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
-    rows = max(1, moved // 2 // (problem.head_dim_v * problem.output_type.bytes))
+    rows = max(1, moved_bytes // 2 // (problem.head_dim_v * problem.output_type.bytes))
+    # A pass over the rows of the output, in the L2 from the launch before: nothing reaches HBM.
     accesses = (
-        (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY)) if moved else ()
+        (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY))
+        if moved_bytes
+        else ()
     )
     sizes = (1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP)
     tensors = {access.tensor: Tensor(access.tensor, *sizes) for access in accesses}
+    # Twice in a chain, the second one timed: the first pays what only the first launch pays.
     launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, work=work)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
     return (
@@ -306,25 +324,44 @@ def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = columns_of(
-    "stack | gpu | kernel | batch:count | seq_q:count=new tokens | seq_k:count=keys | part | time_s=time | share"
+COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("kernel"),
+    Column("batch", kind="count"),
+    Column("seq_q", "new tokens", kind="count"),
+    Column("seq_k", "keys", kind="count"),
+    Column("part"),
+    Column("time_s", "time"),
+    Column("share"),
 )
-MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of a step | share")
+MODEL_COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("layer"),
+    Column("layers", kind="count"),
+    Column("time_s", "time of a step"),
+    Column("share"),
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
-    _members = "points"
     points: tuple[Latency, ...]
-    """A point a stack, GPU and problem, in the order of the request."""
+    """A point per stack, GPU and problem, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[Latency, ...]:
+        return self.points
 
     @property
     def models(self) -> tuple[AllLayers, ...]:
         """All layers of a model together, for every stack, GPU and length; none without a model."""
         steps: list[list[tuple[Latency, Layers]]] = []
         for p, layers in [(p, p.layers) for p in self.points if p.layers is not None]:
+            # Points come kind by kind: a kind that is there already begins the next step.
             if not steps or layers.name in {before.name for _, before in steps[-1]}:
                 steps.append([])
             steps[-1].append((p, layers))
@@ -338,24 +375,27 @@ class Latencies(Several[Latency]):
             longest_step = max(self.models, key=lambda step: step.total_s)
             size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
             alike = [m for m in self.models if size.items() <= m.to_dict().items()]
-            told = (
-                f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}"
+            clauses_of_models = (
+                f"{seconds_text(m.total_s)} in {m.calls[0][0].stack.name} on {m.to_dict()['profile']}"
                 for m in alike
             )
-            of = f"all {some(longest_step.count, 'layer')} of {longest_step.each[0][1].title}"
-            sure = confidence([p.prediction for m in alike for p, _ in m.each])
-            return _in_lines(f"The attention of {of} takes", list(told), sure)
+            dtype = in_dtype(longest_step.calls[0][0].prediction.problem)
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.calls[0][1].title}{dtype}"
+            sure = confidence([p.prediction for m in alike for p, _ in m.calls])
+            return _in_lines(f"The attention of {of} takes", list(clauses_of_models), sure)
         longest = max(self, key=lambda p: p.total_s).prediction.problem
         here = [p for p in self if p.prediction.problem.sequences == longest.sequences]
         clauses = []
         for p in here:
-            most = max(p.parts, key=lambda part: part.seconds)
-            share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
+            longest_part = max(p.parts, key=lambda part: part.seconds)
+            share = f"{100 * longest_part.seconds / p.total_s:.0f} % {longest_part.name}"
             clauses.append(
                 f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})"
             )
         return _in_lines(
-            "An attention call takes", clauses, confidence([p.prediction for p in here])
+            f"An attention call{in_dtype(longest)} takes",
+            clauses,
+            confidence([p.prediction for p in here]),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -363,7 +403,7 @@ class Latencies(Several[Latency]):
         return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
     def records(self) -> list[dict[str, Any]]:
-        """A row a part of a call: its seconds, and those of the call."""
+        """A row per part of a call: its seconds, and those of the call."""
         of_parts = ((p, part) for p in self.points for part in p.parts)
         return [
             p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s}
@@ -414,6 +454,7 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
         lengths = {name: values.pop(name, None) for name in LENGTHS}
         beside = {name: value for name, value in lengths.items() if value not in (None, 1, [1])}
         keys = read_contexts(r.batch_contexts, beside)
+        # One query token per sequence sees its whole cache: no mask is needed.
         values |= {"mask": "none", "seq_lens": (1,) * len(keys), "seq_lens_k": tuple(keys)}
     if model is None and all(values.get(name) in (None, False) for name in MASKED):
         values["causal"] = True
@@ -421,7 +462,7 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 
 def stack_rows() -> list[dict[str, Any]]:
-    """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
+    """A row per stack: its kernels by compute capability, pages, and what else a call launches."""
     rows = []
     for stack in map(read_stack, stack_names()):
         kernels = [
@@ -429,13 +470,17 @@ def stack_rows() -> list[dict[str, Any]]:
         ]
         more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
         rows.append(
-            plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source")
+            plain(
+                name=stack.name, title=stack.title, version=stack.version, page_size=stack.page_size
+            )
+            | more
+            | plain(call_gap_s=stack.call_gap_s, source=stack.source)
         )
     return rows
 
 
 def table(points: Sequence[Latency]) -> Table:
-    """A row a part, and one a call."""
+    """A row per part, and one per call."""
     rows = []
     for p in points:
         for name, seconds in (
@@ -453,7 +498,7 @@ def of_models(models: Sequence[AllLayers]) -> Table:
     """A row for each kind of a model's layers, and one for all of them."""
     rows = []
     for step in models:
-        for p, layers in step.each:
+        for p, layers in step.calls:
             head = (p.stack.name, p.prediction.profile.name)
             seconds = p.total_s * layers.count
             rows.append(
@@ -464,11 +509,11 @@ def of_models(models: Sequence[AllLayers]) -> Table:
 
 
 def notes(points: Sequence[Latency]) -> tuple[str, ...]:
-    told = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
+    lines = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
     if any(p.layers is not None and p.prediction.l2_start == "warm" for p in points):
-        told[
+        lines[
             "each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left"
         ] = None
     of_kernels = dict.fromkeys(note for p in points for note in p.prediction.kernel.notes)
     missing = dict.fromkeys(note for p in points for note in p.prediction.time.missing)
-    return (*told, *of_kernels, *missing, *basis([p.prediction for p in points]))
+    return (*lines, *of_kernels, *missing, *basis([p.prediction for p in points]))

@@ -57,6 +57,7 @@ def chosen(
     """`changed` of the model that was asked for; None without one. Raises InputError: what goes with a model without
     one, or as `changed`."""
     if model is not None:
+        # A list of one value is that value; longer ones are refused by `_with`, or read as lengths.
         single = {
             name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in values.items()
         }
@@ -74,7 +75,10 @@ def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for name, value in values.items()
         if isinstance(value, list) and name not in LENGTHS
     }
-    return [{**values, **dict(zip(axes, one, strict=True))} for one in product(*axes.values())]
+    return [
+        {**values, **dict(zip(axes, chosen_values, strict=True))}
+        for chosen_values in product(*axes.values())
+    ]
 
 
 def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,23 +97,30 @@ def layer_problems(
     """A problem for every combination of the values asked for, and with a model for every kind of its layers. Raises
     InputError: values that make no sense, or as `calls_of`."""
     if model is None:
-        return [(None, problem) for one in combinations(values) for problem in problems(one)]
+        return [
+            (None, problem)
+            for combination in combinations(values)
+            for problem in problems(combination)
+        ]
     called = (
-        call for one in combinations(values) for calls in calls_of(model, one) for call in calls
+        call
+        for combination in combinations(values)
+        for calls in calls_of(model, combination)
+        for call in calls
     )
     return [
         (Layers(x.kind.name, x.kind.count, model.title, x.kind.sinks), x.problem) for x in called
     ]
 
 
-def asked_model(asked: OfProblem) -> Model | None:
-    return chosen(asked.model, asked.values, asked.layers, asked.tensor_parallel)
+def asked_model(request: OfProblem) -> Model | None:
+    return chosen(request.model, request.values, request.layers, request.tensor_parallel)
 
 
-def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
-    if asked.problems is not None:
-        return [(None, problem) for problem in asked.problems]
-    return layer_problems(asked_model(asked), asked.values)
+def asked_problems(request: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
+    if request.problems is not None:
+        return [(None, problem) for problem in request.problems]
+    return layer_problems(asked_model(request), request.values)
 
 
 def changed(
@@ -125,10 +136,11 @@ def changed(
     `layers`: the first so many of its layers. `tensor_parallel`: GPUs that share the heads of each layer."""
     for name in FIXED:
         if values.get(name) is not None:
-            hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
+            hint = f"accepted with a model: {', '.join(f'`{field}`' for field in SHAPE)}"
             raise InputError(
                 f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}"
             )
+    # A causal model says so already; only the contradiction is refused.
     if values.get("causal") and not model.causal:
         more = "whose tokens see all others; accepted: without it"
         raise InputError(f"`causal=True` contradicts `model` '{model.name}', {more}")
@@ -139,6 +151,7 @@ def changed(
             model = _with(model, name, values[name])
     if tensor_parallel is not None:
         gpus = whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
+        # Fewer key/value heads than GPUs: each head lies on several GPUs, and its cache with it.
         on_several = any(kind.latent is None and kind.kv_heads < gpus for kind in model.kinds)
         kinds = tuple(kind.split(gpus) for kind in model.kinds)
         model = replace(
@@ -170,6 +183,7 @@ def _with(model: Model, name: str, value: Any) -> Model:
     kinds: list[LayerKind] = []
     before: dict[Any, None] = {}
     for kind in model.kinds:
+        # Layers with full attention keep it: a window takes the place of windows, where there are any.
         if name == "window" and windows and kind.window is None:
             kinds.append(kind)
             continue
@@ -178,17 +192,19 @@ def _with(model: Model, name: str, value: Any) -> Model:
             raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', {more}")
         before[getattr(kind, name)] = None
         kinds.append(_kind_with(kind, name, value))
+    # The model's own value was asked for: nothing changed, nothing to note.
     if list(before) == [value]:
         return model
-    said = " and ".join("none" if old is None else str(old) for old in before)
-    note = f"{name} {value} in place of the model's {said}"
+    previous = " and ".join("none" if old is None else str(old) for old in before)
+    note = f"{name} {value} in place of the model's {previous}"
     if name == "window":
-        note = f"window of {some(value, 'token')}, the query's own among them, in place of the model's {said}"
+        note = f"window of {some(value, 'token')}, the query's own among them, in place of the model's {previous}"
     return _noted(replace(model, kinds=tuple(kinds)), note)
 
 
 def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
     changes: dict[str, Any] = {name: value}
+    # Tied sizes stay tied: multi-head attention stays so, and V keeps as many columns as K.
     if name == "heads" and kind.kv_heads == kind.heads:
         changes["kv_heads"] = value
     if name == "head_dim" and kind.head_dim_v == kind.head_dim:
@@ -199,11 +215,12 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 
 def _first(model: Model, layers: int) -> Model:
-    order, most = model.order[:layers], len(model.order)
-    if isinstance(layers, bool) or not 1 <= layers <= most:
+    order, all_layers = model.order[:layers], len(model.order)
+    if isinstance(layers, bool) or not 1 <= layers <= all_layers:
         raise InputError(
-            f"`layers` {layers} is out of range; accepted: 1 to {most}, the layers of '{model.name}'"
+            f"`layers` {layers} is out of range; accepted: 1 to {all_layers}, the layers of '{model.name}'"
         )
+    # Kinds keep their order and lose layers; a kind without any left is dropped.
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
@@ -211,10 +228,10 @@ def _first(model: Model, layers: int) -> Model:
     if not kinds and model.kinds:
         none = f"none of the first {layers} layers of '{model.name}' attends"
         raise InputError(f"`layers` {layers}: {none}; accepted: more")
-    if layers == most:
+    if layers == all_layers:
         return model
     first = replace(model, order=order, kinds=kinds, states=states)
-    return _noted(first, f"the first {layers} of {some(most, 'layer')}")
+    return _noted(first, f"the first {layers} of {some(all_layers, 'layer')}")
 
 
 @dataclass(frozen=True)
@@ -236,9 +253,11 @@ class LayerCall:
     ) -> Request:
         """Its prediction with a kernel, as the model's library runs it, or with the one that alone runs such layers, as
         it is."""
-        own = self.kind.state_kernel
+        state_kernel = self.kind.state_kernel
         run = in_model(kernel) if isinstance(kernel, str) else kernel
-        return Request(self.on(kernel), own or run, gpu, None if own else changed, **how)
+        return Request(
+            self.on(kernel), state_kernel or run, gpu, None if state_kernel else changed, **how
+        )
 
 
 def calls_of(
@@ -254,23 +273,23 @@ def calls_of(
                 f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
             )
     check_queries(values)
-    given = {name: value for name, value in values.items() if value is not None}
+    stated = {name: value for name, value in values.items() if value is not None}
     fields = {
         name: value
-        for name, value in given.items()
+        for name, value in stated.items()
         if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)
     }
-    fields["dtype"] = given.get("dtype") or model.dtype or FIELDS["dtype"].asked
-    prefix, keys = given.get("prefix"), given.get("seq_k")
+    fields["dtype"] = stated.get("dtype") or model.dtype or FIELDS["dtype"].asked
+    prefix, keys = stated.get("prefix"), stated.get("seq_k")
     if prefix is not None and keys is not None:
         raise InputError(
             f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one of them"
         )
-    latent = bool(given.get("latent_kv"))
+    latent = bool(stated.get("latent_kv"))
     if latent and any(kind.latent is None for kind in model.kinds):
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
-    asked, kinds = [], model.all_kinds if states else model.kinds
+    by_length, kinds = [], model.all_kinds if states else model.kinds
     if not kinds:
         accepted = (
             "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
@@ -278,19 +297,30 @@ def calls_of(
         raise InputError(
             f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
         )
-    usual = (
+    # A default length is cut to the model's positions; a length that was asked for is not.
+    default_queries = (
         model.usual_tokens(FIELDS["seq_q"].asked)
         if prefix is None and keys is None
         else FIELDS["seq_q"].asked
     )
-    for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual), "seq_q")):
+    for queries in map(
+        FIELDS["seq_q"].check, lengths(stated.get("seq_q", default_queries), "seq_q")
+    ):
+        # Keys: those given, or the prefix and the queries, or the queries alone.
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
             accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
             raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
-        each = ((kind, kind.problem(queries, total, latent_kv=latent, **fields)) for kind in kinds)
-        asked.append(tuple(LayerCall(kind, queries, total, problem) for kind, problem in each))
-    return asked
+        layer_problems_of_length = (
+            (kind, kind.problem(queries, total, latent_kv=latent, **fields)) for kind in kinds
+        )
+        by_length.append(
+            tuple(
+                LayerCall(kind, queries, total, problem)
+                for kind, problem in layer_problems_of_length
+            )
+        )
+    return by_length
 
 
 @dataclass(frozen=True)
@@ -312,13 +342,14 @@ class LayerGroup:
 
 def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
     def alike(call: LayerCall) -> tuple[Any, ...]:
+        # Calls that differ in nothing but their lengths stand in one table.
         fields = (getattr(call.problem, name) for name in FIELDS if name not in ("seq_q", "seq_k"))
         return model.kinds.index(call.kind), *fields
 
-    found = grouped(chain.from_iterable(calls_of(model, values)), alike)
+    groups = grouped(chain.from_iterable(calls_of(model, values)), alike)
     return [
         LayerGroup(calls[0].kind, tuple(calls))
-        for _, calls in sorted(found.items(), key=lambda one: one[0][0])
+        for _, calls in sorted(groups.items(), key=lambda item: item[0][0])
     ]
 
 
@@ -335,9 +366,12 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
                     f"`model` '{model.name}': {layers}, which no sweep takes; {accepted}"
                 )
             its = {name: getattr(call.problem, name) for name in FIELDS}
-            usual = {name: about.resolve(call.problem) for name, about in FIELDS.items()}
+            # A row holds the columns that every row shows, and those that differ from their defaults.
+            defaults = {name: about.resolve(call.problem) for name, about in FIELDS.items()}
             fields = {
-                name: value for name, value in its.items() if name in ALWAYS or value != usual[name]
+                name: value
+                for name, value in its.items()
+                if name in ALWAYS or value != defaults[name]
             }
             rows.append(
                 {"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields}

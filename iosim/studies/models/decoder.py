@@ -44,7 +44,7 @@ class Work:
 
     @property
     def decodes(self) -> bool:
-        """Whether keys and values of earlier tokens lie in a cache."""
+        """True where keys and values of earlier tokens lie in a cache."""
         return self.keys > self.queries
 
 
@@ -65,6 +65,8 @@ class Touched:
 
 def touched(mlp: Mlp, tokens: int) -> Touched:
     active = mlp.active or 0
+    # Expected number of distinct experts, each token picking `active` of them at random and all
+    # tokens alone: a given expert is missed by one token with probability 1 - active / experts.
     mean = mlp.experts * (1 - (1 - active / mlp.experts) ** tokens)
     return Touched(mlp.experts, active, mean, min(mlp.experts, active * tokens))
 
@@ -90,14 +92,14 @@ def weights_of(model: Model, kind: str | None) -> Weights:
 
 
 def _plays(model: Model, weights: Weights) -> bool:
-    """Whether every layer is attention and an MLP or experts, which the writer knows."""
+    """True where every layer is attention and an MLP or experts, which the writer knows."""
     fed = all(
         (mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)]
     )
-    own = all(kind.compress is None for kind in model.kinds) and all(
+    attends = all(kind.compress is None for kind in model.kinds) and all(
         more >= 0 for more in weights.more
     )
-    return fed and own and not model.states and len(model.order) == model.layers
+    return fed and attends and not model.states and len(model.order) == model.layers
 
 
 def _unplayed(model: Model) -> str:
@@ -129,9 +131,13 @@ class Writer:
         branch = None
         layers = list(zip(self.model.order, weights.mlps, strict=False))
         kinds = {kind.name: kind for kind in self.model.kinds}
+        # Groups of layers that are alike, in the order of their first; within a group the first layers
+        # are written until their weights have filled the L2 some times, and the last one written stands
+        # for the rest: by then the L2 holds what it would hold in any later layer.
         for (name, mlp), count in Counter(layers).items():
             start, done = tape.given_bytes, 0
             while done < count:
+                # (done + 1) / done extrapolates the bytes of the layers so far to one layer more.
                 enough = done and (tape.given_bytes - start) * (done + 1) // done > self._enough
                 tape.times = count - done if enough else 1
                 x, branch = self._layer(kinds[name], mlp, x, branch)
@@ -164,6 +170,7 @@ class Writer:
     def _sum_and_norm(self, x: View, branch: View | None) -> tuple[View, View]:
         """(the residual stream with what a branch adds to it, its norm)."""
         tape = self.tape
+        # One launch reads the stream, the branch and the norm's scale, and writes sum and norm.
         if branch is not None and self.work.fused:
             tape.part = "norms"
             scale, total, out = tape.given(1, x.sizes[1]), tape.made(*x.sizes), tape.made(*x.sizes)
@@ -183,6 +190,8 @@ class Writer:
     def _layer(self, kind: LayerKind, mlp: Mlp, x: View, branch: View | None) -> tuple[View, View]:
         """(the residual stream before the layer's last branch, that branch)."""
         more = self.weights.norms > 2
+        # `hold` keeps a tensor alive up to here, as Python's references do in eager PyTorch: it decides
+        # which memory a new tensor reuses, and so what the L2 still has.
         before = x
         x, normed = self._sum_and_norm(x, branch)
         self.tape.hold(before, branch)
@@ -207,6 +216,7 @@ class Writer:
             self._linear(x, kind.kv_heads * kind.head_dim),
             self._linear(x, kind.kv_heads * kind.head_dim_v),
         )
+        # Norms over head_dim columns, per head (Qwen3's q_norm and k_norm).
         if self.weights.head_norms:
             q, k = (
                 self._norm(tape.reshape(t, math.prod(t.sizes) // kind.head_dim)) for t in (q, k)
@@ -229,8 +239,10 @@ class Writer:
         """x with rotary positions over heads of `dim` columns."""
         tape, work = self.tape, self.work
         tape.part = "positions"
+        # One table of cosines and one of sines, made once and read by all layers.
         if dim not in self._tables:
             self._tables[dim] = tape.given(work.queries, dim), tape.given(work.queries, dim)
+        # PyTorch's rotary code works on [tokens x heads, dim]; the transposed view is copied.
         heads = x if x.sizes[1] == dim else tape.reshape(x, math.prod(x.sizes) // dim, copied=True)
         if not work.fused:
             return tape.turn(heads, *self._tables[dim])
@@ -240,6 +252,7 @@ class Writer:
         """The attention of one layer and its output's projection; new keys and values go into the cache first."""
         tape, work = self.tape, self.work
         problem = self._problem(kind)
+        # New keys and values are written into the cache, then all of it is read.
         if work.decodes and not kind.shares:
             tape.part = "cache"
             k, v = self._cached(problem, k), None if v is None else self._cached(problem, v)
@@ -248,6 +261,7 @@ class Writer:
         if problem.latent_kv:
             assert kind.latent is not None
             tape.part = "projections"
+            # Absorbed MLA attends in the latent space: V's projection comes after the attention, per head.
             out = self._by_head(out, kind, kind.latent.kv_rank, kind.head_dim_v)
         tape.part = "projections"
         projected = self._linear(tape.reshape(out, work.tokens), self.weights.width)
@@ -260,6 +274,7 @@ class Writer:
         problem = kind.problem(
             work.queries, work.keys, batch=work.batch, dtype=self.kind, passes=passes
         )
+        # Projections write [batch, tokens, heads, dim]; absorbed and packed calls have heads first.
         layout = "bhsd" if problem.latent_kv or problem.seq_lens is not None else "bshd"
         return problem.with_(passes="fwd", layout=layout)
 
@@ -267,6 +282,7 @@ class Writer:
         cache = self.tape.given(
             problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens
         )
+        # Where in the cache the new rows go changes no byte counts: they are put at its start.
         place = View(cache.storage, 0, (math.prod(new.sizes),), (1,), cache.element_bytes)
         self.tape.passes("index_copy_", [new], [place])
         return cache
@@ -278,6 +294,8 @@ class Writer:
         tape.part = "projections"
         low = x if latent.q_rank is None else self._norm(self._linear(x, latent.q_rank))
         q = self._linear(low, kind.heads * kind.head_dim)
+        # The indexer's queries come from the low-rank queries, its keys and head weights from the
+        # residual stream (DeepSeek-V3.2).
         if latent.index_dim and not self.work.trained:
             for source, cols in (
                 (low, latent.index_heads * latent.index_dim),
@@ -292,15 +310,16 @@ class Writer:
         q_rope, k_rope = self._turned(q_rope, latent.rope), self._turned(to_turn, latent.rope)
         if self._problem(kind).latent_kv:
             tape.part = "projections"
+            # Absorbed: queries go into the latent space, so that keys need not be expanded.
             q_nope = self._by_head(q_nope, kind, latent.nope, latent.kv_rank)
             tape.part = "positions"
             return self._attended(
                 kind, tape.join(q_nope, q_rope), tape.join(compressed, k_rope), None
             )
         tape.part = "projections"
-        made = self._linear(compressed, kind.heads * (latent.nope + kind.head_dim_v))
+        expanded = self._linear(compressed, kind.heads * (latent.nope + kind.head_dim_v))
         k_nope, v = tape.split(
-            tape.reshape(made, self.work.tokens * kind.heads), (latent.nope, kind.head_dim_v)
+            tape.reshape(expanded, self.work.tokens * kind.heads), (latent.nope, kind.head_dim_v)
         )
         tape.part = "positions"
         return self._attended(kind, tape.join(q_nope, q_rope), tape.join(k_nope, k_rope), v)
@@ -337,6 +356,7 @@ class Writer:
         """Every token through its experts: a router, the tokens in the order of their experts, two grouped products,
         and the sum of what comes back. All experts that are touched have as many tokens."""
         tape, tokens, active = self.tape, self.work.tokens, mlp.active or 1
+        # A grouped product per matrix over the experts that are touched; only their weights are read.
         width, wide, number = x.sizes[1], self._share(mlp.wide), touched(mlp, tokens).counted
         tape.part = "router"
         scores = tape.linear(x, tape.weight(mlp.experts, width), mlp.experts)

@@ -23,7 +23,7 @@ ABSORBED_TOKENS = 8
 STATE_INPUTS = ("bf16", "fp16")
 """Types of the inputs of layers that keep a state."""
 INDEX_SCALE_BYTES = 4
-"""Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
+"""Bytes of the fp32 scale of every 128 columns of an index key, which is kept in fp8 (vLLM,
 vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
 COMPRESSED_CACHE = "fp8"
 """Type of a cache of compressed keys where none is said: the only one that steps of decoding read (FlashMLA @4855c772,
@@ -90,7 +90,7 @@ class LayerKind:
         compress: tokens that a key beyond the window stands for (0: there are none), where all layers of the model hold
             one vector a key (DeepSeek-V4).
         latent: where keys and values come from one latent vector a token.
-        sinks: a learned number a head joins each softmax.
+        sinks: a learned number per head joins each softmax.
         alibi: slopes on the scores, one a head.
         shares: whether it uses the keys and values of an earlier layer, and keeps none of its own.
         state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;
@@ -122,7 +122,7 @@ class LayerKind:
             )
 
     def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
-        """Whether a call works on the latent cache itself."""
+        """True where a call works on the latent cache itself."""
         return (
             self.latent is not None
             and passes == "fwd"
@@ -137,7 +137,12 @@ class LayerKind:
         values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
         them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
         the problem's others."""
-        shape: dict[str, Any] = plain(self, "heads kv_heads head_dim head_dim_v")
+        shape: dict[str, Any] = plain(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            head_dim_v=self.head_dim_v,
+        )
         if (
             self.state_kernel is not None
         ):  # 16-bit inputs and no pages, whatever the caches of the others are
@@ -154,6 +159,8 @@ class LayerKind:
         absorbed = (
             latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
         )
+        # Absorbed MLA is attention with one key/value head of latent + rope columns, whose V is the
+        # first kv_rank of them.
         if latent is not None and absorbed:
             wide = latent.width if compressed else latent.kv_rank
             shape |= {
@@ -163,9 +170,12 @@ class LayerKind:
                 "latent_kv": True,
             }
             shape |= {} if self.top_k is None else {"top_k": self.top_k}
+            # Sparse MLA picks keys by an indexer over a paged cache.
             if self.top_k is not None and latent.index_heads:
                 page = fields.pop("page_size", None) or INDEXED_PAGE
-                shape |= plain(latent, "index_heads index_dim") | {"page_size": page}
+                shape |= plain(index_heads=latent.index_heads, index_dim=latent.index_dim) | {
+                    "page_size": page
+                }
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
@@ -177,14 +187,18 @@ class LayerKind:
                 "mask": "window",
             }
             fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
+        # A window that covers all keys is a causal mask.
         elif self.window is None or (self.causal and self.window >= keys):
             shape["mask"] = "causal" if self.causal else "none"
         elif self.causal:
+            # Keys that even the first query cannot see are gone; transformers counts the query itself in
+            # the window, iosim does not.
             keys = min(keys, self.window - 1 + queries)
             shape |= {"mask": "window", "window": self.window - 1}
         else:
             shape |= {
                 "mask": "window",
+                # Without a causal mask half of the window lies on either side.
                 "window": self.window // 2,
                 "window_right": self.window // 2,
             }
@@ -193,6 +207,8 @@ class LayerKind:
     def _chunked(self, queries: int, keys: int, fields: Mapping[str, Any]) -> AttentionProblem:
         """Each chunk's queries against its keys: sequences of their own, packed."""
         assert self.chunk is not None
+        # Chunks that hold any of the queries: from the first query's to the last key's. Earlier chunks
+        # are seen by none of them.
         first = keys - queries
         chunks = range(first // self.chunk, ceil(keys / self.chunk))
         spans = [(n * self.chunk, min(keys, (n + 1) * self.chunk)) for n in chunks]
@@ -200,6 +216,7 @@ class LayerKind:
             return AttentionProblem(
                 seq_q=queries, seq_k=keys - spans[0][0], mask="causal", **fields
             )
+        # Per chunk: queries from the first new token on, keys from the chunk's start.
         lens, lens_k = (
             [end - max(start, first) for start, end in spans],
             [end - start for start, end in spans],
@@ -228,19 +245,23 @@ class LayerKind:
             )
         latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
         key = latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
+        # Compressed: what one token adds to the cache, in whole bytes; 0 tokens per key: nothing.
         return key if self.compress is None else key // self.compress if self.compress else 0
 
     def sequence_bytes(
         self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1
     ) -> int:
         tokens = self.cached_tokens(context)
+        # Keys and values of the tokens kept, in whole pages, and a state beside them.
         if self.compress is None:
             return (
                 -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes
             )
         p = self.problem(1, context, dtype=kind, cache_dtype=cache_dtype)
-        each = p.latent_row_bytes + (index_token_bytes(p.index_dim) if p.index_heads else 0)
-        return tokens * p.latent_row_bytes + -(-p.scored_keys // page) * page * each
+        key_bytes = p.latent_row_bytes + (index_token_bytes(p.index_dim) if p.index_heads else 0)
+        # Compressed keys: the window's own rows, and a row for every `compress` tokens before, each with
+        # its index key.
+        return tokens * p.latent_row_bytes + -(-p.scored_keys // page) * page * key_bytes
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
         """Bytes of all these layers' caches, on one GPU."""
@@ -260,31 +281,34 @@ class LayerKind:
         if self.latent is None:
             matrices = self.heads if self.shares else self.heads + self.kv_heads
             return width * matrices * (self.head_dim + self.head_dim_v)
-        one, heads = self.latent, self.heads
-        queries, q_rank = heads * self.head_dim, one.q_rank
+        # MLA: a low-rank path for queries, one latent projection for keys and values and its expansion
+        # per head, the indexer, and the output.
+        latent, heads = self.latent, self.heads
+        queries, q_rank = heads * self.head_dim, latent.q_rank
         q = width * queries if q_rank is None else q_rank * (width + queries)
-        kv = width * one.width + one.kv_rank * heads * (one.nope + self.head_dim_v)
-        index = (q_rank or width) * one.index_heads * one.index_dim + width * (
-            one.index_dim + one.index_heads
+        kv = width * latent.width + latent.kv_rank * heads * (latent.nope + self.head_dim_v)
+        index = (q_rank or width) * latent.index_heads * latent.index_dim + width * (
+            latent.index_dim + latent.index_heads
         )
-        return q + kv + heads * self.head_dim_v * width + (index if one.index_dim else 0)
+        return q + kv + heads * self.head_dim_v * width + (index if latent.index_dim else 0)
 
     def split(self, gpus: int) -> LayerKind:
         """The part of one of several GPUs that share the heads; fewer key/value heads than GPUs are on several. Raises
         InputError: heads that cannot be shared out evenly."""
         divisors = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
         if gpus not in divisors:
-            what = f"does not divide the {self.heads} heads of its {self.name} layers"
+            problem = f"does not divide the {self.heads} heads of its {self.name} layers"
             raise InputError(
-                f"`tensor_parallel` {gpus} {what}; accepted: {', '.join(map(str, divisors))}"
+                f"`tensor_parallel` {gpus} {problem}; accepted: {', '.join(map(str, divisors))}"
             )
         if self.latent is not None:
             return replace(self, heads=self.heads // gpus, kv_heads=self.heads // gpus)
+        # Either each GPU has whole key/value heads, or each head is on a whole number of GPUs.
         fitting = [n for n in divisors if max(n, self.kv_heads) % min(n, self.kv_heads) == 0]
         if gpus not in fitting:
-            what = f"neither divides the {self.kv_heads} key/value heads of its {self.name} layers nor is a multiple of"
+            problem = f"neither divides the {self.kv_heads} key/value heads of its {self.name} layers nor is a multiple of"
             raise InputError(
-                f"`tensor_parallel` {gpus} {what} them; accepted: {', '.join(map(str, fitting))}"
+                f"`tensor_parallel` {gpus} {problem} them; accepted: {', '.join(map(str, fitting))}"
             )
         return replace(self, heads=self.heads // gpus, kv_heads=max(1, self.kv_heads // gpus))
 
@@ -314,8 +338,8 @@ class LayerKind:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `kinds` in JSON."""
-        own = {**vars(self), "latent": None if self.latent is None else self.latent.to_dict()}
-        return {"layer": own.pop("name"), **own}
+        fields = {**vars(self), "latent": None if self.latent is None else self.latent.to_dict()}
+        return {"layer": fields.pop("name"), **fields}
 
 
 @dataclass(frozen=True)
@@ -361,9 +385,9 @@ class Weights:
     vocabulary: int
     """Rows of the table of tokens."""
     tied: bool
-    """Whether the head's matrix is that table."""
+    """True where the head's matrix is that table."""
     mlps: tuple[Mlp, ...]
-    """Of each layer."""
+    """MLP or experts of each layer."""
     number: float
     """Bytes of a number in the tables."""
     attention_number: float
@@ -371,13 +395,13 @@ class Weights:
     expert_number: float
     """Bytes of a number in experts."""
     norms: int = 2
-    """Of a layer, those of attention's insides apart."""
+    """Norms per layer, those of attention's insides apart."""
     head_norms: bool = False
-    """Whether heads of Q and K have a norm."""
+    """True where heads of Q and K have a norm."""
     turned: bool = True
-    """Whether Q and K are turned by their positions (RoPE)."""
+    """True where Q and K are turned by their positions (RoPE)."""
     learned: bool = False
-    """Whether positions have a table of their own."""
+    """True where positions have a table of their own."""
     more: tuple[int, ...] = ()
     """Numbers of each layer beside those of its attention and its MLP: gates, convolutions, what keeps a state. Below 0
     where layers share their matrices."""
@@ -392,7 +416,7 @@ class Weights:
         return self.attention_number if self.dense_number is None else self.dense_number
 
     def in_one(self, kind: str) -> Weights:
-        """The same weights, all numbers of one type."""
+        """These weights with all numbers in one type."""
         size = float(dtype(kind).bytes)
         return replace(
             self, number=size, attention_number=size, expert_number=size, dense_number=None
@@ -410,6 +434,7 @@ class Weights:
         return tuple(map(self._bytes, self.mlps))
 
     def _bytes(self, mlp: Mlp) -> int:
+        # Dense matrices and the router in the type of attention, experts in a type of their own.
         every = (
             mlp.matrices * self.width * mlp.inner * self.dense
             + mlp.experts * self.width * self.attention_number
@@ -458,12 +483,16 @@ class Model:
     @property
     def most_tokens(self) -> int | None:
         """Tokens that the config has positions for; None where it does not say."""
-        said = next((self.config[key] for key in POSITIONS if key in self.config), None)
-        return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+        positions = next((self.config[key] for key in POSITIONS if key in self.config), None)
+        return (
+            positions
+            if isinstance(positions, int) and not isinstance(positions, bool) and positions > 0
+            else None
+        )
 
-    def usual_tokens(self, usual: int) -> int:
+    def usual_tokens(self, default: int) -> int:
         """Tokens where none are asked for: the usual ones, or as many as the model has positions for."""
-        return min(usual, self.most_tokens or usual)
+        return min(default, self.most_tokens or default)
 
     @property
     def layers(self) -> int:
@@ -472,16 +501,19 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        """Whether it can generate: no token sees later ones."""
+        """True where it can generate: no token sees later ones."""
         return all(kind.causal for kind in self.kinds)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
         """Bytes of all layers' key/value caches and states, on one GPU."""
-        return sum(one.cache_bytes(batch, context, kind) for one in self.all_kinds)
+        return sum(layers.cache_bytes(batch, context, kind) for layers in self.all_kinds)
 
     def token_bytes(self, kind: str) -> int:
         """Bytes of a token in all layers' caches, on one GPU."""
-        return sum(one.count * one.token_bytes(kind) * one.cached_tokens(1) for one in self.kinds)
+        return sum(
+            layers.count * layers.token_bytes(kind) * layers.cached_tokens(1)
+            for layers in self.kinds
+        )
 
     @property
     def attention_parameters(self) -> int | None:
@@ -500,6 +532,7 @@ class Model:
         width, weights = self.width, self.weights
         if width is None or weights is None:
             return None
+        # Attention's matrices are of the kinds, already one GPU's share; the rest is shared out here.
         numbers = sum(kind.count * kind.parameters(width) for kind in self.kinds)
         more = sum(weights.more[: len(self.order)]) * weights.attention_number
         beside = weights.embeddings + sum(weights.layers[: len(self.order)]) + more
@@ -522,11 +555,22 @@ class Model:
 
     def to_dict(self) -> dict[str, Any]:
         """The `model` object of JSON."""
-        sizes = (
-            "layers tensor_parallel dtype width attention_parameters weight_bytes kinds=all_kinds"
-        )
         others = {"other_layers": len(self.order) - self.layers, "notes": list(self.notes)}
-        return plain(self, f"name title source {sizes}") | others
+        return (
+            plain(
+                name=self.name,
+                title=self.title,
+                source=self.source,
+                layers=self.layers,
+                tensor_parallel=self.tensor_parallel,
+                dtype=self.dtype,
+                width=self.width,
+                attention_parameters=self.attention_parameters,
+                weight_bytes=self.weight_bytes,
+                kinds=self.all_kinds,
+            )
+            | others
+        )
 
 
 def _kind_line(kind: LayerKind) -> str:

@@ -14,13 +14,13 @@ from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.models.asked import (
     LayerCall,
     asked_model,
@@ -31,9 +31,17 @@ from iosim.studies.models.asked import (
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
-COLUMNS = columns_of(
-    "layer | count:count=layers | sees=a query sees | kernel | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | "
-    "share=of the time | bound_by=bound by | kv_cache_bytes=KV cache"
+COLUMNS = (
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("kernel"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
+    Column("kv_cache_bytes", "KV cache"),
 )
 MOST_NAMED = 6
 """Results that a sentence names."""
@@ -45,7 +53,7 @@ class LayerPrediction:
 
     call: LayerCall
     prediction: Prediction
-    """Of one layer."""
+    """Prediction of one layer."""
 
     @property
     def kind(self) -> LayerKind:
@@ -60,6 +68,7 @@ class LayerPrediction:
     def batch(self) -> int:
         """Sequences: those of a chunked call lie packed in one."""
         p = self.prediction.problem
+        # A chunked call packs all chunks of all sequences in one: its query tokens over those of one.
         return p.batch if p.seq_lens is None else p.seq_q // self.call.queries
 
     @property
@@ -68,8 +77,8 @@ class LayerPrediction:
         return self.kind.cache_bytes(self.batch, self.call.keys, self.prediction.problem.dtype)
 
     def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:
-        own = {"layer": self.kind.name, "count": self.count}
-        return own | self.prediction.to_dict(ranged=ranged) | {"kv_cache_bytes": self.cache_bytes}
+        head = {"layer": self.kind.name, "count": self.count}
+        return head | self.prediction.to_dict(ranged=ranged) | {"kv_cache_bytes": self.cache_bytes}
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +88,7 @@ class ModelPrediction(Shown):
     model: Model
     """The model."""
     layers: tuple[LayerPrediction, ...]
-    """A prediction a kind of layer."""
+    """A prediction per kind of layer."""
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -113,7 +122,7 @@ class ModelPrediction(Shown):
 
     @property
     def hbm_known(self) -> bool:
-        """Whether bytes at HBM were found, rather than their bounds alone."""
+        """True where bytes at HBM were found, rather than their bounds alone."""
         return all(p.hbm_known for p in self.predictions)
 
     def total(self, level: Level, direction: Way | None = None) -> int:
@@ -167,38 +176,48 @@ class ModelPrediction(Shown):
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
         hbm = {"read": self.hbm.read, "write": self.hbm.write} if self.hbm_known else None
-        head = plain(self, "name=model.name profile=profile.name")
+        head = plain(name=self.model.name, profile=self.profile.name)
         head |= {"kernels": [p.kernel.name for p in self.predictions]}
-        sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
-        moved = {
+        levels = {
             "totals": {"hbm": hbm, "l2": asdict(self.l2)},
             "compulsory": asdict(self.compulsory),
         }
         return (
             head
-            | plain(self, sizes)
-            | moved
-            | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
+            | plain(
+                batch=self.batch,
+                seq_q=self.queries,
+                seq_k=self.keys,
+                layers=self.model.layers,
+                tensor_parallel=self.model.tensor_parallel,
+            )
+            | levels
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                energy_j=self.energy_j,
+                kv_cache_bytes=self.cache_bytes,
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
         return as_json([self])
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a kind of layer: what one layer moves, and how many there are."""
+        """A row per kind of layer: what one layer moves, and how many there are."""
         for layer in self.layers:
             p = layer.prediction
             known = p.hbm_known
             row = {"model": self.model.name, "layer": layer.kind.name, "count": layer.count}
-            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {
+            row |= plain(gpu=p.profile.name, kernel=p.kernel.name) | {
                 "seq_q": self.queries,
                 "seq_k": self.keys,
             }
-            row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
+            row |= plain(l2_read_bytes=p.l2.read, l2_write_bytes=p.l2.write)
             row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
             yield (
                 row
-                | plain(p, "time_s bound_by")
+                | plain(time_s=p.time_s, bound_by=p.bound_by)
                 | {"kv_cache_bytes": layer.cache_bytes // layer.count}
             )
 
@@ -217,7 +236,7 @@ class ModelPrediction(Shown):
     def _panels(self) -> tuple[Panel, ...]:
         from iosim.show.axes import stacked  # pages alone need it
 
-        shown = []
+        panels = []
         for level, word in reversed(LEVEL_NAMES.items()):
             if level in ("smem", "side") or (level == "hbm" and not self.hbm_known):
                 continue
@@ -225,14 +244,16 @@ class ModelPrediction(Shown):
                 f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
             )
             both = {
-                told: [layer.count * layer.prediction.total(level, way) for layer in self.layers]
-                for way, told in zip(WAYS, ("read", "written"), strict=True)
+                word_of_way: [
+                    layer.count * layer.prediction.total(level, way) for layer in self.layers
+                ]
+                for way, word_of_way in zip(WAYS, ("read", "written"), strict=True)
             }
             names = [layer.kind.name for layer in self.layers]
-            shown.append(
+            panels.append(
                 stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers ")
             )
-        return tuple(shown)
+        return tuple(panels)
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
@@ -250,9 +271,10 @@ def requests_of(request: PredictRequest) -> list[Request]:
     """A call for every GPU, problem and kernel of a request without a model."""
     problems = [problem for _, problem in asked_problems(request)]
     how = {name: getattr(request, name) for name in CONDITIONS}
-    each = product(request.gpu, problems, request.kernel)
+    combinations_of_request = product(request.gpu, problems, request.kernel)
     return [
-        Request(problem, kernel, gpu, request.overrides, **how) for gpu, problem, kernel in each
+        Request(problem, kernel, gpu, request.overrides, **how)
+        for gpu, problem, kernel in combinations_of_request
     ]
 
 
@@ -264,6 +286,7 @@ def run(
     if model is None:
         return list(predict_many(requests_of(request), progress=progress))
     how = {name: getattr(request, name) for name in CONDITIONS}
+    # GPU, then length, then kernel; within each the calls of all kinds of layers.
     jobs = [
         job
         for values in combinations(request.values)
@@ -274,9 +297,10 @@ def run(
         for gpu, calls, kernel in jobs
         for call in calls
     ]
-    found = iter(predict_many(requests, progress=progress))
+    # One flat list, so that equal calls of different jobs are predicted once.
+    predictions = iter(predict_many(requests, progress=progress))
     return [
-        ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls))
+        ModelPrediction(model, tuple(LayerPrediction(call, next(predictions)) for call in calls))
         for _, calls, _ in jobs
     ]
 
@@ -299,7 +323,7 @@ def heading(result: ModelPrediction) -> str:
 
 
 def table(result: ModelPrediction) -> Table:
-    """A row a kind of layer, all its layers together, and one of all."""
+    """A row per kind of layer, all its layers together, and one of all."""
     rows: list[tuple[Cell, ...]] = []
     for layer in result.layers:
         p = layer.prediction
@@ -340,10 +364,10 @@ def table(result: ModelPrediction) -> Table:
 
 def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What was read of the model, and what marks mean."""
-    told = legend(p for result in results for p in result.predictions)
+    marks = legend(p for result in results for p in result.predictions)
     bases = basis(p for result in results for p in result.predictions)
     return (
-        *([] if told is None else [told]),
+        *([] if marks is None else [marks]),
         *_caches(results),
         *results[0].model.all_notes,
         *bases,
@@ -353,6 +377,7 @@ def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
 def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What a model's key/value cache takes, where it keeps one."""
     largest = max(result.cache_bytes for result in results)
+    # Training keeps no cache.
     if not largest or results[0].predictions[0].problem.passes != "fwd":
         return ()
     several_sizes = len({result.cache_bytes for result in results}) > 1
@@ -370,30 +395,37 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     longest = max((result.keys, result.queries) for result in results)
     taken = [result for result in results if (result.keys, result.queries) == longest]
     first = taken[0]
-    batches = len({one.batch for one in taken}) > 1
+    # The batch stands behind each clause only where it differs between them.
+    batches = len({model_result.batch for model_result in taken}) > 1
     clauses = [
-        _clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]
+        _clause(model_result) + (f" at batch {model_result.batch:,}" if batches else "")
+        for model_result in taken[:MOST_NAMED]
     ]
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-    sure = confidence([p for one in taken for p in one.predictions])
+    sure = confidence([p for model_result in taken for p in model_result.predictions])
     if len(clauses) == 1:
         return sentences([f"{_subject(first, batches)} {clauses[0]}", sure])
     return "\n".join(
-        [f"{_subject(first, batches)}:", *(f"{one}." for one in (*clauses, *more)), f"{sure}."]
+        [
+            f"{_subject(first, batches)}:",
+            *(f"{model_result}." for model_result in (*clauses, *more)),
+            f"{sure}.",
+        ]
     )
 
 
-def _subject(one: ModelPrediction, batches: bool) -> str:
-    model = one.model
-    sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
-    if one.keys == one.queries:
-        at = f"over {sequences}{some(one.keys, 'token')}"
+def _subject(result: ModelPrediction, batches: bool) -> str:
+    model = result.model
+    sequences = "" if result.batch == 1 or batches else f"{some(result.batch, 'sequence')} of "
+    if result.keys == result.queries:
+        at = f"over {sequences}{some(result.keys, 'token')}"
     else:
-        news = "one new token" if one.queries == 1 else some(one.queries, "new token")
-        at = f"of {news} over {sequences}{one.keys:,}"
+        news = "one new token" if result.queries == 1 else some(result.queries, "new token")
+        at = f"of {news} over {sequences}{result.keys:,}"
     gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
+    gpus += in_dtype(result.predictions[0].problem)
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(
-        one.predictions[0].problem.passes, ""
+        result.predictions[0].problem.passes, ""
     )
     if not model.kinds:
         return f"Updating the states of {model.title}{gpus} {at} takes"
@@ -401,12 +433,12 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
     return f"{mixing} of {model.title}{gpus} {at} {'take' if model.states else 'takes'}"
 
 
-def _clause(one: ModelPrediction) -> str:
-    text = f"{seconds_text(one.time_s)} on {one.profile.name} with {one.kernels}"
-    if one.hbm_known:
-        read, least = one.hbm.read, one.compulsory.read
+def _clause(result: ModelPrediction) -> str:
+    text = f"{seconds_text(result.time_s)} on {result.profile.name} with {result.kernels}"
+    if result.hbm_known:
+        read, least = result.hbm.read, result.compulsory.read
         how = against(read, least)
-        if left_in_l2(read, least, one.predictions[0].l2_start):
+        if left_in_l2(read, least, result.predictions[0].l2_start):
             how = (
                 f"of the compulsory {bytes_text(least)} its own call before left the rest in the L2"
             )

@@ -18,8 +18,8 @@ from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
-from iosim.show.page import Page, Section, listed
-from iosim.show.shown import Part, Several
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
@@ -108,6 +108,7 @@ class WholeRun:
         """What a million tokens cost: those of the prompt, those that are trained on, or new ones of a step."""
         if self.price_per_hour is None:
             return None
+        # A step of decoding makes one token per sequence; a prompt is paid for by all its tokens.
         tokens = self.work.batch * (1 if self.phase == DECODE else self.work.keys)
         seconds = self.traffic.time_s * self.model.tensor_parallel
         return self.price_per_hour * seconds / SECONDS_AN_HOUR * 1e6 / tokens
@@ -121,12 +122,12 @@ class WholeRun:
     @cached_property
     def parts(self) -> dict[str, list[OperatorTraffic]]:
         """The operators by part of the model."""
-        found = grouped(self.traffic.rows, lambda row: row.module[0])
-        return {part: found[part] for part in PARTS if part in found}
+        by_part = grouped(self.traffic.rows, lambda row: row.module[0])
+        return {part: by_part[part] for part in PARTS if part in by_part}
 
     @cached_property
     def sums(self) -> dict[str, dict[str, Any]]:
-        """Of the whole model and of each part what its operators come to."""
+        """Part of the model, and the whole -> sums over its operators."""
         return {
             part: self.traffic.sums(rows)
             for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()
@@ -139,7 +140,7 @@ class WholeRun:
 
     @property
     def attention_share(self) -> tuple[float, float]:
-        """Of the bytes at HBM, and of the time."""
+        """Attention's share of the bytes at HBM, and of the time."""
         attention = self.sums["attention"]
         return attention["hbm_share"], attention["time_share"]
 
@@ -159,16 +160,30 @@ class WholeRun:
         if key == "gflop":
             return float(self.sums[part]["flops"] / 1e9)
         value: int | float = self.sums[part][key]
+        # Experts are picked at random: their bytes are marked, times are not.
         guessed = part in ("experts", WHOLE) and key.endswith("_bytes") and self.random is not None
         return Marked.of(value, "~") if guessed else value
 
     def to_dict(self) -> dict[str, Any]:
         whole = self.traffic
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys dtype fused=work.fused layers=model.layers"
-        head = plain(self, f"model=model.name profile=traffic.profile.name phase {sizes}")
-        head |= plain(self, "tensor_parallel=model.tensor_parallel weight_bytes kernels")
+        head = plain(
+            model=self.model.name,
+            profile=self.traffic.profile.name,
+            phase=self.phase,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            dtype=self.dtype,
+            fused=self.work.fused,
+            layers=self.model.layers,
+        )
+        head |= plain(
+            tensor_parallel=self.model.tensor_parallel,
+            weight_bytes=self.weight_bytes,
+            kernels=self.kernels,
+        )
         totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(
-            whole, "flops time_s"
+            flops=whole.flops, time_s=whole.time_s
         )
         totals |= {"attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True))}
         totals |= {"experts_touched": None if self.touched is None else asdict(self.touched)}
@@ -180,9 +195,12 @@ class WholeRun:
 class WholeModels(Several[WholeRun]):
     """Whole models by part: bytes at HBM, between SMs and L2, operations and time."""
 
-    _members = "runs"
     runs: tuple[WholeRun, ...]
     """A run a GPU, phase, length and model."""
+
+    @property
+    def _members(self) -> tuple[WholeRun, ...]:
+        return self.runs
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [run.to_dict() for run in self]}
@@ -202,7 +220,7 @@ class WholeModels(Several[WholeRun]):
     @property
     def answer(self) -> str:
         """A line for each run."""
-        said = []
+        sentences = []
         for run in self:
             of_bytes, of_time = run.attention_share
             whole, gpus = run.traffic, run.model.tensor_parallel
@@ -217,12 +235,14 @@ class WholeModels(Several[WholeRun]):
             memory, fits = whole.profile.usable_memory_bytes, ""
             if memory is not None and run.weight_bytes > memory:
                 fits = f"; its {bytes_text(run.weight_bytes)} of weights do not fit in memory"
-            said.append(
+            sentences.append(
                 f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
                 f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."
             )
         words = dict.fromkeys(HELD[run.traffic.profile.backed_by] for run in self)
-        return "\n".join([*dict.fromkeys(said), f"Counted per operator; {' and '.join(words)}."])
+        return "\n".join(
+            [*dict.fromkeys(sentences), f"Counted per operator; {' and '.join(words)}."]
+        )
 
     @property
     def groups(self) -> dict[str, list[WholeRun]]:
@@ -248,7 +268,7 @@ class WholeModels(Several[WholeRun]):
         of_models = (note for run in self for note in run.model.all_notes)
         of_phases = (OF_PHASES[phase] for phase in phases if phase in OF_PHASES)
         beside = (note for run in self for note in _unplayed(run))
-        told = (
+        lines = (
             NOTES[max(fused)],
             OF_TIMES,
             *costs,
@@ -259,7 +279,7 @@ class WholeModels(Several[WholeRun]):
             *of_runs,
             *of_gpus,
         )
-        return tuple(dict.fromkeys(told))
+        return tuple(dict.fromkeys(lines))
 
     def to_text(self) -> str:
         tables = "".join(f"{title}\n{table(runs).text()}\n" for title, runs in self.groups.items())
@@ -287,6 +307,9 @@ class WholeModels(Several[WholeRun]):
         tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
         return [*self.answer.split("\n"), *tables, self.notes]
 
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
 
 def _percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.01 else 2}f} %"
@@ -305,29 +328,32 @@ def _unplayed(run: WholeRun) -> list[str]:
 
 
 def _of_experts(run: WholeRun) -> str:
-    one = run.touched
-    assert one is not None
-    least, most = (bytes_text(run.expert_bytes * n) for n in (one.least, one.most))
+    experts = run.touched
+    assert experts is not None
+    least_bytes, most_bytes = (
+        bytes_text(run.expert_bytes * n) for n in (experts.least, experts.most)
+    )
     return (
-        f"~ {run.title}: tokens of {run.model.name} pass {one.least} to {one.most} of a layer's {one.experts} "
-        f"experts, whose weights are {least} to {most}; counted are {one.counted}, as if every token picked its "
-        "own at random, all with as many tokens"
+        f"~ {run.title}: tokens of {run.model.name} pass {experts.least} to {experts.most} of a "
+        f"layer's {experts.experts} experts, whose weights are {least_bytes} to {most_bytes}; counted "
+        f"are {experts.counted}, as if every token picked its own at random, all with as many tokens"
     )
 
 
 def table(runs: Sequence[WholeRun]) -> Table:
-    """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
-    shown = SUMMED if len(runs) == 1 else BESIDE
+    """A row per part: of one run all that is known, of several the bytes at HBM and the time side by side."""
+    summed_columns = SUMMED if len(runs) == 1 else BESIDE
     columns = [
         replace(column, title=f"{run.model.name}: {column.title}")
         if len(runs) > 1 and n == 0
         else column
         for run in runs
-        for n, column in enumerate(shown)
+        for n, column in enumerate(summed_columns)
     ]
     parts = (part for part in (WHOLE, *PARTS) if any(part in run.sums for run in runs))
     rows = (
-        (part, *(run.cell(part, column.key) for run in runs for column in shown)) for part in parts
+        (part, *(run.cell(part, column.key) for run in runs for column in summed_columns))
+        for part in parts
     )
     return Table((Column("part"), *columns), tuple(rows))
 
@@ -340,32 +366,35 @@ def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
         )
     jobs = [(gpu, phase, length) for gpu in request.gpu for phase, length in _phases(request)]
     models = [
-        changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel)
-        for one in request.models
+        changed(item, {}, layers=request.layers, tensor_parallel=request.tensor_parallel)
+        for item in request.models
     ]
     todo = ((model, *job) for job in jobs for model in models)
-    return WholeModels(tuple(_run(request, *one) for one in progress(list(todo))))
+    return WholeModels(tuple(_run(request, *item) for item in progress(list(todo))))
 
 
 def _tokens(request: WholeRequest, name: str, least: int) -> list[int]:
-    asked = getattr(request, name)
+    requested = getattr(request, name)
     return (
-        [] if asked is None else [within(name, n, least, MAX_TOKENS) for n in lengths(asked, name)]
+        []
+        if requested is None
+        else [within(name, n, least, MAX_TOKENS) for n in lengths(requested, name)]
     )
 
 
 def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     """What is asked for, and how many tokens each is of. Raises InputError: lengths or choices that make no sense."""
     prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
-    usual = min(model.usual_tokens(USUAL) for model in request.models)
+    default_length = min(model.usual_tokens(USUAL) for model in request.models)
     if request.training:
         for name in ("context", "fused"):
             if getattr(request, name):
                 more = "which runs eager operators over `seq_len`; accepted: one of them"
                 raise InputError(f"`{name}` contradicts `training=True`, {more}")
-        return [(TRAINING, length) for length in prompts or (usual,)]
+        return [(TRAINING, length) for length in prompts or (default_length,)]
     if not any(contexts):
-        prompts = prompts or [usual]
+        prompts = prompts or [default_length]
+    # A context of one token has nothing in the cache; 0 asks for no step at all.
     decodes = [length for length in contexts or prompts if length > 1]
     return [(PREFILL, length) for length in prompts] + [(DECODE, length) for length in decodes]
 
@@ -376,9 +405,10 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
             f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder"
         )
     profile = load_profile(gpu)
-    own = weights_of(model, request.dtype)
-    kind = request.dtype or model.dtype or ("fp32" if own.number > 2 else "bf16")
-    weights = own.in_one(kind) if phase == TRAINING else own
+    # The type of the activations: asked for, the config's, or the weights' where they are wide.
+    stated = weights_of(model, request.dtype)
+    kind = request.dtype or model.dtype or ("fp32" if stated.number > 2 else "bf16")
+    weights = stated.in_one(kind) if phase == TRAINING else stated
     queries = 1 if phase == DECODE else length
     work = Work(
         request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused
@@ -386,9 +416,13 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
     tape = Writer(model, weights, work, profile, kind).written()
     traffic = traffic_of(tape.program, profile)
     rows = tuple(
-        row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times)
+        # A layer that stands for others has its rows as often as there are such layers.
+        row
+        for row, times in zip(traffic.rows, tape.counts, strict=True)
+        for _ in range(times)
     )
     sparse = [mlp for mlp in weights.mlps[: len(model.order)] if mlp.experts]
+    # Bytes of one expert in every layer that has experts, on one GPU.
     expert = (
         sum(m.matrices * weights.width * m.wide for m in sparse)
         * weights.expert_number
@@ -408,9 +442,9 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
 
 
 def _prices(request: WholeRequest) -> dict[str, float]:
-    """Dollars an hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
+    """Dollars per hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
     prices: dict[str, float] = {}
-    asked = {load_profile(gpu).name for gpu in request.gpu}
+    names = {load_profile(gpu).name for gpu in request.gpu}
     for text in request.price or ():
         name, _, number = text.rpartition("=")
         try:
@@ -422,9 +456,9 @@ def _prices(request: WholeRequest) -> dict[str, float]:
                 f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
             )
         gpu = load_profile(name.strip()).name
-        if gpu not in asked:
+        if gpu not in names:
             raise InputError(
-                f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(asked))}"
+                f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(names))}"
             )
         prices[gpu] = dollars
     return prices

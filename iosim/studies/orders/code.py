@@ -51,11 +51,13 @@ class Term:
             return self
         operator = self.language.quotient if operator == "//" else operator
         second = other if isinstance(other, Term) else Term(str(other), NAME, self.language)
-        left, right = (second, self) if turned else (self, second)
-        keeps = operator == "*" and left.binds == PRODUCT and "%" not in left.text
-        bare = left.binds > binds or (left.binds == binds and (binds == SUM or keeps))
-        first = left.text if bare else f"({left.text})"
-        last = right.text if right.binds > binds else f"({right.text})"
+        first_term, second_term = (second, self) if turned else (self, second)
+        # a * b * c needs no parentheses, a % b * c does for a reader.
+        keeps = operator == "*" and first_term.binds == PRODUCT and "%" not in first_term.text
+        # Only the left operand may go without: a - (b - c) and a // (b * c) need theirs.
+        bare = first_term.binds > binds or (first_term.binds == binds and (binds == SUM or keeps))
+        first = first_term.text if bare else f"({first_term.text})"
+        last = second_term.text if second_term.binds > binds else f"({second_term.text})"
         return Term(f"{first} {operator} {last}", binds, self.language)
 
     __add__, __radd__ = _operator("+", SUM), _operator("+", SUM, turned=True)
@@ -74,7 +76,7 @@ def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[
         return Term(name, NAME, language)
 
     def least(a: Term | int, b: Term | int) -> Term:
-        first, second = (one.text if isinstance(one, Term) else str(one) for one in (a, b))
+        first, second = (term.text if isinstance(term, Term) else str(term) for term in (a, b))
         return Term(f"{language.least}({first}, {second})", NAME, language)
 
     def symbol(name: str) -> Term:
@@ -111,6 +113,7 @@ def key_block(schedule: Schedule, language: Language) -> str:
     if schedule.direction is Direction.DESCENDING:
         return "last_key - 1 - t"
     whose = "block" if schedule.cluster == 1 else f"(block {language.quotient} {schedule.cluster})"
+    # Even blocks walk up, odd ones down: t becomes (last - 1 - first - t) by one product, no branch.
     odd = f"{whose} % 2"
     return f"first_key + t + {odd} * (last_key - 1 - first_key - 2 * t)"
 

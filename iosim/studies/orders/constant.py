@@ -20,6 +20,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.many import Request, try_all
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
@@ -49,7 +50,7 @@ class SectionCost:
     time_s: float
 
     def is_right(self, others: Iterable[SectionCost]) -> bool:
-        """Whether no other is faster, nor as fast with fewer bytes."""
+        """True where no other is faster, nor as fast with fewer bytes."""
         return all(
             self.time_s <= (1 + SAME_TIME) * o.time_s
             and (
@@ -82,6 +83,7 @@ class ConstantRow:
     def best(self) -> SectionCost:
         """The fastest section; of those that take the same time, the one with the fewest bytes."""
         fastest = min(cost.time_s for cost in self.by_heads.values())
+        # Equal times are decided by bytes, equal bytes by the constant itself.
         as_fast = [
             cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest
         ]
@@ -110,11 +112,16 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        constant = (
-            "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        return plain(
+            problem=self.problem,
+            section_heads=self.constant.heads,
+            hbm_bytes=self.constant.hbm_bytes,
+            time_s=self.constant.time_s,
+            best_section_heads=self.best.heads,
+            best_hbm_bytes=self.best.hbm_bytes,
+            best_time_s=self.best.time_s,
+            right=self.is_right,
         )
-        best = "best_section_heads=best.heads best_hbm_bytes=best.hbm_bytes best_time_s=best.time_s"
-        return plain(self, f"problem {constant} {best} right=is_right")
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ class ConstantCheck:
     def best_constant(self) -> tuple[int, int]:
         """(bytes, problems that it is right for) of the size that is right most often; of equals the nearest one."""
         sizes = {self.section_bytes, *(size * MIB for size in SECTION_MIB)}
+        # Every size that was searched, judged as the constant is: right for how many problems.
         counted = {
             size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows)
             for size in sizes
@@ -143,12 +151,13 @@ class ConstantCheck:
     @property
     def answer(self) -> str:
         size, right = self.best_constant
+        dtype = in_dtype(self.rows[0].problem)
         constant, problems = (
             capacity_text(self.section_bytes),
             f"{self.right} of {some(len(self.rows), 'problem')}",
         )
         parts = [
-            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"
+            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel}{dtype})"
         ]
         slowest = max(self.rows, key=lambda row: row.more_time)
         heaviest = max(self.rows, key=lambda row: row.times_bytes)
@@ -166,7 +175,7 @@ class ConstantCheck:
 
     @property
     def table(self) -> Table:
-        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        """A row per problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
                 "tokens": f"{row.problem.seq_q:,}",
@@ -191,7 +200,15 @@ class ConstantCheck:
             "best_constant_right": right,
             "checks": [r.to_dict() for r in self.rows],
         }
-        return plain(self, "profile=profile.name kernel section_bytes right") | best
+        return (
+            plain(
+                profile=self.profile.name,
+                kernel=self.kernel,
+                section_bytes=self.section_bytes,
+                right=self.right,
+            )
+            | best
+        )
 
 
 def check_constant(
@@ -207,21 +224,22 @@ def check_constant(
             f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more"
         )
     gpu = load_profile(profile)
-    asked: dict[tuple[int, int], Request] = {}
+    requests: dict[tuple[int, int], Request] = {}
     kernels = resolve_all(kernel, problems, gpu)
-    for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
+    for number, (problem, resolved) in enumerate(zip(problems, kernels, strict=True)):
         every = problem.batch * problem.heads
+        # Libraries round the heads of a section down to a power of two key/value heads.
         powers = (
             problem.group << n for n in range(every.bit_length())
         )  # of two key/value heads; 0 for all heads
         for heads in (*(power for power in powers if power < every), 0):
-            in_sections = _in_sections(own, problem, gpu, heads)
-            asked[number, heads] = Request(
+            in_sections = _in_sections(resolved, problem, gpu, heads)
+            requests[number, heads] = Request(
                 problem, in_sections, gpu, method="sampled", accesses=ACCESSES
             )
     rows = [ConstantRow(problem, {}, section_bytes) for problem in problems]
     for (number, heads), outcome in zip(
-        asked, try_all(list(asked.values()), progress=progress), strict=True
+        requests, try_all(list(requests.values()), progress=progress), strict=True
     ):
         if isinstance(outcome, InputError):
             raise outcome
@@ -236,10 +254,11 @@ def check_constant(
 def _in_sections(
     kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int
 ) -> Kernel:
-    own = OrderChoice.of(kernel, problem)
+    # All but the section stays the kernel's own; heavy blocks first, where blocks differ.
+    own_order = OrderChoice.of(kernel, problem)
     launch = main_launch(kernel, problem)
     start = Start.LIGHT_FIRST if launch is None or is_even(launch) else Start.HEAVY_FIRST
-    choice = replace(own, order=Order.HEAD, section_heads=heads, start=start)
+    choice = replace(own_order, order=Order.HEAD, section_heads=heads, start=start)
     return applied(choice, kernel, problem, profile)
 
 

@@ -18,12 +18,13 @@ from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
 from iosim.kernel.schedule import Schedule, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Marked, Table, columns_of
+from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -35,9 +36,16 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-COLUMNS = columns_of(
-    "rank:count | words=order | tile | hbm_bytes=HBM | side_bytes:bytes=behind the L2s | "
-    "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
+COLUMNS = (
+    Column("rank", kind="count"),
+    Column("words", "order"),
+    Column("tile"),
+    Column("hbm_bytes", "HBM"),
+    Column("side_bytes", "behind the L2s", kind="bytes"),
+    Column("times_compulsory", "over compulsory", kind="ratio"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("what", ""),
 )
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {
@@ -85,7 +93,7 @@ class OrderEntry:
     choice: OrderChoice
     """The order."""
     parts: tuple[OrderPart, ...]
-    """Of each problem."""
+    """A part for each problem."""
     hbm_read_bytes: int
     """Bytes read from HBM."""
     hbm_write_bytes: int
@@ -97,9 +105,9 @@ class OrderEntry:
     side_bytes: int | None = None
     """Bytes between the L2s and a cache at the memory's side, both ways; None where there is none."""
     is_own: bool = False
-    """Whether it is the kernel's own order."""
+    """True for the kernel's own order."""
     on_front: bool = False
-    """Whether no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
+    """True where no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
 
     @classmethod
     def of(
@@ -135,7 +143,7 @@ class OrderEntry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was replayed as `predict` does."""
+        """True where it was replayed as `predict` does."""
         return self.method != COARSE
 
     @property
@@ -156,10 +164,31 @@ class OrderEntry:
             "section_bytes": c.section_bytes or None,
         }
         order |= {"direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST}
-        order |= {"fold": c.start is Start.FOLD} | plain(c, "scheduler cluster chiplets")
-        found = "hbm_read_bytes hbm_write_bytes time_s side_bytes bound_by times_compulsory pareto=on_front own=is_own"
-        tile = plain(self.parts[0].tile, "block_q block_k warps stages")
-        return order | tile | plain(self, f"{found} method words=choice.words")
+        order |= {"fold": c.start is Start.FOLD} | plain(
+            scheduler=c.scheduler, cluster=c.cluster, chiplets=c.chiplets
+        )
+        tile = plain(
+            block_q=self.parts[0].tile.block_q,
+            block_k=self.parts[0].tile.block_k,
+            warps=self.parts[0].tile.warps,
+            stages=self.parts[0].tile.stages,
+        )
+        return (
+            order
+            | tile
+            | plain(
+                hbm_read_bytes=self.hbm_read_bytes,
+                hbm_write_bytes=self.hbm_write_bytes,
+                time_s=self.time_s,
+                side_bytes=self.side_bytes,
+                bound_by=self.bound_by,
+                times_compulsory=self.times_compulsory,
+                pareto=self.on_front,
+                own=self.is_own,
+                method=self.method,
+                words=self.choice.words,
+            )
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,17 +235,17 @@ class OrderRanking(Shown):
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        each = zip(self.problems, self.weights, strict=True)
-        problems = {"problems": [{"problem": p.to_dict(), "weight": w} for p, w in each]}
+        weighted = zip(self.problems, self.weights, strict=True)
+        problems = {"problems": [{"problem": p.to_dict(), "weight": w} for p, w in weighted]}
         left_out = {
             "left_out": [
                 {"words": choice.words, "reason": reason} for choice, reason in self.left_out
             ]
         }
-        orders = plain(self, "compulsory_bytes=own.compulsory_bytes own orders")
+        orders = plain(compulsory_bytes=self.own.compulsory_bytes, own=self.own, orders=self.orders)
         return {
             "schema": 1,
-            **plain(self, "profile=profile.name kernel"),
+            **plain(profile=self.profile.name, kernel=self.kernel),
             **problems,
             **orders,
             **left_out,
@@ -229,10 +258,12 @@ class OrderRanking(Shown):
     def to_text(self) -> str:
         return self.listed(MOST_SHOWN)
 
-    def listed(self, most: int, markdown: bool = False) -> str:
-        rows = table(self, most)
-        told = "".join(f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, most))
-        return f"{answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{told}"
+    def listed(self, limit: int, markdown: bool = False) -> str:
+        rows = table(self, limit)
+        note_lines = "".join(
+            f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, limit)
+        )
+        return f"{answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{note_lines}"
 
     def _line(self) -> str:
         several = some(len(self.orders), "order")
@@ -242,8 +273,8 @@ class OrderRanking(Shown):
         return [answer(self), table(self), notes(self)]
 
     def _panels(self) -> tuple[Panel, ...]:
-        """Time against bytes at HBM, a point an order."""
-        moved, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
+        """Time against bytes at HBM, a point per order."""
+        hbm_bytes, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
         hover = [
             f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
             for e in self.orders
@@ -251,14 +282,14 @@ class OrderRanking(Shown):
         data = {
             "type": "scatter",
             "mode": "markers",
-            "x": moved,
+            "x": hbm_bytes,
             "y": times,
             "text": hover,
             "hoverinfo": "text",
             "name": "orders",
         }
         layout = axes.layout(
-            axes.linear_axis(moved, "HBM bytes", bytes_text),
+            axes.linear_axis(hbm_bytes, "HBM bytes", bytes_text),
             axes.linear_axis(times, "time", seconds_text),
         )
         title = f"Orders of {self.kernel} on {self.profile.name}: time against HBM bytes"
@@ -267,7 +298,7 @@ class OrderRanking(Shown):
         )
 
 
-def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
+def ranked(entries: Sequence[OrderEntry], own_order: OrderChoice) -> list[OrderEntry]:
     """The entries, the best first, those on the front of time and bytes marked; of equals the one with the fewest
     changes from the kernel's `own` order."""
     if not entries:
@@ -278,8 +309,10 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
         return [e.hbm_bytes] if e.side_bytes is None else [e.hbm_bytes, e.side_bytes]
 
     def slower(e: OrderEntry) -> int:
+        # Bins of one per cent: entries in the same bin take the same time, and bytes decide.
         return floor(log(e.time_s / fastest) / log(1 + SAME_TIME)) if fastest else 0
 
+    # Per bin the fewest bytes, at HBM and behind the L2s: from these bytes are binned in turn.
     least: dict[int, list[int]] = {}
     for e in entries:
         least[slower(e)] = [
@@ -288,8 +321,9 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
     def key(e: OrderEntry) -> tuple[int, list[int], int, int, int]:
         pairs = zip(moved(e), least[slower(e)], strict=True)
+        # Both levels of bytes in bins of two per cent, compared in order.
         more = [floor(log(max(1, mine) / fewest) / log(1 + SAME_BYTES)) for mine, fewest in pairs]
-        return slower(e), more, e.choice.changed_from(own), picoseconds(e.time_s), e.hbm_bytes
+        return slower(e), more, e.choice.changed_from(own_order), picoseconds(e.time_s), e.hbm_bytes
 
     front = {id(e) for e in _front(entries)}
     return sorted((replace(e, on_front=id(e) in front) for e in entries), key=key)
@@ -297,6 +331,7 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
 def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
     """Entries with nothing as good in both and better in one."""
+    # Sorted by time, an entry is on the front if it has fewer bytes than all before it.
     in_time = sorted(entries, key=lambda e: (picoseconds(e.time_s), e.hbm_bytes))
     least_before = accumulate((e.hbm_bytes for e in in_time), min, initial=inf)
     return [e for e, least in zip(in_time, least_before, strict=False) if e.hbm_bytes < least]
@@ -319,10 +354,10 @@ def check_weights(
 
 def answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
-    best, own = ranking.best, ranking.own
+    best, own_entry = ranking.best, ranking.own
     above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
-    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
+    more = own_entry.time_s / best.time_s - 1 if best.time_s else 0.0
     time = (
         f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time"
         if abs(more) > SAME_WORD
@@ -331,8 +366,9 @@ def answer(ranking: OrderRanking) -> str:
     takes = f"takes {time}"
     bound = best.parts[0].bound_by
     of = f" for {ranking.title}" if ranking.title else ""
+    dtype = in_dtype(ranking.problems[0], ranking.profile)
     parts = [
-        f"{ranking.kernel} on {ranking.profile.name}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
+        f"{ranking.kernel} on {ranking.profile.name}{dtype}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
         "That is its own order" if best.is_own else f"Its own order {takes}",
     ]
     return sentences(parts)
@@ -341,13 +377,13 @@ def answer(ranking: OrderRanking) -> str:
 def beneath(ranking: OrderRanking) -> tuple[str, ...]:
     """What stands under the table: the problem, the kernel's own order, and what the numbers rest on."""
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    told = (
+    lines = (
         f"{_where(ranking)}: {some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
         f"its own order is {ranking.own.choice.words}",
         ranking.by_default,
         f"HBM bytes by replay, times by a model, whose numbers are: {times.summary}",
     )
-    return tuple(part for part in told if part)
+    return tuple(part for part in lines if part)
 
 
 def _where(ranking: OrderRanking) -> str:
@@ -364,31 +400,33 @@ def heads_text(p: AttentionProblem) -> str:
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
 
 
-def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
-    """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
-    first = list(enumerate(r.orders[:most], 1))
-    own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
-    table = Table.of((_row(n, e) for n, e in first + own), COLUMNS)
+def table(r: OrderRanking, limit: int | None = MOST_SHOWN) -> Table:
+    """A row per order, the best first; the kernel's own, and those on the front of time and bytes, named."""
+    first = list(enumerate(r.orders[:limit], 1))
+    own_rows = [
+        (n, e) for n, e in enumerate(r.orders, 1) if e.is_own and limit is not None and n > limit
+    ]
+    table = Table.of((_row(n, e) for n, e in first + own_rows), COLUMNS)
     return table.without("side_bytes") if all(e.side_bytes is None for _, e in first) else table
 
 
 def _row(rank: int, e: OrderEntry) -> dict[str, Any]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
-    what = ", ".join(
-        word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there
+    labels = ", ".join(
+        word for word, applies in (("front", e.on_front), ("its own", e.is_own)) if applies
     )
     return e.to_dict() | {
         "rank": rank,
         "tile": str(e.parts[0].tile),
         "hbm_bytes": size,
-        "what": what,
+        "what": labels,
     }
 
 
-def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:
+def notes(r: OrderRanking, limit: int | None = MOST_SHOWN) -> tuple[str, ...]:
     """What the marks stand for, and what a reader should know."""
-    methods = {e.method for e in r.orders[:most]}
-    told = [MEANINGS[method] for method in MEANINGS if method in methods]
+    methods = {e.method for e in r.orders[:limit]}
+    meanings = [MEANINGS[method] for method in MEANINGS if method in methods]
     front = "front: no other order takes less time with as few bytes, or moves fewer bytes in as little time"
-    return (front, *told, *r.notes, *beneath(r))
+    return (front, *meanings, *r.notes, *beneath(r))

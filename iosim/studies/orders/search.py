@@ -48,7 +48,7 @@ LEAST_COARSE = 150_000
 FIRST = 6
 """Orders that are replayed whole before others are left out: the likeliest ones."""
 REPLAYED = 8
-"""Of the ranking's first orders, how many are replayed whole."""
+"""Number of the ranking's first orders that are replayed whole."""
 MOST_REPLAYED = 24
 """And at most, where replayed ones fall behind others."""
 PASSES = ("fwd", "bwd")
@@ -56,7 +56,7 @@ STEALING_CC = 100
 NEARLY_COMPULSORY = 1.02
 """Bytes at HBM over the compulsory ones below which an order leaves nothing to gain."""
 REFINED = 3
-"""Of the ranking's first orders, how many are tried in clusters, too."""
+"""Number of the ranking's first orders that are tried in clusters, too."""
 CLUSTER = 2
 
 
@@ -75,8 +75,9 @@ def resolve_all(
     if not isinstance(kernel, str):
         return [kernel] * len(problems)
     first = resolve(kernel, problems[0], profile)
+    # "default" is resolved for the first problem: one order can only be of one kernel.
     name = first.name if is_choice(kernel) else kernel
-    return [first, *(resolve(name, one, profile) for one in problems[1:])]
+    return [first, *(resolve(name, problem, profile) for problem in problems[1:])]
 
 
 def run(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
@@ -147,6 +148,7 @@ class _Search:
                     problem, applied(choice, kernel, problem, self.profile), self.profile
                 )
                 self.spilling |= dict.fromkeys(call.spilling)
+                # The least time of an order: with compulsory bytes at HBM; its likely bytes: by the capacity rule.
                 least += weight * call.time(call.counted + _compulsory(call)).total_s
                 size += weight * call.capacity().total("hbm")
                 accesses += tile_accesses(call.chain)
@@ -157,16 +159,18 @@ class _Search:
         return _Candidate(choice, tuple(requests), least, size, accesses)
 
     def candidates(self, listed: Iterable[OrderChoice]) -> list[_Candidate]:
-        return [one for one in map(self.candidate, listed) if one is not None]
+        return [candidate for candidate in map(self.candidate, listed) if candidate is not None]
 
     def ranking(self, listed: Sequence[OrderChoice], in_clusters: bool) -> OrderRanking:
         """The orders, the best first, and the kernel's own; `in_clusters`: the first are also tried in clusters."""
-        able, own = self.candidates(listed), self._own()
-        if sum(one.accesses for one in able) <= ALL_ACCESSES:
+        # Few accesses: everything is replayed. Many: in stages, which `_play_some` has.
+        able, own_entry = self.candidates(listed), self._own()
+        if sum(candidate.accesses for candidate in able) <= ALL_ACCESSES:
             self._play(able)
         else:
             self._play_some(able)
         if in_clusters:
+            # Clusters double the search, so they are tried on its winners alone.
             first = [e.choice for e in ranked(list(self.entries.values()), self.own)[:REFINED]]
             self._play(
                 self.candidates(replace(c, cluster=CLUSTER) for c in first if c.cluster == 1)
@@ -183,7 +187,7 @@ class _Search:
             self.kernels[0].name,
             self.profile,
             tuple(ranked(entries, self.own)),
-            own,
+            own_entry,
             tuple(self.left_out),
             tuple(self._notes(entries)),
             told([(self.kernels[0], self.profile)]),
@@ -202,23 +206,34 @@ class _Search:
             yield f"{COARSE}: replayed in coarse steps, to choose among orders; {near}"
 
     def _own(self) -> OrderEntry:
-        each = zip(self.problems, self.kernels, strict=True)
-        requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in each]
+        pairs = zip(self.problems, self.kernels, strict=True)
+        requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in pairs]
         parts = [OrderPart.of(prediction) for prediction in predict_many(requests)]
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:
-        waiting = sorted(candidates, key=lambda one: (picoseconds(one.least_s), one.about_bytes))
-        likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
-        likely += [one for one in waiting if one.choice == self.own and one not in likely]
+        # 1. The likeliest orders and the kernel's own are replayed whole. 2. Orders that could not beat
+        # them even with compulsory bytes are left out, if the rest is too much. 3. The rest is replayed
+        # in coarse steps. 4. The front of the ranking is replayed whole, until it holds no coarse entry
+        # or the budget ends.
+        waiting = sorted(
+            candidates,
+            key=lambda candidate: (picoseconds(candidate.least_s), candidate.about_bytes),
+        )
+        likely = sorted(waiting[: 2 * FIRST], key=lambda candidate: candidate.about_bytes)[:FIRST]
+        likely += [
+            candidate
+            for candidate in waiting
+            if candidate.choice == self.own and candidate not in likely
+        ]
         self._play(likely)
-        rest = [one for one in waiting if one.choice not in self.entries]
+        rest = [candidate for candidate in waiting if candidate.choice not in self.entries]
         if len(rest) * len(self.problems) * LEAST_COARSE > COARSE_ACCESSES:
-            rest = [one for one in rest if not self._is_beaten(one)]
+            rest = [candidate for candidate in rest if not self._is_beaten(candidate)]
         if rest:
             share = COARSE_ACCESSES // (len(rest) * len(self.problems))
             self._play(rest, max(LEAST_COARSE, share))
-        by_choice = {one.choice: one for one in candidates}
+        by_choice = {candidate.choice: candidate for candidate in candidates}
         whole = 0
         while whole < MOST_REPLAYED:
             first = [
@@ -231,18 +246,18 @@ class _Search:
             self._play([by_choice[e.choice] for e in first])
             whole += len(first)
 
-    def _is_beaten(self, one: _Candidate) -> bool:
-        """Whether an order that was replayed is as fast as this one could be at all, with hardly more than the
+    def _is_beaten(self, candidate: _Candidate) -> bool:
+        """True where an order that was replayed is as fast as this one could be at all, with hardly more than the
         compulsory bytes; a note says so."""
         for e in self.entries.values():
             if (
-                e.time_s <= (1 + SAME_TIME) * one.least_s
+                e.time_s <= (1 + SAME_TIME) * candidate.least_s
                 and e.times_compulsory <= NEARLY_COMPULSORY
             ):
                 self.left_out.append(
                     (
-                        one.choice,
-                        f"takes {one.least_s:.3g} s at least, and {e.choice.words} takes "
+                        candidate.choice,
+                        f"takes {candidate.least_s:.3g} s at least, and {e.choice.words} takes "
                         f"{e.time_s:.3g} s with {e.times_compulsory:.3g} times the "
                         "compulsory bytes",
                     )
@@ -258,17 +273,18 @@ class _Search:
                 replace(request, method="sampled", accesses=accesses) for request in requests
             ]
         outcomes = iter(try_all(requests, progress=self.progress))
-        for one in candidates:
+        for order in candidates:
             parts = []
-            for _ in one.requests:
+            for _ in order.requests:
                 outcome = next(outcomes)
                 if isinstance(outcome, InputError):
-                    self.left_out.append((one.choice, str(outcome)))
+                    self.left_out.append((order.choice, str(outcome)))
                 else:
+                    # A launch with fewer accesses than the budget was played whole after all.
                     rough = accesses is not None and tile_accesses(outcome.chain) > accesses
                     parts.append(OrderPart.of(outcome, COARSE if rough else None))
-            if len(parts) == len(one.requests):
-                self.entries[one.choice] = OrderEntry.of(one.choice, parts, self.weights)
+            if len(parts) == len(order.requests):
+                self.entries[order.choice] = OrderEntry.of(order.choice, parts, self.weights)
 
 
 def _compulsory(call: Call) -> Traffic:

@@ -32,8 +32,8 @@ def section_heads(problem: AttentionProblem, section_bytes: int) -> int:
     """Query heads of a section whose keys and values take so many bytes: key/value heads, rounded down to a power of
     two, at least one, times the group, as FlashAttention-3 and -4 round (hopper/tile_scheduler.hpp,
     flash_attn/cute/tile_scheduler.py)."""
-    one = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
-    return int(1 << (max(1, section_bytes // one).bit_length() - 1)) * problem.group
+    head_bytes = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+    return int(1 << (max(1, section_bytes // head_bytes).bit_length() - 1)) * problem.group
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,10 @@ class OrderChoice:
     def of(cls, kernel: Kernel, problem: AttentionProblem) -> OrderChoice:
         s = kernel.of_pass(problem.passes == "bwd").schedule
         order = (
+            # Normal form: a section of one head is queries fastest; of one batch, "batch" is "query".
             Order.HEAD if s.section_heads > 1 else Order.QUERY if s.section_heads == 1 else s.order
         )
+        # With a single sequence the two orders are the same.
         if order is Order.BATCH and problem.batch == 1:
             order = Order.QUERY
         section = s.section_heads if s.section_heads > 1 else 0
@@ -119,7 +121,7 @@ def main_launch(kernel: Kernel, problem: AttentionProblem) -> Launch | None:
 
 
 def is_even(launch: Launch) -> bool:
-    """Whether all work tiles of a head take equally many steps, so that it does not matter which start first."""
+    """True where all work tiles of a head take equally many steps, so that it does not matter which start first."""
     d = launch.domain
     steps = d.visitors.count if launch.name.startswith("bwd") else d.visited.count
     return steps.size == 0 or bool(steps.min() == steps.max())
@@ -142,8 +144,9 @@ def applied(
     else:
         kernel = kernel.with_(schedule=schedule)
     if schedule.scheduler is not Scheduler.STATIC:
-        own = kernel.with_(persistent_ctas=None)
-        launch = main_launch(own, problem)
+        unsized = kernel.with_(persistent_ctas=None)
+        launch = main_launch(unsized, problem)
+        # A persistent grid is as large as the GPU holds CTAs of this launch at once.
         ctas = profile.sm_count * (
             residency(launch, profile).ctas_per_sm if launch is not None else 1
         )
@@ -156,6 +159,7 @@ def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int
     choices: list[tuple[Order, int, int]] = [(Order.QUERY, 0, 0), (Order.HEAD, 0, 0)]
     if any(p.batch > 1 for p in problems):
         choices.append((Order.BATCH, 0, 0))
+    # Several problems share no number of heads: sections are bytes of keys and values.
     if len(problems) > 1:
         return [*choices, *((Order.HEAD, 0, size * MIB) for size in SECTION_MIB)]
     (problem,) = problems
@@ -184,22 +188,23 @@ def choices(
     """
     launches = [main_launch(k, p) for k, p in zip(kernels, problems, strict=True)]
     even = all(launch is None or is_even(launch) for launch in launches)
-    own = [
+    own_orders = [
         OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)
     ]
-    starts = [own[0].start] if even else [Start.HEAVY_FIRST, Start.LIGHT_FIRST, Start.FOLD]
+    # Equal work tiles: neither the start nor the descending direction matters.
+    starts = [own_orders[0].start] if even else [Start.HEAVY_FIRST, Start.LIGHT_FIRST, Start.FOLD]
     ways = [Direction.ASCENDING, Direction.ALTERNATING] if even else list(Direction)
     spaces: dict[str, Sequence[Any]] = {
         "start": starts,
         "direction": ways,
         "scheduler": list(Scheduler),
-        "cluster": [own[0].cluster],
+        "cluster": [own_orders[0].cluster],
         "tile": [None, *tiles],
-        "chiplets": sorted({1, l2s, own[0].chiplets}),
+        "chiplets": sorted({1, l2s, own_orders[0].chiplets}),
     }
     names = ("order", "section_heads", "section_bytes")
     by_section = _pinned_sections(
-        [dict(zip(names, one, strict=True)) for one in sections(problems)], pinned
+        [dict(zip(names, item, strict=True)) for item in sections(problems)], pinned
     )
     spaces = {name: [pinned[name]] if name in pinned else values for name, values in spaces.items()}
     listed = [
@@ -207,23 +212,28 @@ def choices(
         for section in by_section
         for values in product(*spaces.values())
     ]
-    listed = [one for one in listed if one.chiplets == 1 or one.scheduler is Scheduler.STATIC]
-    first = [replace(choice, **pinned) for choice in own[:1]] if len(set(own)) == 1 else []
+    # Heads can be shared out to several L2s only in a static grid, where a CTA's place is known.
+    listed = [item for item in listed if item.chiplets == 1 or item.scheduler is Scheduler.STATIC]
+    first = (
+        [replace(choice, **pinned) for choice in own_orders[:1]]
+        if len(set(own_orders)) == 1
+        else []
+    )
     return list(_different([*first, *listed], problems))
 
 
 def _pinned_sections(
     by_section: list[dict[str, Any]], pinned: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    given = {
+    stated = {
         name: pinned[name] for name in ("order", "section_heads", "section_bytes") if name in pinned
     }
-    if not given:
+    if not stated:
         return by_section
-    if "section_heads" in given or "section_bytes" in given:
-        return [{"order": Order.HEAD, "section_heads": 0, "section_bytes": 0} | given]
-    of_order = [section for section in by_section if section["order"] is given["order"]]
-    return of_order or [{"section_heads": 0, "section_bytes": 0} | given]
+    if "section_heads" in stated or "section_bytes" in stated:
+        return [{"order": Order.HEAD, "section_heads": 0, "section_bytes": 0} | stated]
+    of_order = [section for section in by_section if section["order"] is stated["order"]]
+    return of_order or [{"section_heads": 0, "section_bytes": 0} | stated]
 
 
 def _different(
@@ -231,6 +241,7 @@ def _different(
 ) -> Iterator[OrderChoice]:
     seen = set()
     for choice in listed:
+        # Two choices are one where they come to the same schedule for every problem.
         key = (*(choice.schedule(p) for p in problems), choice.tile)
         if key not in seen:
             seen.add(key)

@@ -43,6 +43,7 @@ class Words:
     @classmethod
     def of(cls, values: Iterable[Any]) -> Words:
         known: dict[Any, int] = {}
+        # The type joins the key: 1, 1.0 and True are equal in Python and are three values here.
         plain = ((type(v), tuple(v) if type(v) is list else v) for v in values)
         codes = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int64)
         return cls(tuple(value for _, value in known), codes)
@@ -51,6 +52,7 @@ class Words:
         return self.values[self.codes[n]]
 
     def cells(self) -> list[str]:
+        # Distinct values are formatted once, then picked by code: a million rows of few words.
         texts = np.array([_text(value) for value in self.values], dtype=object)
         return list(texts[self.codes].tolist())
 
@@ -97,6 +99,7 @@ def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
     codes = []
     for part in columns:
         assert isinstance(part, Words)
+        # Codes of each part are renumbered into the values of the whole.
         at = [values.setdefault((type(value), value), len(values)) for value in part.values]
         codes.append(np.array(at, dtype=np.int64)[part.codes])
     return Words(tuple(value for _, value in values), np.concatenate(codes))
@@ -201,6 +204,8 @@ class Part:
             self.columns.get(name),
             self.columns.get("latent_kv"),
         )
+        # One list of values: the leader's, then 1 (key/value heads of a latent cache), then the
+        # column's own. Codes point into it, row by row.
         values = (*leader.values, 1, *(() if column is None else column.values))
         codes = leader.codes
         if name == "kv_heads" and latent is not None:
@@ -208,8 +213,8 @@ class Part:
                 np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes
             )
         if column is not None:
-            given = np.array([value is not None for value in column.values])[column.codes]
-            codes = np.where(given, column.codes + len(leader.values) + 1, codes)
+            is_stated = np.array([value is not None for value in column.values])[column.codes]
+            codes = np.where(is_stated, column.codes + len(leader.values) + 1, codes)
         return Words(values, codes)
 
 
@@ -223,8 +228,8 @@ def _rows(block: Block) -> int:
 
 def _checked(columns: Block) -> Block:
     return {
-        name: replace(given, values=tuple(checked(name, value) for value in given.values))
-        for name, given in columns.items()
+        name: replace(column, values=tuple(checked(name, value) for value in column.values))
+        for name, column in columns.items()
     }
 
 
@@ -240,8 +245,8 @@ class Cases:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Columns that a row has, in the order of a table."""
-        given = {name for block in self.blocks for name in block}
-        return tuple(name for name in (*LABELS, *NAMES) if name in given)
+        present = {name for block in self.blocks for name in block}
+        return tuple(name for name in (*LABELS, *NAMES) if name in present)
 
     def values(self, name: str) -> tuple[Any, ...]:
         """The distinct values of a column; none where no row has it."""
@@ -251,6 +256,7 @@ class Cases:
         numbers = np.arange(start, stop, dtype=np.int64)
         columns: dict[str, Words] = {}
         for block in reversed(self.blocks):
+            # A row number in mixed radix: one digit per block, the last block fastest.
             numbers, at = np.divmod(numbers, _rows(block))
             columns |= {
                 name: replace(column, codes=column.codes[at]) for name, column in block.items()
@@ -266,6 +272,7 @@ class Cases:
                 digest.update(np.ascontiguousarray(column.codes).tobytes())
             digest.update(b";")
         for name in PLACES:
+            # Profiles and kernels that are files count by what they hold: an edited file is another sweep.
             for place in map(Path, self.values(name)):
                 digest.update(place.read_bytes() if place.is_file() else b";")
         return digest.hexdigest()
@@ -278,26 +285,28 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
     with masks that take one alone. Raises InputError: a column that there is not, a value out of range, or a column
     given twice."""
     listed = dict(rows or {})
-    given = {name: list(values) for name, values in grid.items()}
-    for name, values in given.items():
+    columns = {name: list(values) for name, values in grid.items()}
+    for name, values in columns.items():
         if not values:
             raise InputError(f"`{name}` has no values; accepted: one or more")
         if name in listed:
             raise InputError(
                 f"`{name}` is given twice, as an option and as a column of the rows; give one of them"
             )
-    if "seq_q" not in {*given, *listed}:
-        check_queries(given)
+    if "seq_q" not in {*columns, *listed}:
+        check_queries(columns)
     blocks = []
     if listed:
         blocks.append(_checked(_with_mask(listed)))
         if not _rows(blocks[0]):
             raise InputError("the rows of the sweep are none; accepted: one or more")
-    given = {name: list(values) for name, values in USUAL.items() if name not in listed} | given
-    if "window_right" in given and not {"mask", "window"} & {*given, *listed}:
-        given["mask"] = ["window"]
-    if "window" in given and "mask" not in listed:
-        masks, windows = given.pop("mask", [None]), given.pop("window")
+    # Defaults first, then the grid's own values.
+    columns = {name: list(values) for name, values in USUAL.items() if name not in listed} | columns
+    if "window_right" in columns and not {"mask", "window"} & {*columns, *listed}:
+        columns["mask"] = ["window"]
+    # Masks and windows go in pairs, in one block: a window makes sense with masks that take one.
+    if "window" in columns and "mask" not in listed:
+        masks, windows = columns.pop("mask", [None]), columns.pop("window")
         taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
         pairs = [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
         blocks.append(
@@ -305,23 +314,26 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
                 {"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}
             )
         )
-    prefixes = given.pop("prefix", None)
+    prefixes = columns.pop("prefix", None)
     if prefixes is not None:
-        blocks.append(_prefixed(given, prefixes, listed))
-    blocks += [_checked({name: Words.of(given[name])}) for name in SLOWEST_FIRST if name in given]
-    made = Cases(tuple(blocks))
-    if len(made) > MAX_ROWS:
-        raise InputError(f"the sweep has {len(made):,} rows; accepted: up to {MAX_ROWS:,}")
-    return made
+        blocks.append(_prefixed(columns, prefixes, listed))
+    blocks += [
+        _checked({name: Words.of(columns[name])}) for name in SLOWEST_FIRST if name in columns
+    ]
+    all_cases = Cases(tuple(blocks))
+    if len(all_cases) > MAX_ROWS:
+        raise InputError(f"the sweep has {len(all_cases):,} rows; accepted: up to {MAX_ROWS:,}")
+    return all_cases
 
 
-def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Block) -> Block:
+def _prefixed(columns: dict[str, list[Any]], prefixes: Sequence[int], listed: Block) -> Block:
     """Query and key tokens where so many tokens are cached before the queries."""
-    if "seq_k" in given or "seq_k" in listed or "seq_q" in listed:
+    if "seq_k" in columns or "seq_k" in listed or "seq_q" in listed:
         raise InputError(
             "`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of the grid"
         )
-    lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
+    lengths = [checked("seq_q", value) for value in columns.pop("seq_q")]
+    # Prefix and query tokens give both lengths, so they share a block.
     pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
     return _checked(
         {"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)}

@@ -106,13 +106,13 @@ def numbers(
 @dataclass
 class Found:
     """What is known of a part's rows: numbers by column, names of the kernels that run, and why rows are refused.
-    `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
+    `remaining` are the rows still to be predicted, `without_form` how many of them have no closed form: the others
     have too few like them."""
 
     columns: dict[str, Numbers]
     runs_as: list[str | None]
     refused: list[str | None]
-    left: IntArray
+    remaining: IntArray
     without_form: int = 0
 
 
@@ -131,33 +131,36 @@ class _Group:
         )
 
     def case(self) -> dict[str, Any]:
-        one = {name: int(array[0]) for name, array in self.sizes.items()}
-        tile = (one.pop("block_q"), one.pop("block_k")) if "block_q" in one else None
-        return {**self.shared, **one, "tile": tile}
+        sizes = {name: int(array[0]) for name, array in self.sizes.items()}
+        tile = (sizes.pop("block_q"), sizes.pop("block_k")) if "block_q" in sizes else None
+        return {**self.shared, **sizes, "tile": tile}
 
 
 def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
     """All rows of a part that have a closed form, by "bounds" or "capacity"."""
     empty = {name: ma.masked_all(part.rows, dtype=np.int64) for name in FOUND}
-    found = Found(
+    result = Found(
         empty, [None] * part.rows, [None] * part.rows, np.arange(part.rows, dtype=np.int64)
     )
     if method not in METHODS:
-        return found
-    left = np.ones(part.rows, dtype=np.bool_)
-    found.without_form = part.rows
+        return result
+    is_left = np.ones(part.rows, dtype=np.bool_)
+    result.without_form = part.rows
     for group in _groups(part):
         for start in range(0, group.rows.size, AT_ONCE):
             block = group.cut(slice(start, start + AT_ONCE))
-            rest, has_form = _fill(block, method, l2_start, found)
-            left[block.rows] = False
-            left[rest] = True
-            found.without_form -= block.rows.size if has_form else block.rows.size - rest.size
-    found.left = np.flatnonzero(left)
-    return found
+            rest, has_form = _fill(block, method, l2_start, result)
+            is_left[block.rows] = False
+            is_left[rest] = True
+            result.without_form -= block.rows.size if has_form else block.rows.size - rest.size
+    result.remaining = np.flatnonzero(is_left)
+    return result
 
 
 def _groups(part: Part) -> list[_Group]:
+    # A mixed-radix number per row over all columns but sizes: equal numbers, one group. Of sizes and
+    # tiles it counts only whether they are given, since that changes the branches. Renumbered after
+    # each column, it never grows beyond the number of rows.
     code = np.zeros(part.rows, dtype=np.int64)
     for name, column in part.columns.items():
         codes = column.codes
@@ -167,12 +170,14 @@ def _groups(part: Part) -> list[_Group]:
             codes = np.array([value is None for value in column.values], dtype=np.int64)[codes]
         _, code = np.unique(code * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
     order = np.argsort(code, kind="stable")
+    # Rows sorted by group, cut where the number changes.
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     groups: list[_Group] = []
     profiles: dict[str, HardwareProfile] = {}
     for rows in np.split(order, starts[1:]) if part.rows else []:
         case = part.case(int(rows[0]))
         whole = case.get("seq_lens") is None and case.get("shared_prefix") is None
+        # Lists of blocks, packed sequences and shared prefixes have no closed form in the sizes.
         if case.get("mask") not in (None, *INTERVAL_MASKS) or not whole:
             continue
         try:
@@ -190,6 +195,7 @@ def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: Hardwar
 
     def values(column: Words, pick: Any = lambda value: value) -> IntArray:
         codes = column.codes[rows]
+        # Only values that rows of this group have are read: others may be of another type.
         used = np.unique(codes)
         by_code = np.zeros(len(column.values), dtype=np.int64)
         by_code[used] = [pick(column.values[code]) for code in used]
@@ -217,23 +223,25 @@ def _within_reach(group: _Group) -> BoolArray:
     batch_heads = s["batch"] * s["heads"]
     elements = batch_heads * np.maximum(s["seq_q"] * s["head_dim"], s["seq_k"] * columns)
     sides = [np.minimum(s["block_q"], s["block_k"])] if "block_q" in s else [np.array(16)]
+    # Floats, so that the estimate itself cannot overflow; 4096 covers the padding of edge tiles.
     pairs = 1.0 * batch_heads * (s["seq_q"] + 4096) * (s["seq_k"] + 4096)
-    most = pairs * (columns + 64) * 64 / np.minimum(sides[0], 64)
+    estimate = pairs * (columns + 64) * 64 / np.minimum(sides[0], 64)
     return np.asarray(
         (s["heads"] % s["kv_heads"] == 0)
         & (1.0 * batch_heads * s["seq_q"] * columns < MAX_TENSOR_ELEMENTS)
         & (elements <= MAX_TENSOR_ELEMENTS)
         & (1.0 * s["seq_q"] * s["seq_k"] * columns <= MAX_PAIR_ELEMENTS)
-        & (most < MOST_BYTES)
+        & (estimate < MOST_BYTES)
     )
 
 
-def _fill(group: _Group, method: str, l2_start: str, found: Found) -> tuple[IntArray, bool]:
+def _fill(group: _Group, method: str, l2_start: str, result: Found) -> tuple[IntArray, bool]:
     """Plan after plan until every row has the one for the branches that it takes; what is left over, and whether that
     has a closed form."""
+    # Each round plans for the first row that is left and fills in all rows that take its branches.
     poor = 0
     while group.rows.size >= FEW and poor < FEW_TIMES:
-        done = _planned_as_the_first(group, method, l2_start, found)
+        done = _planned_as_the_first(group, method, l2_start, result)
         if done is None:
             return group.rows, False
         poor = poor + 1 if done.sum() < FEW else 0
@@ -242,7 +250,7 @@ def _fill(group: _Group, method: str, l2_start: str, found: Found) -> tuple[IntA
 
 
 def _planned_as_the_first(
-    group: _Group, method: str, l2_start: str, found: Found
+    group: _Group, method: str, l2_start: str, result: Found
 ) -> BoolArray | None:
     """Fill in the rows that take the branches of the first; None where it has no closed form."""
     try:
@@ -252,21 +260,26 @@ def _planned_as_the_first(
     done = np.zeros(group.rows.size, dtype=np.bool_)
     kind = ArrayKind()
     try:
+        # Duals carry the first row's number for every branch and all rows' numbers for the arithmetic;
+        # `kind.holds` marks the rows for which every branch went the same way.
         with np.errstate(all="ignore"):  # of rows that take another branch, which are thrown away
             call = _Call.planned(group, representative, kind)
             same = np.broadcast_to(kind.holds, done.shape)
+            # Many rows on another branch: planned again for the matching ones alone, the arrays are shorter.
             if same.size > WORTH_IT and same.sum() < MOSTLY * same.size:
                 kind = ArrayKind()
                 call = _Call.planned(group.cut(same), representative, kind)
-                done[same] = call.fill(method, l2_start, found)
+                done[same] = call.fill(method, l2_start, result)
             else:
-                done[:] = call.fill(method, l2_start, found)
+                done[:] = call.fill(method, l2_start, result)
     except InputError as error:
+        # A refusal counts only if the row by itself is refused in the same words: else it came of the
+        # duals.
         if str(error) != _refusal(group.case(), group.profile):
             return None
         done[:] = kind.says_the_same
         for row in group.rows[done].tolist():
-            found.refused[row] = str(error)
+            result.refused[row] = str(error)
     except TypeError:
         return None
     return done
@@ -307,7 +320,7 @@ class _Call:
         kernel = resolve(case["kernel"], problem, profile, overrides)
         return cls(group, problem, kernel, plan(problem, kernel), kind)
 
-    def fill(self, method: str, l2_start: str, found: Found) -> BoolArray:
+    def fill(self, method: str, l2_start: str, result: Found) -> BoolArray:
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
         counted, gpu = closed_form(self.chain), self.group.profile
@@ -322,14 +335,16 @@ class _Call:
             ).traffic()
             hbm = data + check_bits(data, gpu)
         spilled = max(spilled_registers(n, gpu) for n in self.chain.launches)
+        # `told`: rows that took these branches and whose launches fit; refused ones are done, too, with
+        # their reason.
         flops, peak = operations(self.problem, kernel, self.chain)[0], memory(self.chain)["peak"]
         done = np.broadcast_to(self.kind.holds, rows.shape)
-        told = done & self._refused(fits, done, found)
-        at = rows[told]
+        filled = done & self._refused(fits, done, result)
+        at = rows[filled]
         for name, value in numbers(kernel, counted, hbm, limits, flops, peak, spilled).items():
-            found.columns[name][at] = np.broadcast_to(lifted(value), rows.shape)[told]
+            result.columns[name][at] = np.broadcast_to(lifted(value), rows.shape)[filled]
         for row in at.tolist():
-            found.runs_as[row] = kernel.name
+            result.runs_as[row] = kernel.name
         return done
 
     def _resident(self) -> tuple[list[_Fit], list[Any]]:
@@ -346,7 +361,7 @@ class _Call:
             slots.append(at_once)
         return fits, slots
 
-    def _refused(self, fits: list[_Fit], rows: BoolArray, found: Found) -> BoolArray:
+    def _refused(self, fits: list[_Fit], rows: BoolArray, result: Found) -> BoolArray:
         """Where every launch fits; the reason where one does not is noted for `rows`."""
         fitting = np.ones(rows.shape, dtype=np.bool_)
         for launch, fit in zip(self.chain.launches, fits, strict=True):
@@ -358,7 +373,7 @@ class _Call:
             )
             for n in np.flatnonzero(refused & rows).tolist():
                 tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
-                found.refused[self.group.rows[n]] = str(
+                result.refused[self.group.rows[n]] = str(
                     does_not_fit(tile, *shape, self.group.profile)
                 )
         return fitting
@@ -377,9 +392,10 @@ class _Fit:
         registers = (
             estimated_registers(launch, profile) if stated.registers is None else stated.registers
         )
-        asked = [lifted(x) for x in (stated.threads, registers, stated.shared_memory_bytes or 0)]
+        needs = [lifted(x) for x in (stated.threads, registers, stated.shared_memory_bytes or 0)]
+        # Occupancy is worked out once per distinct (threads, registers, shared memory).
         code = np.zeros(1, dtype=np.int64)
-        for values in asked:
+        for values in needs:
             if np.ndim(values):
                 known, codes = np.unique(values, return_inverse=True)
                 code = code * known.size + codes
@@ -387,13 +403,13 @@ class _Fit:
         distinct = []
         for n in first.tolist():
             threads, per_thread, shared = (
-                int(values[n] if np.ndim(values) else values) for values in asked
+                int(values[n] if np.ndim(values) else values) for values in needs
             )
             distinct.append((threads, occupancy(profile, threads, per_thread, shared)))
         return cls(tuple(distinct), np.broadcast_to(code, (rows,)))
 
     @property
     def ctas_per_sm(self) -> Any:
-        """Of each row, or the one number of all."""
+        """A number for each row, or the one number of all."""
         numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
         return int(numbers[0]) if numbers.size == 1 else numbers[self.code]

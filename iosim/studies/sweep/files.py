@@ -91,9 +91,11 @@ def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, 
             column_types=schema,
             null_values=[""],
             strings_can_be_null=True,
+            # An empty cell is null, a quoted "" is an empty text.
             quoted_strings_can_be_null=False,
         ),
     }
+    # A row group per so many bytes of CSV: the file is never in memory as a whole.
     with written_whole(target) as file, arrow.parquet.ParquetWriter(file, schema) as writer:
         for data in _gathered(lines):
             writer.write_table(arrow.csv.read_csv(io.BytesIO(data), **reading))
@@ -124,12 +126,20 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     """The rows as `read_frame` gives them."""
     import pandas
 
-    def column(one: Words | Numbers, kind: Any) -> Any:
-        if not isinstance(one, Words):
-            return pandas.Series(one.data, dtype=kind).mask(np.ma.getmaskarray(one))
-        return pandas.Series(one.values, dtype="object").astype(kind).array.take(one.codes)
+    def column(cells_of_column: Words | Numbers, kind: Any) -> Any:
+        if not isinstance(cells_of_column, Words):
+            return pandas.Series(cells_of_column.data, dtype=kind).mask(
+                np.ma.getmaskarray(cells_of_column)
+            )
+        return (
+            pandas.Series(cells_of_column.values, dtype="object")
+            .astype(kind)
+            .array.take(cells_of_column.codes)
+        )
 
-    return pandas.DataFrame({name: column(one, TYPES[kinds[name]]) for name, one in cells.items()})
+    return pandas.DataFrame(
+        {name: column(column_cells, TYPES[kinds[name]]) for name, column_cells in cells.items()}
+    )
 
 
 def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:
@@ -183,11 +193,13 @@ def _frame(path: Path) -> pandas.DataFrame:
 def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Words:
     import pandas
 
+    # Distinct values are read and checked once; an empty cell has code -1.
     codes, distinct = pandas.factorize(series)
     values: list[Any] = []
     for n, value in enumerate(distinct):
         try:
             plain = value.item() if isinstance(value, np.generic) else value
+            # A column with an empty cell is read as floats: 4096.0 is 4096.
             plain = int(plain) if isinstance(plain, float) and plain.is_integer() else plain
             if is_causal:
                 plain = "causal" if str(value).strip().lower() in ("true", "1", "yes") else None

@@ -32,9 +32,9 @@ MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""
 
 
-def timed(asked: Conditions) -> bool:
-    """Whether rows have a time: closed forms have none."""
-    return asked.method not in closed.METHODS
+def timed(conditions: Conditions) -> bool:
+    """True where rows have a time: closed forms have none."""
+    return conditions.method not in closed.METHODS
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Done:
     one_by_one: int
 
 
-def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
+def columns(names: tuple[str, ...], conditions: Conditions) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
     kinds = {name: kind for name, kind in cases.LABELS.items() if name in names}
     kinds |= dict.fromkeys((*cases.PLACES, "runs_as"), "text")
@@ -57,7 +57,7 @@ def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
     }
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
-    if timed(asked):
+    if timed(conditions):
         kinds |= {"time_s": "float", "bound_by": "text"}
     return kinds | {"refused": "text"}
 
@@ -66,56 +66,58 @@ def _shown(names: tuple[str, ...]) -> list[str]:
     return [name for name in SETTINGS if name in cases.ALWAYS or name in names]
 
 
-def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
-    found = closed.evaluate(part, asked.method or "", asked.l2_start)
-    method: list[str | None] = [None if timed(asked) else asked.method] * part.rows
+def evaluate(part: Part, names: tuple[str, ...], conditions: Conditions) -> Done:
+    # Closed forms fill what they can; the rest is predicted row by row into the same columns.
+    result = closed.evaluate(part, conditions.method or "", conditions.l2_start)
+    method: list[str | None] = [None if timed(conditions) else conditions.method] * part.rows
     bound_by: list[str | None] = [None] * part.rows
     times = ma.masked_all(part.rows, dtype=np.float64)
-    for row, outcome in _one_by_one(part, found.left.tolist(), asked):
+    for row, outcome in _one_by_one(part, result.remaining.tolist(), conditions):
         if isinstance(outcome, InputError):
-            found.refused[row] = str(outcome)
+            result.refused[row] = str(outcome)
             continue
         for name, value in _numbers(outcome).items():
-            found.columns[name][row] = value
-        found.runs_as[row] = outcome.kernel.name
+            result.columns[name][row] = value
+        result.runs_as[row] = outcome.kernel.name
         method[row], bound_by[row] = outcome.method, outcome.time.bound_by
         times[row] = outcome.time.total_s
-    cells: dict[str, Words | Numbers] = dict(part.columns) | found.columns | _problem(part, names)
+    cells: dict[str, Words | Numbers] = dict(part.columns) | result.columns | _problem(part, names)
     words = {
-        "runs_as": found.runs_as,
+        "runs_as": result.runs_as,
         "method": method,
         "bound_by": bound_by,
-        "refused": found.refused,
+        "refused": result.refused,
     }
     cells |= {name: Words.of(values) for name, values in words.items()}
     cells |= {
-        "l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)),
+        "l2_start": Words((conditions.l2_start,), np.zeros(part.rows, dtype=np.int64)),
         "time_s": times,
     }
-    refused = sum(reason is not None for reason in found.refused)
-    ordered = {name: cells[name] for name in columns(names, asked)}
+    refused = sum(reason is not None for reason in result.refused)
+    ordered = {name: cells[name] for name in columns(names, conditions)}
     return Done(
         part.start,
         part.start + part.rows,
         ordered,
         refused,
-        0 if timed(asked) else found.without_form,
+        0 if timed(conditions) else result.without_form,
     )
 
 
 def _one_by_one(
-    part: Part, rows: list[int], asked: Conditions
+    part: Part, rows: list[int], conditions: Conditions
 ) -> Iterator[tuple[int, Prediction | InputError]]:
     """Rows by themselves, with their predictions or why they are refused; equal replays are shared."""
     requests: dict[int, Request] = {}
     for row in rows:
         case = part.case(row)
         try:
-            what = problem_of(case), case["kernel"], case["gpu"], settings_of(case)
-            requests[row] = Request(*what, l2_start=asked.l2_start, method=asked.method)
+            call = problem_of(case), case["kernel"], case["gpu"], settings_of(case)
+            requests[row] = Request(*call, l2_start=conditions.l2_start, method=conditions.method)
         except InputError as error:
             yield row, error
     for row, outcome in zip(requests, try_many(list(requests.values()), jobs=1), strict=True):
+        # A row that no file could hold is refused rather than wrapped round.
         if not isinstance(outcome, InputError) and max(_numbers(outcome).values()) >= MOST:
             yield (
                 row,
@@ -139,13 +141,13 @@ def _numbers(p: Prediction) -> dict[str, int]:
 
 
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
-    found: dict[str, Words | Numbers] = {}
+    cells: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)
         if name in FOLLOWS:
-            found[key] = part.followed(name)
+            cells[key] = part.followed(name)
         elif column is None:
-            found[key] = Words((SETTINGS[name].default,), np.zeros(part.rows, dtype=np.int64))
+            cells[key] = Words((SETTINGS[name].default,), np.zeros(part.rows, dtype=np.int64))
         else:
-            found[key] = shown(name, column)
-    return found
+            cells[key] = shown(name, column)
+    return cells

@@ -83,10 +83,10 @@ class Where:
                 f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}"
             )
 
-    def processes(self, rows: int, asked: Conditions) -> int:
+    def processes(self, rows: int, conditions: Conditions) -> int:
         if self.jobs is not None:
             return self.jobs
-        return cores() if rows > (FEW_ROWS if timed(asked) else FEW_CLOSED_ROWS) else 1
+        return cores() if rows > (FEW_ROWS if timed(conditions) else FEW_CLOSED_ROWS) else 1
 
 
 @dataclass(frozen=True)
@@ -108,31 +108,33 @@ class Summary:
         return cls(rows, resumed, refused, sum(p.one_by_one for p in parts))
 
 
-def _work(part: Part, names: tuple[str, ...], asked: Conditions, as_csv: bool) -> Done:
-    done = evaluate(part, names, asked)
+def _work(part: Part, names: tuple[str, ...], conditions: Conditions, as_csv: bool) -> Done:
+    done = evaluate(part, names, conditions)
     return replace(done, rows=csv_lines(done.rows)) if as_csv else done
 
 
-def in_memory(cases: Cases, asked: Conditions, where: Where) -> tuple[Cells, Summary]:
-    done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
+def in_memory(cases: Cases, conditions: Conditions, where: Where) -> tuple[Cells, Summary]:
+    done = list(_all(cases, conditions, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     cells = joined([part.rows for part in done])
     return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].tolist() if r))
 
 
 def into_file(
-    cases: Cases, asked: Conditions, where: Where, target: str | Path, *, fresh: bool = False
+    cases: Cases, conditions: Conditions, where: Where, target: str | Path, *, fresh: bool = False
 ) -> Summary:
     place = Path(target)
     kind = check_target(place)
-    kinds = columns(cases.names, asked)
-    sweep = f"{__version__} {asked.method} {asked.l2_start} {cases.fingerprint()}"
+    kinds = columns(cases.names, conditions)
+    # What a journal must agree with to be gone on from: version, conditions and rows.
+    sweep = f"{__version__} {conditions.method} {conditions.l2_start} {cases.fingerprint()}"
     with opened(place, sweep, fresh=fresh) as journal:
         resumed = sum(part.stop - part.start for part in journal.parts)
-        for part in _all(cases, asked, where, journal.gaps(len(cases)), as_csv=True):
+        for part in _all(cases, conditions, where, journal.gaps(len(cases)), as_csv=True):
             journal.append(part)
         if gaps := journal.gaps(len(cases)):
             raise RuntimeError(f"rows {gaps} of the sweep were given to no worker")
+        # Lazily: read only where every row is refused and a reason is needed.
         first = (row for data in journal.csv() for row in csv.reader(io.StringIO(data.decode())))
         summary = Summary.of(
             journal.parts, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"]
@@ -142,23 +144,24 @@ def into_file(
 
 
 def _all(
-    cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool
+    cases: Cases, conditions: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool
 ) -> Iterator[Done]:
-    left = sum(stop - start for start, stop in gaps)
-    processes = where.processes(left, asked)
-    size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)
+    rows_left = sum(stop - start for start, stop in gaps)
+    processes = where.processes(rows_left, conditions)
+    # Parts small enough that all processes end together, large enough to be worth sending.
+    size = _part_rows(rows_left, conditions, processes if where.dask is None else MANY_WORKERS)
     ranges = [(at, min(at + size, stop)) for start, stop in gaps for at in range(start, stop, size)]
-    tasks = ((cases.part(*ends), cases.names, asked, as_csv) for ends in ranges)
+    tasks = ((cases.part(*ends), cases.names, conditions, as_csv) for ends in ranges)
     with counter(len(cases), "sweeping", "row") as show:
-        done = len(cases) - left
+        done = len(cases) - rows_left
         for part in _run(tasks, len(ranges), where.dask, processes):
             done += part.stop - part.start
             show(done)
             yield part
 
 
-def _part_rows(rows: int, asked: Conditions, processes: int) -> int:
-    if timed(asked):
+def _part_rows(rows: int, conditions: Conditions, processes: int) -> int:
+    if timed(conditions):
         return max(1, min(MOST_ROWS_ONE_BY_ONE, rows // (64 * processes)))
     if processes == 1:
         return CLOSED_ROWS
@@ -203,6 +206,8 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
                 f"`dask` '{address}' has no workers; accepted: a cluster with at least one"
             )
         running = distributed.as_completed(loop=client.loop)
+        # A few parts per thread ahead, and one more for each that comes back: tasks are made only when
+        # they are sent.
         for task in islice(waiting, PARTS_AHEAD * threads):
             running.add(client.submit(_work, *task, pure=False))
         while not running.is_empty():
@@ -281,6 +286,7 @@ class Journal:
 
     def gaps(self, rows: int) -> list[tuple[int, int]]:
         """The runs of rows that are not done, of a sweep of `rows`."""
+        # Between the end of one part and the start of the next, also before the first and after the last.
         ends = [(0, 0), *((part.start, part.stop) for part in self.parts), (rows, rows)]
         return [(before, after) for (_, before), (after, _) in pairwise(ends) if before < after]
 
@@ -304,20 +310,23 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
     path = journal_of(target)
     try:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as file:
+            # SQLite's exclusive lock keeps a second sweep off the same file; a transaction per part survives
+            # a killed process.
             file.executescript(f"{ALONE}; {TABLES}")
-            there = file.execute("SELECT name FROM sweep").fetchone()
-            if there not in (None, (sweep,)) and not fresh:
+            recorded = file.execute("SELECT name FROM sweep").fetchone()
+            if recorded not in (None, (sweep,)) and not fresh:
                 holds = "holds rows of another sweep, or of another version of iosim"
                 accepted = "another file, or `fresh=True` to drop them"
                 raise InputError(
                     f"`path` '{target}': '{path.name}' beside it {holds}; accepted: {accepted}"
                 )
-            if there != (sweep,) or fresh:
+            if recorded != (sweep,) or fresh:
                 file.executescript("DELETE FROM parts; DELETE FROM sweep")
                 file.execute("INSERT INTO sweep VALUES (?)", (sweep,))
             journal = Journal(file)
             try:
                 yield journal
+            # Also at an interrupt: a journal without parts is removed, one with parts stays.
             except BaseException:
                 if not journal.parts:  # nothing to go on from
                     file.close()
@@ -339,12 +348,15 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
 
 
 def run(request: SweepRequest) -> pandas.DataFrame:
-    made = asked_cases(request)
-    how, where = checked(made, request.method, request.l2_start), Where(request.jobs, request.dask)
-    kinds = columns(made.names, how)
+    cases_of_sweep = asked_cases(request)
+    how, where = (
+        checked(cases_of_sweep, request.method, request.l2_start),
+        Where(request.jobs, request.dask),
+    )
+    kinds = columns(cases_of_sweep.names, how)
     if request.out is None:
-        return frame_of(in_memory(made, how, where)[0], kinds)
-    into_file(made, how, where, Path(request.out), fresh=request.fresh)
+        return frame_of(in_memory(cases_of_sweep, how, where)[0], kinds)
+    into_file(cases_of_sweep, how, where, Path(request.out), fresh=request.fresh)
     return read_frame(request.out, kinds)
 
 
@@ -352,6 +364,7 @@ def asked_cases(request: SweepRequest) -> Cases:
     """The rows before anything is predicted: of a model, which gives them their sizes, one for each kind of its layers
     at every combination of the other values."""
     grid = grid_of(request.values)
+    # Options that a model's calls read; all others vary beside them as columns of the grid.
     of_problems = {
         name: several(name, value)
         for name, value in (
@@ -368,18 +381,19 @@ def asked_cases(request: SweepRequest) -> Cases:
             "`problems` contradicts `model`, which gives the rows their sizes; give one of them"
         )
     combinations = (
-        dict(zip(of_problems, one, strict=True)) for one in product(*of_problems.values())
+        dict(zip(of_problems, combination, strict=True))
+        for combination in product(*of_problems.values())
     )
     return cases_of_model(model, combinations, grid)
 
 
 def cases_of_model(
-    model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]
+    model: Model, combinations: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]
 ) -> Cases:
     """A row for each kind of the model's layers at every combination of the other values: `given` is what was asked of
     the problems, as `iosim.studies.models.asked.calls_of` takes it, `grid` all that was asked, by column."""
     of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
-    rows = [row for one in given for row in rows_of(model, one)]
+    rows = [row for combination in combinations for row in rows_of(model, combination)]
     return cases(
         {name: values for name, values in grid.items() if name not in of_calls},
         {
@@ -389,23 +403,23 @@ def cases_of_model(
     )
 
 
-def checked(made: Cases, method: Method | None, l2_start: str) -> Conditions:
-    asked = Conditions(l2_start=l2_start, method=method)
-    for gpu in made.values("gpu"):
+def checked(cases_of_sweep: Cases, method: Method | None, l2_start: str) -> Conditions:
+    conditions = Conditions(l2_start=l2_start, method=method)
+    for gpu in cases_of_sweep.values("gpu"):
         load_profile(gpu)
-    for kernel in made.values("kernel"):
+    for kernel in cases_of_sweep.values("kernel"):
         if not is_choice(kernel):
             entry_name(kernel)
-    return asked
+    return conditions
 
 
 def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Values by column, from one value or several by any name; those that are None are left out."""
-    given = dict(values)
-    causal = given.pop("causal", None)
-    prefix = given.pop("prefix", None)
+    columns = dict(values)
+    causal = columns.pop("causal", None)
+    prefix = columns.pop("prefix", None)
     grid: dict[str, list[Any]] = {}
-    for word, value in given.items():
+    for word, value in columns.items():
         name = name_of(word)
         if name in grid:
             raise InputError(f"`{word}` is given twice; give it once")
@@ -430,8 +444,8 @@ def several(name: str, value: Any) -> list[Any]:
     """The values of a column: one or several, a text of them read as the command line reads it ("1k:8k:x2", "a100,l4");
     a tuple of two sides is one value."""
     if isinstance(value, str):
-        own = {"prefix": Kind.WHOLE, "causal": Kind.FLAG} | dict.fromkeys(PLACES, Kind.WORD)
-        kind = own[name] if name in own else SETTINGS[name].kind
+        kinds = {"prefix": Kind.WHOLE, "causal": Kind.FLAG} | dict.fromkeys(PLACES, Kind.WORD)
+        kind = kinds[name] if name in kinds else SETTINGS[name].kind
         if kind is Kind.WHOLE and not value.startswith("-"):
             return list(sizes(value, f"`{name}`"))
         return (
@@ -439,9 +453,12 @@ def several(name: str, value: Any) -> list[Any]:
             if kind in (Kind.WORD, Kind.SIDES)
             else [value]
         )
+    # A tuple is one value (two sides of a tile), any other iterable several.
     if isinstance(value, bytes | tuple) or not isinstance(value, Iterable):
         return [value]
     items = (item.item() if hasattr(item, "item") else item for item in value)
     return [
-        one for item in items for one in (several(name, item) if isinstance(item, str) else (item,))
+        entry
+        for item in items
+        for entry in (several(name, item) if isinstance(item, str) else (item,))
     ]

@@ -15,6 +15,7 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
+from iosim.prediction.confidence import in_dtype
 from iosim.show.tables import grouped
 from iosim.studies.tiles import pick
 from iosim.studies.tiles.pick import PlannedTile, RejectedTile, TileCandidate, TileRanking
@@ -38,6 +39,8 @@ class TileStudy:
     nearest: tuple[int, TileCandidate] | None
     of: int
     """Tiles that fit, in the ranking."""
+    dtype: str
+    """The type of the inputs, in words: " in fp16"."""
 
     def __repr__(self) -> str:
         return f"<TileStudy: {self.answer}>"
@@ -48,21 +51,18 @@ class TileStudy:
 
     @property
     def answer(self) -> str:
-        """Whether the tile fits, and how it ranks or what it is short of, in a sentence or two."""
+        """How the tile ranks, or what it is short of if it does not fit, in a sentence or two."""
         name = f"{self.block_q}x{self.block_k}"
         if self.ranked:
             rank, best = self.ranked[0]
             read, hbm = best.l2_read_bytes, best.hbm_read_bytes + best.hbm_write_bytes
-            place = (
-                f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
-            )
+            place = f"{name} fits on {self.profile}{self.dtype}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
+        # The variant that lacks least: reasons with a number first, by what is too much.
         closest = min(
             self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values()))
         )
-        text = (
-            f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
-        )
+        text = f"{name} does not fit on {self.profile}{self.dtype}: {closest.reason}{excess_text(closest.reason)}"
         if self.nearest is not None:
             rank, tile = self.nearest
             text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
@@ -78,8 +78,11 @@ class TileStudy:
         )
         ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
         rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
-        found = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
-        return plain(self, "block_q block_k fits answer") | found
+        tiles = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
+        return (
+            plain(block_q=self.block_q, block_k=self.block_k, fits=self.fits, answer=self.answer)
+            | tiles
+        )
 
 
 def study_tile(
@@ -101,6 +104,7 @@ def study_tile(
     ):
         tile = Tile(*sides, w, s)
         report = ranking.reports.get(tile)
+        # A tile that the ranking has replayed is taken from there; any other is planned here.
         tried = known.get(tile) or pick.try_tile(
             tile, ranking.problem, ranking.profile, unit, report
         )
@@ -111,13 +115,15 @@ def study_tile(
         else:
             ranked.append(tried)
     ranked += [
-        (_rank(ranking, one.candidate), one.candidate) for one in pick.replayed_tiles(planned)
+        (_rank(ranking, replayed.candidate), replayed.candidate)
+        for replayed in pick.replayed_tiles(planned)
     ]
     nearest = None
     if not ranked and ranking.candidates:
 
         def away(pair: tuple[int, TileCandidate]) -> tuple[float, int]:
             tile = pair[1].tile
+            # Distance in doublings of either side; of equals the better rank.
             return abs(log2(tile.block_q / sides[0])) + abs(log2(tile.block_k / sides[1])), pair[0]
 
         nearest = min(enumerate(ranking.candidates, 1), key=away)
@@ -129,6 +135,7 @@ def study_tile(
         tuple(rejected),
         nearest,
         len(ranking.candidates),
+        in_dtype(ranking.problem, ranking.profile),
     )
 
 
@@ -148,12 +155,15 @@ def whole(text: str) -> int:
 
 def excess(reason: str) -> dict[str, int]:
     """What a tile needs beyond what there is, by resource: {"bytes of shared memory": 29_696}."""
-    return {what: whole(needed) - whole(most) for needed, what, most in SHORT_OF.findall(reason)}
+    return {
+        resource: whole(needed) - whole(limit)
+        for needed, resource, limit in SHORT_OF.findall(reason)
+    }
 
 
 def excess_text(reason: str) -> str:
-    """The same in words, to follow the reason; empty where the reason is no shortage."""
-    parts = [f"{most:,} {what} too many" for what, most in excess(reason).items()]
+    """What a tile is short of in words, to follow the reason; empty where the reason is no shortage."""
+    parts = [f"{surplus:,} {resource} too many" for resource, surplus in excess(reason).items()]
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -168,7 +178,7 @@ class Rejections:
 def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
     """The rejected tiles by reason, the most frequent first."""
     ordered = sorted(
-        grouped(rejected, lambda one: NUMBER.sub("#", one.reason)).values(), key=len, reverse=True
+        grouped(rejected, lambda tile: NUMBER.sub("#", tile.reason)).values(), key=len, reverse=True
     )
     return [
         Rejections(_ranged([r.reason for r in group]), tuple(r.tile for r in group))
@@ -177,6 +187,7 @@ def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
 
 
 def _ranged(reasons: list[str]) -> str:
+    # Reasons of a group differ in their numbers alone: each becomes the range over the group.
     columns = zip(*(NUMBER.findall(reason) for reason in reasons), strict=True)
     ranges = iter([sorted(set(column), key=whole) for column in columns])
 
@@ -193,7 +204,7 @@ def answer(rankings: Sequence[TileRanking]) -> str:
 
 def _sentence(r: TileRanking) -> str:
     layers = "" if r.layers is None else f", for {r.layers},"
-    where = f"On {r.profile.name}{layers}"
+    where = f"On {r.profile.name}{layers}{in_dtype(r.problem, r.profile)}"
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
@@ -215,7 +226,7 @@ def _sentence(r: TileRanking) -> str:
         )
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
-    return sentences([*parts, f"Times by a model {checked}"])
+    return sentences([*parts, f"Times {checked}"])
 
 
 def beneath(r: TileRanking) -> str:
@@ -235,6 +246,7 @@ def beneath(r: TileRanking) -> str:
             next((name for word, name in limits.items() if word in t.reason), "")
             for t in r.rejected
         )
+        # The limit that rejects more than half of the tiles is named.
         name, n = counted.most_common(1)[0]
         parts.append(
             f"{others} not fit"

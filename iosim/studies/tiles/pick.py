@@ -33,7 +33,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import TilesRequest
 
@@ -46,7 +46,7 @@ LIBRARY = (ALGORITHM, "efficient")
 QUICK: Method = "capacity"
 """The method that ranks all tiles before any is replayed."""
 REPLAYED = 10
-"""Of the ranking's first tiles, how many are replayed."""
+"""Number of the ranking's first tiles that are replayed."""
 MOST_REPLAYED = 40
 """And at most, where replayed ones fall behind others."""
 MAIN_LAUNCH = {"fwd": LaunchRole.MAIN, "bwd": LaunchRole.MAIN_BACKWARD}
@@ -57,9 +57,15 @@ UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 
 MOST_SHOWN = 10
 """Tiles of a ranking that a notebook shows."""
-SHOWN = columns_of(
-    "tile | time_s=time | bound_by=bound by | l2_read_bytes=L2 read | hbm_read_bytes=HBM read | "
-    "ctas_per_sm:count=CTAs/SM | waves:number | registers:count"
+SHOWN = (
+    Column("tile"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("l2_read_bytes", "L2 read"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("ctas_per_sm", "CTAs/SM", kind="count"),
+    Column("waves", kind="number"),
+    Column("registers", kind="count"),
 )
 
 
@@ -85,13 +91,13 @@ class TileCandidate:
     registers: int
     registers_source: str
     spilled_bytes: int = 0
-    """Of a thread's registers, that lie in local memory."""
+    """Bytes of a thread's registers that lie in local memory."""
     method: Method = QUICK
     """How the HBM bytes were found, as in `Prediction`."""
 
     def to_dict(self) -> dict[str, Any]:
-        own = {**vars(self), "limited_by": list(self.limited_by)}
-        return {"kernel": own.pop("kernel"), **vars(own.pop("tile")), **own}
+        fields = {**vars(self), "limited_by": list(self.limited_by)}
+        return {"kernel": fields.pop("kernel"), **vars(fields.pop("tile")), **fields}
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,10 @@ class TileRanking:
     def _repr_html_(self) -> str:
         from iosim.show.shown import html
 
-        shown = Table.of(
+        rows = Table.of(
             (vars(c) | {"tile": str(c.tile)} for c in self.candidates[:MOST_SHOWN]), SHOWN
         )
-        return html([repr(self).strip("<>"), shown])
+        return html([repr(self).strip("<>"), rows])
 
     @property
     def best(self) -> TileCandidate:
@@ -150,9 +156,9 @@ def pick_tiles(
     replayed: int = REPLAYED,
     reports: Mapping[Tile, BuildReport] | None = None,
     progress: Progress = silent,
-    **asked: Any,
+    **options: Any,
 ) -> TileRanking:
-    return run(TilesRequest(problem=problem, gpu=profile, **asked), reports, progress, replayed)
+    return run(TilesRequest(problem=problem, gpu=profile, **options), reports, progress, replayed)
 
 
 def run(
@@ -176,8 +182,8 @@ def run(
         raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
-        there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
-        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {there}"
+        known_dtypes = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
+        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {known_dtypes}"
         raise InputError(
             f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
         )
@@ -194,7 +200,8 @@ def run(
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
     first, others = (
-        sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library)
+        sorted((planned.candidate for planned in group), key=by_time)
+        for group in (candidates, of_library)
     )
     return TileRanking(
         problem,
@@ -213,20 +220,24 @@ class PlannedTile:
     request: Request
 
     def by(self, prediction: Prediction) -> PlannedTile:
-        found: dict[str, Any] = plain(
-            prediction, "time_s bound_by method hbm_read_bytes=hbm.read hbm_write_bytes=hbm.write"
+        replayed: dict[str, Any] = plain(
+            time_s=prediction.time_s,
+            bound_by=prediction.bound_by,
+            method=prediction.method,
+            hbm_read_bytes=prediction.hbm.read,
+            hbm_write_bytes=prediction.hbm.write,
         )
-        return PlannedTile(replace(self.candidate, **found), self.request)
+        return PlannedTile(replace(self.candidate, **replayed), self.request)
 
 
 def replayed_tiles(
     planned: Sequence[PlannedTile], progress: Progress = silent
 ) -> list[PlannedTile]:
-    """The same tiles with what a replay of each says, on all cores."""
-    outcomes = try_all([one.request for one in planned], progress=progress)
+    """These tiles with what a replay of each says, on all cores."""
+    outcomes = try_all([tile.request for tile in planned], progress=progress)
     return [
-        one if isinstance(outcome, InputError) else one.by(outcome)
-        for one, outcome in zip(planned, outcomes, strict=True)
+        tile if isinstance(outcome, InputError) else tile.by(outcome)
+        for tile, outcome in zip(planned, outcomes, strict=True)
     ]
 
 
@@ -235,19 +246,21 @@ def _replayed(
 ) -> tuple[list[PlannedTile], list[PlannedTile]]:
     """(candidates, library's kernels), the latter and the `first` of the former by replay. Replayed tiles may fall
     behind others, which are then replayed in their turn."""
-    ranked = sorted(candidates, key=lambda one: by_time(one.candidate))
+    ranked = sorted(candidates, key=lambda tile: by_time(tile.candidate))
     known: list[PlannedTile] = []
     todo, also = ranked[:first], library
     while todo or also:
         played = replayed_tiles([*todo, *also], progress)
+        # Replays replace the quick rule's numbers, which may push a tile behind others: these are then
+        # replayed in turn, until the first `first` are all replayed or the limit is reached.
         again = dict(zip(map(id, todo), played, strict=False))
         library = played[len(todo) :] or library
         ranked = sorted(
-            (again.get(id(one), one) for one in ranked), key=lambda one: by_time(one.candidate)
+            (again.get(id(tile), tile) for tile in ranked), key=lambda tile: by_time(tile.candidate)
         )
         known += again.values()
         todo, also = (
-            [one for one in ranked[:first] if one not in known][
+            [tile for tile in ranked[:first] if tile not in known][
                 : max(0, MOST_REPLAYED - len(known))
             ],
             [],
@@ -267,7 +280,7 @@ def try_tile(
 
 
 def has_builds(problem: AttentionProblem, unit: MatrixUnit) -> bool:
-    """Whether iosim's own kernel, whose builds are recorded, computes the problem so."""
+    """True where iosim's own kernel, whose builds are recorded, computes the problem so."""
     return problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC
 
 
@@ -294,6 +307,7 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
             kernel = resolve(name, problem, profile)
         except InputError:
             continue
+        # Two names of one kernel on this GPU.
         if kernel.name in candidates:
             continue
         chain = plan(problem, kernel)
@@ -314,6 +328,7 @@ def _try(
     report: BuildReport | None,
 ) -> PlannedTile | str:
     """The candidate, or why no CTA of the tile fits on an SM, or is thought to spill where no report says how much."""
+    # What the compiler said, of this run or of the recorded builds, goes before estimates.
     if report is None and has_builds(problem, unit):
         report = build_report(problem, tile, gpu)
     of_pass = PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile))
@@ -337,6 +352,7 @@ def _candidate(
     launch = main_launch(chain, problem)
     call = Call.of(problem, kernel, gpu, chain)
     resident = residency(launch, gpu)
+    # Counted bytes of the levels above HBM, and the capacity rule's guess for HBM.
     traffic = call.counted + call.capacity()
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
@@ -385,8 +401,9 @@ def rejection(
     )
 
 
-def _too_large(name: str, block: int, choices: tuple[int, ...], rows: int, what: str) -> str:
+def _too_large(name: str, block: int, choices: tuple[int, ...], rows: int, row_word: str) -> str:
+    # The smallest choice that covers the problem is allowed, larger ones only add empty rows.
     enough = next((c for c in choices if c >= rows), choices[-1])
     if block <= enough:
         return ""
-    return f"{name} {block} is larger than the problem: {enough} covers its {some(rows, what)}"
+    return f"{name} {block} is larger than the problem: {enough} covers its {some(rows, row_word)}"

@@ -18,20 +18,20 @@ from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
     """A line for each trace, and one word of confidence."""
     sure = confidence([t.prediction for t in traces])
-    return "\n".join(sentences([one]) for one in [*map(_asked, traces), sure])
+    return "\n".join(sentences([clause]) for clause in [*map(_asked, traces), sure])
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
     rows = tensor_rows(t)
-    asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
-    return asked, missed, 100 * (1 - missed / asked) if asked else 0.0
+    loaded, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
+    return loaded, missed, 100 * (1 - missed / loaded) if loaded else 0.0
 
 
 def _behind(t: TraceResult) -> str:
@@ -50,20 +50,20 @@ def _verdict(traces: Sequence[TraceResult]) -> str:
 
 
 def _asked(t: TraceResult) -> str:
-    asked, missed, share = _met(t)
-    what = f"{share:.1f} % are there, {bytes_text(missed)} from {_behind(t)}"
+    loaded, missed, share = _met(t)
+    hits = f"{share:.1f} % are there, {bytes_text(missed)} from {_behind(t)}"
     p = t.prediction
     took = f"{seconds_text(p.time_s)}, bound by {p.bound_by}"
-    parts = [f"{who(p)} asks {bytes_text(asked)} of the L2: {what}; {took}"]
-    drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
+    parts = [f"{who(p)} asks {bytes_text(loaded)} of the L2: {hits}; {took}"]
+    drifting = [launch for launch in t.launches if launch.peak_in_use_bytes is not None]
     if drifting:
-        widest = max(drifting, key=lambda one: one.peak_in_use_bytes or 0)
-        peak, kept = widest.peak_in_use_bytes or 0, t.partition_bytes
+        widest = max(drifting, key=lambda launch: launch.peak_in_use_bytes or 0)
+        peak, capacity = widest.peak_in_use_bytes or 0, t.partition_bytes
         names = " and ".join(widest.shared_tensors)
-        above = f"{100 * widest.share_above(kept):.0f} % of the time more than"
-        fits = "within" if peak <= kept else above
+        above = f"{100 * widest.share_above(capacity):.0f} % of the time more than"
+        fits = "within" if peak <= capacity else above
         parts.append(
-            f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(kept)} kept"
+            f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(capacity)} kept"
         )
     return ". ".join(parts)
 
@@ -77,10 +77,11 @@ SAME_RATE = 0.03
 
 def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     q = traces[0].prediction.problem
-    *most, last = dict.fromkeys(t.prediction.kernel.name for t in traces)
-    kernels = " and ".join([", ".join(most), last] if most else [last])
+    *first_names, last = dict.fromkeys(t.prediction.kernel.name for t in traces)
+    kernels = " and ".join([", ".join(first_names), last] if first_names else [last])
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
     subject = f"{q.line}."
+    # One scale of bytes for all kernels: the most that any reads, or must read.
     top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
     tables = {
         "read": tensor_table(traces),
@@ -142,16 +143,24 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
                     most_across=3,
                 )
             )
-    said = tuple(answer(traces).split("\n"))
+    sentences = tuple(answer(traces).split("\n"))
     return Page(
-        title, subject, tuple(sections), command=command, answer=said, verdict=(_verdict(traces),)
+        title,
+        subject,
+        tuple(sections),
+        command=command,
+        answer=sentences,
+        verdict=(_verdict(traces),),
     )
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        f"kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from {_behind(traces[0])} | "
-        "hit_rate:percent=hit rate"
+    columns = (
+        Column("kernel"),
+        Column("tensor"),
+        Column("asked_bytes", "asked of L2"),
+        Column("missed_bytes", f"missed, read from {_behind(traces[0])}"),
+        Column("hit_rate", "hit rate", kind="percent"),
     )
     return Table(
         columns,
@@ -160,8 +169,14 @@ def tensor_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        "kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent"
+    columns = (
+        Column("kernel"),
+        Column("launch"),
+        Column("kind"),
+        Column("from_bytes", "from"),
+        Column("to_bytes", "to"),
+        Column("bytes", "loaded", kind="bytes"),
+        Column("share", kind="percent"),
     )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
@@ -183,10 +198,17 @@ def reuse_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def drift_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        "kernel | launch | work_tiles:count=work tiles | slots:count=at once | fastest_s=shortest | "
-        "slowest_s=longest | median_in_use_bytes=in use, median | peak_in_use_bytes=peak | "
-        "partition_bytes=one partition | share_above:percent=time above it"
+    columns = (
+        Column("kernel"),
+        Column("launch"),
+        Column("work_tiles", "work tiles", kind="count"),
+        Column("slots", "at once", kind="count"),
+        Column("fastest_s", "shortest"),
+        Column("slowest_s", "longest"),
+        Column("median_in_use_bytes", "in use, median"),
+        Column("peak_in_use_bytes", "peak"),
+        Column("partition_bytes", "one partition"),
+        Column("share_above", "time above it", kind="percent"),
     )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
@@ -216,6 +238,7 @@ def _ms(t: TraceResult) -> list[float]:
 
 def _alike(panels: Sequence[Panel], last_ms: float) -> list[Panel]:
     """The panels with one vertical axis, where it starts at zero, and one axis of time, which ends at `last_ms`."""
+    # Only axes that start at zero are made alike; those of block numbers keep their own.
     tops = [p.layout["yaxis"]["range"][1] for p in panels if "rangemode" in p.layout["yaxis"]]
     right = max((p.layout["margin"]["r"] for p in panels), default=0)
     shared: list[Panel] = []
@@ -238,11 +261,12 @@ def _above(text: str, y: float) -> dict[str, Any]:
 
 
 def _hits(t: TraceResult, panel: str) -> list[Panel]:
-    """A line a tensor over time; one for those whose rates lie on each other."""
+    """A line per tensor over time; one for those whose rates lie on each other."""
     drawn = {name: n for n, name in enumerate(t.tensors) if t.loaded()[name]}
     data, ends, ranges = [], [], []
     y = axes.axis("% hit", type="linear", range=[-3, 103])
     for n, names in enumerate(_same_rates(t, list(drawn))):
+        # Tensors of a group are added up, bin by bin; bins without loads are gaps in the line.
         hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
         both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
         ys = numbers(
@@ -288,6 +312,7 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
         ys = [round(float(v), 4) for v in so_far[:, t.tensors.index(name)]]
         hover = [f"{name}: {v:.4g} MB so far" for v in ys]
         line = axes.line(name, _ms(t), ys, hover, n, mode="lines")
+        # Stacked areas: plotly adds them up, so each has its own values and its label half-way up.
         data.append(
             line | {"stackgroup": "bytes", "fillcolor": axes.colour(n), "line": {"width": 0}}
         )
@@ -317,8 +342,8 @@ def _drawable(t: TraceResult) -> list[LaunchTrace]:
 
 def _in_use(t: TraceResult, panel: str) -> list[Panel]:
     panels = []
-    for n, one in enumerate(_drawable(t)):
-        ys = numbers(one.in_use_bytes / MB, 4)
+    for n, launch in enumerate(_drawable(t)):
+        ys = numbers(launch.in_use_bytes / MB, 4)
         hover = [f"{v:g} MB" if v is not None else "" for v in ys]
         size = t.partition_bytes / MB
         data = (
@@ -331,9 +356,9 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
                 "dash",
             ),
         )
-        title = f"{t.prediction.kernel.name}, {one.name}"
-        rest = f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak."
-        alt = f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, {rest}"
+        title = f"{t.prediction.kernel.name}, {launch.name}"
+        rest = f"{bytes_text(launch.peak_in_use_bytes or 0)} at the peak."
+        alt = f"{title}: {bytes_text(launch.median_in_use_bytes or 0)} at the median, {rest}"
         y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
         layout = axes.layout(
             axes.axis(TIME), y, annotations=[_above(f"one partition, {size:.4g} MB", size)]
@@ -345,11 +370,13 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
 def _walk(t: TraceResult, panel: str) -> list[Panel]:
     """The CTAs of the head in the middle of the launch, as lines from their first index to their last."""
     panels = []
-    for k, one in enumerate(_drawable(t)):
-        c = one.ctas
+    for k, launch in enumerate(_drawable(t)):
+        c = launch.ctas
         owner = c.owner[np.flatnonzero(c.count > 0)]
         mine = np.flatnonzero((c.owner == owner[owner.size // 2]) & (c.count > 0))
+        # Every n-th CTA, so that a browser draws at most some hundred lines.
         mine = mine[:: -(-mine.size // MAX_CTA_LINES)]
+        # A CTA that walks down begins at its last index.
         end = c.first[mine] + c.count[mine] - 1
         begin = np.where(c.down[mine] == 1, end, c.first[mine])
         finish = np.where(c.down[mine] == 1, c.first[mine], end)
@@ -360,23 +387,23 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
             xs += [int(c.start_ps[tile]) / 1e9, int(c.end_ps[tile]) / 1e9, None]
             ys += [float(begin[n]), float(finish[n]), None]
             hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
-        title = f"{t.prediction.kernel.name}, {one.name}"
+        title = f"{t.prediction.kernel.name}, {launch.name}"
         line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {
             "line": {"color": axes.colour(0), "width": 0.7}
         }
-        what = "key" if one.shared_axis is Rows.KEY else "query"
+        axis_word = "key" if launch.shared_axis is Rows.KEY else "query"
         since, till = c.start_ps[mine].min() / 1e9, c.end_ps[mine].max() / 1e9
-        rest = f"{what} blocks {c.first[mine].min()} to {end.max()}, from {since:.4g} to {till:.4g} ms."
-        said = f"{some(mine.size, 'CTA')} of one head, {rest}"
-        layout = axes.layout(axes.axis(TIME), axes.axis(f"{what} block"))
-        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {said}", (line,), layout))
+        rest = f"{axis_word} blocks {c.first[mine].min()} to {end.max()}, from {since:.4g} to {till:.4g} ms."
+        summary = f"{some(mine.size, 'CTA')} of one head, {rest}"
+        layout = axes.layout(axes.axis(TIME), axes.axis(f"{axis_word} block"))
+        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {summary}", (line,), layout))
     return panels
 
 
 def _reuse(t: TraceResult, panel: str) -> list[Panel]:
     panels = []
-    for n, one in enumerate(t.launches):
-        h = one.reuse
+    for n, launch in enumerate(t.launches):
+        h = launch.reuse
         if not h.loads.any():  # nothing is loaded twice
             continue
         xs = [(i + 0.5) * h.width_bytes / MB for i in range(h.loads.size)]
@@ -384,7 +411,7 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
         hover = [f"{x:.4g} MB: {y:.4g} GB" for x, y in zip(xs, ys, strict=True)]
         bars = axes.bar("loads", xs, ys, hover, 0)
         size = t.partition_bytes / MB
-        title = f"{t.prediction.kernel.name}, {one.name}"
+        title = f"{t.prediction.kernel.name}, {launch.name}"
         alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
         last = max(
             [1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)]

@@ -42,7 +42,9 @@ def trace(
     if p.replay is None:
         raise InputError(f"`method` {p.method}: a trace needs a replay; accepted: replay")
     check_bins(bins)
-    _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
+    _refuse_untraceable(
+        p.problem, {played.name: played.accesses for played in p.replay.launches}, launch
+    )
     spans = _spans(p, p.replay)
     end_s = max(
         span.begin_s + span.seconds for name, span in spans.items() if launch in (None, name)
@@ -52,6 +54,7 @@ def trace(
         p.profile,
         launch=launch,
         bins=bins,
+        # Bins of equal length, rounded up, so that the last one holds the end.
         bin_ps=max(1, -(-round(end_s * PS) // bins)),
         spans=spans,
     )
@@ -63,6 +66,7 @@ def trace(
 def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
     spans, begin = {}, 0.0
     for launch, timed in zip(played.launches, p.time.launches, strict=True):
+        # The replay has a clock of its own: each launch is stretched to its predicted seconds.
         spans[launch.name] = Span(begin, timed.total_s, launch.end_s - launch.begin_s)
         begin += timed.total_s
     return spans
@@ -77,12 +81,16 @@ def check_traceable(call: Call, launch: str | None = None) -> int:
     chain = call.chain
     _refuse_untraceable(
         call.problem,
-        {one.name: tile_accesses(replace(chain, launches=(one,))) for one in chain.launches},
+        {
+            chain_launch.name: tile_accesses(replace(chain, launches=(chain_launch,)))
+            for chain_launch in chain.launches
+        },
         launch,
     )
+    # Checked twice: by a quick count before anything is lowered, then by the lowered launches.
     lowered = lower(chain, 1)
     followed_sets(model(call.profile), lowered.size, beside=tile_bytes(chain))
-    accesses = {one.name: one.accesses for one in lowered.launches}
+    accesses = {chain_launch.name: chain_launch.accesses for chain_launch in lowered.launches}
     _refuse_untraceable(call.problem, accesses, launch)
     return sum(accesses.values())
 
@@ -105,7 +113,6 @@ def _refuse_untraceable(
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""
 PS_PER_US = 1e6
-CTA_COLUMNS = "head block sm slot steps=count start_ps end_ps"
 SMS, MEMORY, LAUNCHES = 1, 2, 3
 """Numbers of a timeline's processes."""
 
@@ -125,10 +132,11 @@ def tensor_rows(t: TraceResult) -> list[dict[str, Any]]:
     ]
 
 
-def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
+def reuse_rows(launch: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
     """The reuse histogram in few rows: powers of two of the histogram's width, the partition's size always an edge;
     empty rows at the end are left out."""
-    h = one.reuse
+    h = launch.reuse
+    # The partition's size is an edge, so that hits and misses never share a row.
     size = min(round(partition_bytes / h.width_bytes), h.loads.size)
     edges = sorted({0, 1, 2, 4, 8, 16, 32, h.loads.size, size})
     rows = [{"from_bytes": 0, "to_bytes": 0, "kind": "first load", "bytes": h.first}]
@@ -166,8 +174,18 @@ def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
             yield head | dict(zip((*columns, *ends), row, strict=True))
 
 
-def _cta_columns(one: LaunchTrace) -> dict[str, list[int]]:
-    return {key: column.tolist() for key, column in plain(one.ctas, CTA_COLUMNS).items()}
+def _cta_columns(launch: LaunchTrace) -> dict[str, list[int]]:
+    ctas = launch.ctas
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "head": ctas.head,
+        "block": ctas.block,
+        "sm": ctas.sm,
+        "slot": ctas.slot,
+        "steps": ctas.count,
+        "start_ps": ctas.start_ps,
+        "end_ps": ctas.end_ps,
+    }
+    return {key: column.tolist() for key, column in columns.items()}
 
 
 def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> list[float | None]:
@@ -177,37 +195,48 @@ def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> 
 def as_dict(t: TraceResult) -> dict[str, Any]:
     p = t.prediction
     rate = t.hit_rate()
-    asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
+    loaded = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
-        **plain(p, "problem kernel profile=profile.name l2_start time_s"),
+        **plain(
+            problem=p.problem,
+            kernel=p.kernel,
+            profile=p.profile.name,
+            l2_start=p.l2_start,
+            time_s=p.time_s,
+        ),
         "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,
         "bins": {
-            "hit_rate": {t.tensors[n]: numbers(rate[:, n]) for n in asked},
-            "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in asked},
-            "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
+            "hit_rate": {t.tensors[n]: numbers(rate[:, n]) for n in loaded},
+            "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in loaded},
+            "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in loaded},
         },
         "launches": [_launch_dict(launch) for launch in t.launches],
     }
 
 
-def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
+def _launch_dict(launch: LaunchTrace) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "begin_s": one.begin_ps / PS,
-        "end_s": one.end_ps / PS,
-        **plain(one, "slots shared_tensors peak_in_use_bytes median_in_use_bytes"),
-        "in_use_bytes": numbers(one.in_use_bytes),
-        "heads_in_use": numbers(one.heads_in_use),
+        "name": launch.name,
+        "begin_s": launch.begin_ps / PS,
+        "end_s": launch.end_ps / PS,
+        **plain(
+            slots=launch.slots,
+            shared_tensors=launch.shared_tensors,
+            peak_in_use_bytes=launch.peak_in_use_bytes,
+            median_in_use_bytes=launch.median_in_use_bytes,
+        ),
+        "in_use_bytes": numbers(launch.in_use_bytes),
+        "heads_in_use": numbers(launch.heads_in_use),
         "reuse": {
-            "width_bytes": one.reuse.width_bytes,
-            "first_bytes": one.reuse.first,
-            "deeper_bytes": one.reuse.deeper,
-            "bytes": one.reuse.loads.tolist(),
+            "width_bytes": launch.reuse.width_bytes,
+            "first_bytes": launch.reuse.first,
+            "deeper_bytes": launch.reuse.deeper,
+            "bytes": launch.reuse.loads.tolist(),
         },
-        "ctas": _cta_columns(one),
+        "ctas": _cta_columns(launch),
     }
 
 
@@ -215,6 +244,7 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
     """A trace in Chrome's JSON format: a row a place on an SM, a complete event a work tile, counters by time bin."""
     p = t.prediction
     tiles = sum(launch.ctas.tiles for launch in t.launches)
+    # Whole SMs are left out, not single tiles: what is drawn of an SM is complete.
     every = max(1, -(-tiles // max_events))
     places = 1 + max((int(launch.ctas.slot.max(initial=0)) for launch in t.launches), default=0)
     rows: set[int] = set()
@@ -224,17 +254,17 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
         timeline.process(LAUNCHES, "launches"),
         *timeline.row(LAUNCHES, 0, "launches"),
     ]
-    for one in t.launches:
-        begin, end = one.begin_ps / PS_PER_US, one.end_ps / PS_PER_US
+    for traced in t.launches:
+        begin, end = traced.begin_ps / PS_PER_US, traced.end_ps / PS_PER_US
         events.append(
-            timeline.span(one.name, "launch", (LAUNCHES, 0), begin, end, {"slots": one.slots})
+            timeline.span(traced.name, "launch", (LAUNCHES, 0), begin, end, {"slots": traced.slots})
         )
-        c = one.ctas
+        c = traced.ctas
         for n in np.flatnonzero(c.sm % every == 0).tolist():
             row = int(c.sm[n]) * places + int(c.slot[n])
             rows.add(row)
             args = {
-                "launch": one.name,
+                "launch": traced.name,
                 "work_tile": n,
                 "head": int(c.head[n]),
                 "block": int(c.block[n]),
@@ -242,32 +272,32 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
             }
             name = f"head {args['head']} block {args['block']}"
             begin, end = int(c.start_ps[n]) / PS_PER_US, int(c.end_ps[n]) / PS_PER_US
-            events.append(timeline.span(name, one.name, (SMS, row), begin, end, args))
+            events.append(timeline.span(name, traced.name, (SMS, row), begin, end, args))
     for row in sorted(rows):
         events += timeline.row(SMS, row, f"SM {row // places} slot {row % places}")
-    told: dict[str, Any] = {
+    about: dict[str, Any] = {
         "kernel": p.kernel.name,
         "gpu": p.profile.name,
         "made_by": "iosim trace",
     }
     if every > 1:
-        told["note"] = (
+        about["note"] = (
             f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
         )
-    return timeline.whole([*events, *_counters(t)], **told)
+    return timeline.whole([*events, *_counters(t)], **about)
 
 
 def _counters(t: TraceResult) -> Iterator[timeline.Event]:
     rate = t.hit_rate()
-    asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
+    loaded = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     for b in range(t.bins):
         at = b * t.bin_ps / PS_PER_US
-        for n in asked:
+        for n in loaded:
             if np.isfinite(rate[b, n]):
                 percent = round(100 * float(rate[b, n]), 3)
                 yield timeline.counter(f"hit rate of {t.tensors[n]}", MEMORY, at, {"%": percent})
         yield timeline.counter(
-            "HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in asked}
+            "HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in loaded}
         )
         for launch in t.launches:
             if launch.in_use_bytes.size and np.isfinite(launch.in_use_bytes[b]):

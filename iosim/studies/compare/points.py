@@ -1,9 +1,9 @@
-"""A report as data: what is asked, its predictions, what cannot run and why, figures, and command lines for them."""
+"""Kernels x GPUs x lengths as data: what is asked, its predictions, what cannot run and why, and command lines for them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from iosim.base.errors import InputError
@@ -15,11 +15,10 @@ from iosim.catalog.libraries import default_kernel, entry_name, is_choice
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_all
-from iosim.prediction.result import Prediction, legend, marked
+from iosim.prediction.result import Prediction, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
-from iosim.show.page import Figure
-from iosim.show.tables import Table, grouped
+from iosim.show.tables import grouped
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which its own command line tells."""
@@ -59,7 +58,7 @@ class Point:
 
     @property
     def naive(self) -> bool:
-        """Whether its kernel passes over an N x N matrix in memory."""
+        """True where its kernel passes over an N x N matrix in memory."""
         return algorithm_of(self.prediction.kernel.algorithm).standard
 
     @property
@@ -87,7 +86,7 @@ class Point:
 
     @property
     def fits(self) -> str | None:
-        """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+        """True where the call's memory is no more than the GPU's; None where the profile does not know its own."""
         size = self.gpu.profile.usable_memory_bytes
         return (
             None
@@ -108,35 +107,36 @@ class Omission:
     reason: str
 
 
+Case = tuple[str, str, int]
+"""A GPU's label, a kernel and a length."""
+
+
 def collect(
-    request: ReportRequest, progress: Progress = silent
-) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id."""
-    points: list[Point] = []
+    request: CaseGrid, progress: Progress = silent
+) -> tuple[dict[Case, Point], dict[Case, str], dict[str, str]]:
+    """The predictions of a request, why there is none of the other cases, and the command lines by id."""
+    points: dict[Case, Point] = {}
     commands: dict[str, str] = {}
-    refused: list[tuple[Gpu, str, int, InputError]] = []
+    refused: dict[Case, InputError] = {}
     jobs = request.jobs
-    asked = [
+    requests = [
         Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
         for gpu, _, problem, name in jobs
     ]
     for (gpu, kernel, problem, _), outcome in zip(
-        jobs, try_all(asked, progress=progress), strict=True
+        jobs, try_all(requests, progress=progress), strict=True
     ):
+        case = (gpu.label, kernel, problem.seq_q)
         if isinstance(outcome, InputError):
-            refused.append((gpu, kernel, problem.seq_q, outcome))
+            refused[case] = outcome
             continue
         point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, outcome)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
-        points.append(point)
+        points[case] = point
     if not points:
-        raise InputError(f"no kernel of this report can run: {refused[0][-1].marked}")
-    alike = grouped(refused, lambda one: (one[0].label, one[1], str(one[3])))
-    omissions = (
-        Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why)
-        for (gpu, kernel, why), of in alike.items()
-    )
-    return tuple(points), tuple(omissions), commands
+        first = next(iter(refused.values()))
+        raise InputError(f"no kernel of this report can run: {first.marked}")
+    return points, {case: str(error) for case, error in refused.items()}, commands
 
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -158,34 +158,10 @@ def least_bytes(points: Iterable[Point]) -> dict[int, int]:
     return {n: min(p.compulsory for p in by_length[n]) for n in sorted(by_length)}
 
 
-@dataclass(frozen=True)
-class Report:
-    title: str
-    request: ReportRequest
-    points: tuple[Point, ...]
-    omissions: tuple[Omission, ...]
-    summary: Table
-    figures: tuple[Figure, ...]
-    commands: Mapping[str, str]
-    notes: tuple[str, ...]
-
-    @property
-    def has_ratios(self) -> bool:
-        """Whether the summary compares anything with a naive kernel."""
-        return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
-
-    @property
-    def legend(self) -> str | None:
-        """What the marks of HBM bytes mean; None where none is marked."""
-        return legend(p.prediction for p in self.points)
-
-    def figure(self, figure_id: str) -> Figure:
-        return {figure.id: figure for figure in self.figures}[figure_id]
-
-
 def notes(points: Sequence[Point]) -> tuple[str, ...]:
     kernels_of: dict[str, dict[str, None]] = {}
     for p in points:
+        # A note that several kernels share is said once, behind their names.
         for note in (*p.prediction.notes, *p.prediction.time.missing):
             kernels_of.setdefault(note, {})[p.kernel] = None
     named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
@@ -204,7 +180,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class ReportRequest:
+class CaseGrid:
     """GPUs x kernels x problems that differ in their sequence length alone."""
 
     gpus: tuple[Gpu, ...]
@@ -214,7 +190,7 @@ class ReportRequest:
     l2_start: str = "cold"
     method: Method | None = None
     """How HBM traffic is found, as in `predict`: None for its choice in each case."""
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """The kernels as they were asked for, DEFAULT among them; where there are none, `kernels`."""
 
     def __post_init__(self) -> None:
@@ -226,6 +202,7 @@ class ReportRequest:
             if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
         Conditions(l2_start=self.l2_start, method=self.method)
+        # Lengths may vary together (keys as queries), or the queries alone against the same keys.
         several_keys = self.other_keys and len({p.seq_k for p in self.problems}) > 1
         if several_keys or differ_in(self.problems, "seq_q", "seq_k"):
             raise InputError("problems of one report may differ in their sequence length alone")
@@ -244,7 +221,7 @@ class ReportRequest:
         *,
         l2_start: str = "cold",
         method: Method | None = None,
-    ) -> ReportRequest:
+    ) -> CaseGrid:
         """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted."""
         kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
         for kernel in kernels:
@@ -260,11 +237,14 @@ class ReportRequest:
     @property
     def jobs(self) -> list[tuple[Gpu, str, AttentionProblem, str]]:
         """(GPU, kernel, problem, the kernel as asked for) of every prediction, each once."""
-        found: dict[tuple[str, str, int], tuple[Gpu, str, AttentionProblem, str]] = {}
-        for gpu, asked, problem in product(self.gpus, self.asked or self.kernels, self.problems):
-            name = name_on(gpu, asked, problem)
-            found.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, asked))
-        return list(found.values())
+        jobs: dict[tuple[str, str, int], tuple[Gpu, str, AttentionProblem, str]] = {}
+        for gpu, requested, problem in product(
+            self.gpus, self.requested or self.kernels, self.problems
+        ):
+            name = name_on(gpu, requested, problem)
+            # "default" and the kernel that it stands for on a GPU are one prediction.
+            jobs.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, requested))
+        return list(jobs.values())
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -276,15 +256,17 @@ class ReportRequest:
         return self.problems[len(self.problems) // 2]
 
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
-        one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
+        words = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
         return command_line(
-            [*one, *length_options(problem)], problem, [*self._how(), "--format", "json"]
+            [*words, *length_options(problem)], problem, [*self._how(), "--format", "json"]
         )
 
     def report_line(self) -> str:
         """The command line of the whole report, without its `--out`."""
         gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
-        kernels = [word for kernel in self.asked or self.kernels for word in ("--kernel", kernel)]
+        kernels = [
+            word for kernel in self.requested or self.kernels for word in ("--kernel", kernel)
+        ]
         problem = next((p for p in self.problems if p.seq_k != p.seq_q), self.problems[0])
         lengths = length_options(problem, ",".join(map(str, self.lengths)))
         return command_line(["report", *gpus, *kernels, *lengths], problem, self._how())
@@ -307,6 +289,8 @@ def gpus_of(names: tuple[str, ...]) -> tuple[Gpu, ...]:
     shipped = list_profiles()
     for name in names:
         profile = load_profile(name)
+        # A file that is equal to a shipped profile goes under its name; one that only has the name of
+        # another goes under its path, so that labels stay apart.
         known = profile.name in shipped and load_profile(profile.name) == profile
         label = profile.name if known or profile.name not in (*shipped, *gpus) else name
         gpus.setdefault(label, Gpu(label, profile.name if known else name, profile))

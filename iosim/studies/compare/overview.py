@@ -1,6 +1,6 @@
 """The chart that carries a report: bytes of both levels, naive against tiled, beside the bytes that no kernel avoids.
 
-Over several lengths it has a line a kernel and level; at one length, a row a kernel with a mark a level.
+Over several lengths it has a line per kernel and level; at one length, a row per kernel with a mark per level.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from iosim.base.units import bytes_text
 from iosim.show import axes
 from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
-from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, least_bytes, series
-from iosim.studies.report.figures import HOLLOW, drawn, estimated, who
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, grouped, spread_out
+from iosim.studies.compare.lines import HOLLOW, drawn, estimated, who
+from iosim.studies.compare.points import CaseGrid, Point, baseline, by_gpu, least_bytes, series
 
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
 LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
@@ -38,28 +38,30 @@ ROW_REM, AXIS_REM = 2.4, 4.2
 
 
 def overview(
-    request: ReportRequest,
+    request: CaseGrid,
     points: Sequence[Point],
     every: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
+    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel per problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
+    # A report's lines show two kernels per GPU: more would cross.
     few = lines and not every
-    shown = [
+    drawn_points = [
         p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)
     ]
-    values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
-    together = by_gpu(shown)
+    values = [float(v) for p in drawn_points for v in (p.l2, p.hbm, p.compulsory) if v]
+    together = by_gpu(drawn_points)
     if len(request.lengths) > 1 and not lines:
         together = grouped(
-            sorted(shown, key=lambda p: p.seq_len), lambda p: f"N = {p.seq_len:,}, {p.gpu.label}"
+            sorted(drawn_points, key=lambda p: p.seq_len),
+            lambda p: f"N = {p.seq_len:,}, {p.gpu.label}",
         )
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
-        asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
+        kernels = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
         where = (f"overview-{n}", title, members, values)
-        panels.append(_lines(request, *where) if lines else _rows(asked, *where))
+        panels.append(_lines(request, *where) if lines else _rows(kernels, *where))
     base = baseline(points)
     which = (
         f"of '{base}' and of the fastest tiled kernel of each GPU"
@@ -68,18 +70,25 @@ def overview(
     )
     words = {
         "against": " against the sequence length" if lines else "",
-        "hollow": HOLLOW if any(map(estimated, shown)) else "",
+        "hollow": HOLLOW if any(map(estimated, drawn_points)) else "",
     }
     words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
-    rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
-    without = () if any(p.smem for p in shown) else ("smem_bytes",)
+    rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in drawn_points)
+    without = () if any(p.smem for p in drawn_points) else ("smem_bytes",)
     across, short = (
-        2 if lines or len(by_gpu(shown)) > 1 else 3,
-        _short(request, shown) if lines else None,
+        2 if lines or len(by_gpu(drawn_points)) > 1 else 3,
+        _short(request, drawn_points) if lines else None,
     )
     legend = LINES if lines else MARKS
+    columns = (
+        Column("smem_bytes", "shared memory"),
+        Column("l2_bytes", "SM<->L2"),
+        Column("hbm_bytes", "HBM"),
+        Column("compulsory_bytes", "compulsory"),
+    )
     return drawn(
         "overview",
+        columns,
         rows,
         panels,
         legend,
@@ -90,7 +99,7 @@ def overview(
     )
 
 
-def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
+def _short(request: CaseGrid, points: Sequence[Point]) -> Table:
     lengths = spread_out(list(request.lengths), MOST_PIVOTED)
     rows: list[tuple[Cell, ...]] = []
     for gpu, members in by_gpu(points).items():
@@ -107,23 +116,23 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
-    return Table((*columns_of("gpu=GPU | bytes"), *columns), tuple(rows))
+    return Table((Column("gpu", "GPU"), Column("bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
-    """Of one GPU: the naive kernel and the fastest other, or the two fastest."""
+    """The kernels that stand for one GPU: the naive one and the fastest other, or the two fastest."""
     times = {
         kernel: row[-1].time_s
         for kernel, row in series(points).items()
         if not any(p.naive for p in row)
     }
     base = baseline(points)
-    kept = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
-    return [p for p in points if p.kernel in kept]
+    kernels = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
+    return [p for p in points if p.kernel in kernels]
 
 
 def _lines(
-    request: ReportRequest,
+    request: CaseGrid,
     panel_id: str,
     gpu: str,
     points: Sequence[Point],
@@ -186,6 +195,7 @@ def _rows(
     ]
     for level, (key, _) in LEVELS.items():
         drawn = [(p, v) for p in points if (v := getattr(p, key))]
+        # Of a kernel's two marks the larger has its number on the right, the smaller on the left.
         right = [
             level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM"
             for p, _ in drawn
@@ -209,6 +219,7 @@ def _rows(
         }
         data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
     least = min(p.compulsory for p in points)
+    # A row for a kernel that cannot run, which says so in its place.
     for kernel in {*kernels} - {p.kernel for p in points}:
         data.append(
             axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"}

@@ -1,4 +1,4 @@
-"""What a report says and looks like: a verdict a GPU, its sentences, and its page."""
+"""What is said of kernels side by side: a verdict a GPU, what stands under it, and what was computed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from iosim.base.units import bytes_text, length_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, reason, times_text
-from iosim.prediction.confidence import confidence
-from iosim.show.page import Page, Section, listed
-from iosim.studies.report.collect import Omission, Point, Report, ReportRequest, by_gpu
-from iosim.studies.report.collect import baseline as baseline_of
+from iosim.prediction.confidence import confidence, in_dtype
+from iosim.studies.compare.points import CaseGrid, Omission, Point, by_gpu
 
 NEAR = 1.1
 """HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""
@@ -21,7 +19,7 @@ HALF = 2.0
 
 
 def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
-    """A sentence a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    """A sentence per GPU; `baseline` is the kernel that the others are held against, where there is one."""
     return tuple(_sentence(gpu, members, baseline) for gpu, members in by_gpu(points).items())
 
 
@@ -29,10 +27,13 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
     against = next(
-        (p for p in others if p.kernel == baseline), max(others, key=_moved, default=None)
+        # Without a baseline the kernel that moves most is what the best is held against.
+        (p for p in others if p.kernel == baseline),
+        max(others, key=_moved, default=None),
     )
     at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
-    moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
+    dtype = in_dtype(best.prediction.problem, best.prediction.profile)
+    moves = f"On {gpu}{at} {best.kernel}{dtype} moves {_amounts(best)}"
     bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
     if against is None:
         return sentences(
@@ -48,7 +49,7 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
 def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     """What stands under the verdicts, a line for each GPU: from which length on the bytes are halved, the bytes between
     SMs and L2, and what the other kernels move."""
-    said = []
+    lines = []
     for gpu, members in by_gpu(points).items():
         _, here, best = _at_the_longest(members)
         others = [p for p in here if p is not best]
@@ -65,8 +66,8 @@ def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
             f"{p.kernel} moves {bytes_text(p.hbm or 0)} at HBM in {seconds_text(p.time_s)}"
             for p in rest
         ]
-        said += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
-    return tuple(said)
+        lines += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
+    return tuple(lines)
 
 
 def _between(best: Point, base: Point) -> str:
@@ -81,7 +82,7 @@ def _between(best: Point, base: Point) -> str:
 
 def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     """What stands above a page's figure: GPUs by the kernel that moves least and how much less than the baseline."""
-    said: list[str] = []
+    lines: list[str] = []
     for gpu, members in by_gpu(points).items():
         longest, here, best = _at_the_longest(members)
         base = next((p for p in here if p.kernel == baseline), best)
@@ -90,16 +91,17 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
         less = (
             f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
         )
-        said.append(
+        lines.append(
             f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at {some(longest, 'token')}{less}."
         )
-    return tuple(said[:MOST_SAID])
+    return tuple(lines[:MOST_SAID])
 
 
 def _at_the_longest(points: Sequence[Point]) -> tuple[int, list[Point], Point]:
     """The longest sequence, what is known of it, and of that the best."""
     longest = max(p.seq_len for p in points)
     here = [p for p in points if p.seq_len == longest]
+    # Of kernels whose HBM bytes are within ten per cent of the least, the one with fewest L2 bytes.
     least = min(map(_moved, here))
     return longest, here, min((p for p in here if _moved(p) <= NEAR * least), key=lambda p: p.l2)
 
@@ -122,22 +124,23 @@ def _ratios(best: Point, against: Point) -> str:
     return f"{factor} than {against.kernel}" if factor else f"as much as {against.kernel}"
 
 
-def _factor(theirs: int, own: int) -> str:
+def _factor(other_bytes: int, own_bytes: int) -> str:
     """How many times less or more its own bytes are; empty where both are the same in three digits."""
-    ratio = max(theirs, own) / max(1, min(theirs, own))
+    ratio = max(other_bytes, own_bytes) / max(1, min(other_bytes, own_bytes))
     if times_text(ratio) == "1":
         return ""
-    return f"{times_text(ratio)}x {'less' if theirs > own else 'more'}"
+    return f"{times_text(ratio)}x {'less' if other_bytes > own_bytes else 'more'}"
 
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     """The length from which on the baseline's HBM bytes are at least twice as many, where that is not the first."""
-    own, theirs = (
+    by_length, baseline_by_length = (
         {p.seq_len: p.hbm for p in points if p.kernel == k and p.hbm is not None}
         for k in (kernel, against)
     )
-    both = sorted(own.keys() & theirs.keys())
-    below = [n for n in both if theirs[n] < HALF * own[n]]
+    both = sorted(by_length.keys() & baseline_by_length.keys())
+    below = [n for n in both if baseline_by_length[n] < HALF * by_length[n]]
+    # The first length after the last one at which the bytes are not halved.
     first = next((n for n in both if not below or n > below[-1]), None)
     if first is None or first == both[0]:
         return []
@@ -149,20 +152,9 @@ LEVELS = (
     "memory and depend on what L2 keeps. They are two quantities: never added, and told apart wherever one chart has "
     "both."
 )
-EXACT = (
-    "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
-    "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
-)
-RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the row moves more than naive does."
 
 
-def question(request: ReportRequest, base: str | None) -> str:
-    if base is not None and len(request.kernels) > 1:
-        return "How many bytes does tiled attention save?"
-    return f"How many bytes does {' or '.join(request.kernels)} move?"
-
-
-def subject(request: ReportRequest) -> str:
+def subject(request: CaseGrid) -> str:
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
@@ -176,8 +168,8 @@ def subject(request: ReportRequest) -> str:
     keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [
-        asked
-        for name, asked in p.terms.items()
+        term
+        for name, term in p.terms.items()
         if name not in ("block_lists", "seq_lens", "looks_ahead")
     ]
     terms = "".join(
@@ -195,36 +187,3 @@ def omission(o: Omission, lengths: Sequence[int] = ()) -> str:
     at = ", ".join(length_text(n) for n in o.lengths)
     where = "" if tuple(lengths) == o.lengths else f" (N = {at})"
     return f"{o.kernel} on {o.gpu}{where}: {o.reason}"
-
-
-def as_page(report: Report) -> Page:
-    """The answers, the chart that carries them, one table, and the rest in details."""
-    first, *others = report.figures
-    length = report.request.lengths[-1]
-    at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
-    told = () if report.legend is None else (f"{report.legend}.",)
-    sections = (
-        first.section(report.legend, folded=False),
-        Section(
-            "summary",
-            f"{at}, N = {length:,}",
-            ((RATIOS,) * report.has_ratios) + told,
-            table=report.summary,
-        ),
-        *listed(
-            "left-out", "Left out", [omission(o, report.request.lengths) for o in report.omissions]
-        ),
-        *(f.section(report.legend) for f in others),
-        *listed("notes", "Notes of the predictions", report.notes, folded=True),
-        Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
-    )
-    points, base = report.points, baseline_of(report.points)
-    return Page(
-        report.title,
-        subject(report.request),
-        sections,
-        command=report.request.report_line(),
-        commands=report.commands,
-        answer=(*verdicts(points, base), *further(points, base)),
-        verdict=in_short(points, base),
-    )
