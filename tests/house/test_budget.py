@@ -78,7 +78,7 @@ BUDGET: dict[str, Budget] = {
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
     ),
-    "words of the pages": Budget(46_500, 46_500, lambda: words(PAGES)),
+    "words of the pages": Budget(50_000, 50_000, lambda: words(PAGES)),
 }
 LEAST_COMMENTS = 20.5
 """Comments in a thousand lines of the package, at least; 20 is the goal."""
