@@ -46,7 +46,7 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
     for name in only or COMMANDS:
         command_parser: CommandParser = subparsers.add_parser(name, help=COMMANDS[name].help)
         COMMANDS[name].add_options(command_parser)
-        command_parser.set_defaults(run=COMMANDS[name].run)
+        command_parser.set_defaults(run=COMMANDS[name].run, parsed=parsed)
     return parser
 
 

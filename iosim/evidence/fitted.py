@@ -58,6 +58,7 @@ def fitted() -> Iterator[Fitted]:
         link = load_link(section["link"], load_profile(section["gpu"]))
         numbers = {
             "latency_s": link.latency_s,
+            "unhidden": link.unhidden,
             **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
         }
         yield from (
@@ -72,5 +73,8 @@ def fitted() -> Iterator[Fitted]:
 def _stated(kernel: str, key: str) -> float:
     of_pass, _, name = key.rpartition(".")
     rows = {row["name"]: row for row in entry(kernel).get("backward_pass", ())}
+    spills = [row for row in entry(kernel).get("spill", ()) if name in row]
+    if spills:
+        rows["spill"] = spills[-1]
     kernel_table = entry(kernel)["kernel"]
     return float({"": kernel_table, "options": kernel_table.get("options"), **rows}[of_pass][name])

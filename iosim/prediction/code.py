@@ -5,8 +5,8 @@ No description of the kernel is needed, and no problem: what its arguments are d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass
@@ -28,7 +28,7 @@ from iosim.prediction.result import Moved
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Face, Faced
 
 NO_REGISTERS = "registers are not known without machine code: CTAs of an SM are counted by shared memory and threads"
 NO_TIME = (
@@ -61,9 +61,23 @@ class CodeCall:
         )
 
 
+class CodeFace(Face, Protocol):
+    """What `iosim.prediction.code_face` says of a launch beside what every face says."""
+
+    def answer(self, result: CodePrediction, /) -> str: ...
+    def body(self, result: CodePrediction, /) -> str: ...
+    def as_dict(self, result: CodePrediction, /) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, repr=False)
-class CodePrediction(Shown):
+class CodePrediction(Faced):
     """What one launch of a kernel moves, and how long that takes; `sites` has its loads and stores one by one."""
+
+    _face = "iosim.prediction.code_face"
+
+    @property
+    def _shown_by(self) -> CodeFace:
+        return cast(CodeFace, super()._shown_by)
 
     launch: CodeLaunch
     call: Call
@@ -119,16 +133,12 @@ class CodePrediction(Shown):
     @property
     def answer(self) -> str:
         """Its bytes and time, and what of its accesses costs more than their bytes, in sentences."""
-        from iosim.prediction import code_face
-
-        return code_face.answer(self)
+        return self._shown_by.answer(self)
 
     @property
     def body(self) -> str:
         """The tables below the answer, as text."""
-        from iosim.prediction import code_face
-
-        return code_face.body(self)
+        return self._shown_by.body(self)
 
     def records(self) -> list[dict[str, Any]]:
         """A row a load or store."""
@@ -136,24 +146,7 @@ class CodePrediction(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The prediction as JSON has it."""
-        from iosim.prediction import code_face
-
-        return code_face.as_dict(self)
-
-    def _line(self) -> str:
-        from iosim.prediction import code_face
-
-        return code_face.line(self)
-
-    def to_text(self) -> str:
-        from iosim.prediction import code_face
-
-        return code_face.as_text(self)
-
-    def _parts(self) -> Sequence[Part]:
-        from iosim.prediction import code_face
-
-        return code_face.parts(self)
+        return self._shown_by.as_dict(self)
 
 
 def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function | None]:

@@ -10,6 +10,7 @@ from iosim.base.words import sentences
 from iosim.code.addresses import GLOBAL, LOCAL, SHARED, Site
 from iosim.kernel.launch import Mode
 from iosim.prediction.code import CodePrediction
+from iosim.show.page import Panel
 from iosim.show.shown import Part
 from iosim.show.tables import Column, Table
 
@@ -224,6 +225,11 @@ def body(p: CodePrediction) -> str:
 
 def as_text(p: CodePrediction) -> str:
     return f"{answer(p)}\n\n{body(p)}"
+
+
+def panels(p: CodePrediction) -> tuple[Panel, ...]:
+    """No plots: a launch's tables say all."""
+    return ()
 
 
 def line(p: CodePrediction) -> str:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from iosim.base.errors import InputError
 from iosim.base.words import listed
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import counted_on
-from iosim.hardware.profile import list_profiles
+from iosim.catalog.libraries.resolver import resolve
+from iosim.hardware.profile import HardwareProfile, list_profiles
 from iosim.prediction.ranges import has_outgrown
 from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
 
 
 def who(p: Prediction) -> str:
-    """The kernel and the GPU, and the type where its products do not run on tensor cores."""
-    slow = (
-        f" in {p.problem.dtype} on fp32 units"
-        if p.profile.computes_in_fp32(p.problem.dtype)
-        else ""
-    )
-    return f"{p.kernel.name} on {p.profile.name}{slow}"
+    """The kernel, the GPU and the type of the inputs."""
+    return f"{p.kernel.name} on {p.profile.name}{in_dtype(p.problem, p.profile)}"
+
+
+def in_dtype(problem: AttentionProblem, profile: HardwareProfile | None = None) -> str:
+    """The type of the inputs, which every answer names: " in bf16". With a `profile`, also that its tensor cores do not
+    take that type, as bf16 on a T4."""
+    slow = profile is not None and profile.computes_in_fp32(problem.dtype)
+    return f" in {problem.dtype}{' on fp32 units' if slow else ''}"
 
 
 def confidence(predictions: Iterable[Prediction]) -> str:
@@ -51,7 +56,13 @@ def confidence(predictions: Iterable[Prediction]) -> str:
             place = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
             return f"{start}; not checked {place}"
         return f"{start}. {backing(played)}"
-    counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
+    counted = listed(
+        list(
+            dict.fromkeys(
+                f"{p.kernel.name} on {p.profile.name}" for p, how in checked if how == CHECKED
+            )
+        )
+    )
     return f"{start}; checked for {counted} alone"
 
 
@@ -129,7 +140,7 @@ def _checks(p: Prediction) -> str:
     # Both passes need counters of both: a kernel is as well checked as its less checked half.
     passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
     counted_gpus = [counted_on(p.kernel.name, backward) for backward in passes]
-    if not all(counted_gpus):
+    if not all(counted_gpus) or not _has_its_tiles(p):
         return NOT_COUNTED
     if p.hbm_known and has_outgrown(p.call, int(p.hbm_payload.read)):
         return TOO_LONG
@@ -139,3 +150,15 @@ def _checks(p: Prediction) -> str:
         or p.profile.name not in list_profiles()
     )
     return CHECKED if hbm.validated_by and here else UNCHECKED
+
+
+def _has_its_tiles(p: Prediction) -> bool:
+    """False where a tile was given by hand: counters were read of the kernel with those that it takes by itself."""
+    kernel = p.kernel
+    try:
+        alone = resolve(kernel.name, p.problem, p.profile)
+    except InputError:  # it runs by hand alone
+        return False
+    passes = [(p.problem.forward, kernel.tile, alone.tile)]
+    passes += [(p.problem.backward, kernel.tile_backward, alone.tile_backward)]
+    return all(with_it == by_itself for runs, with_it, by_itself in passes if runs)

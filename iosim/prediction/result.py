@@ -3,7 +3,7 @@ that says what they mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -23,8 +23,7 @@ from iosim.readers.bounds import HbmBounds
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.readers.timing.launch_time import LaunchTime
-from iosim.show.page import Panel
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Faced
 from iosim.show.tables import Marked, Table
 
 if TYPE_CHECKING:
@@ -47,11 +46,13 @@ class Moved:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(Shown):
+class Prediction(Faced):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found. `traffic`
     has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared memory,
     counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have one, where
     it was played."""
+
+    _face = "iosim.prediction.face"
 
     call: Call
     """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""
@@ -296,26 +297,6 @@ class Prediction(Shown):
     def to_pandas(self) -> pandas.DataFrame:
         """The traffic as a DataFrame, a row a launch, level, tensor and direction."""
         return Table.of(row.to_dict() for row in self.traffic).to_pandas()
-
-    def _line(self) -> str:
-        from iosim.prediction import face
-
-        return face.line(self)
-
-    def to_text(self) -> str:
-        from iosim.prediction import face
-
-        return face.as_text(self)
-
-    def _parts(self) -> Sequence[Part]:
-        from iosim.prediction import face
-
-        return face.parts(self)
-
-    def _panels(self) -> Sequence[Panel]:
-        from iosim.prediction import face
-
-        return face.panels(self)
 
 
 MARKS = {"sampled": "~", "capacity": "*"}

@@ -1,14 +1,15 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. Its class has the four methods below; where they are long, a module beside it, its
-face, says what it looks like, and the methods call that.
+A result is data and knows no pages. Its class has the four methods below, or a module beside it, its face, has them as
+functions.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import replace
@@ -77,6 +78,37 @@ class Shown:
     def plot(self, name: str | None = None) -> plotly.graph_objects.Figure:
         """As `figure`, under pandas's name for it."""
         return self.figure(name)
+
+
+class Face(Protocol):
+    """A module beside a result's that says what it looks like."""
+
+    def line(self, result: Any, /) -> str: ...
+    def as_text(self, result: Any, /) -> str: ...
+    def parts(self, result: Any, /) -> Sequence[Part]: ...
+    def panels(self, result: Any, /) -> Sequence[Panel]: ...
+
+
+class Faced(Shown):
+    """A result whose face is a module of its own, which knows the result; it is loaded when the result is shown."""
+
+    _face: ClassVar[str]
+
+    @property
+    def _shown_by(self) -> Face:
+        return cast(Face, import_module(self._face))
+
+    def _line(self) -> str:
+        return self._shown_by.line(self)
+
+    def to_text(self) -> str:
+        return self._shown_by.as_text(self)
+
+    def _parts(self) -> Sequence[Part]:
+        return self._shown_by.parts(self)
+
+    def _panels(self) -> Sequence[Panel]:
+        return self._shown_by.panels(self)
 
 
 class Several(Shown, Generic[M]):

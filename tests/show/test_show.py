@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import sys
 from itertools import pairwise
@@ -15,12 +16,15 @@ from scripts import ROOT, load_script
 
 from iosim import AttentionProblem, predict
 from iosim.commands import common
+from iosim.prediction.code import CodePrediction
+from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.axes import alike, apart, layered
 from iosim.show.html import STATIC, group_columns, groups, html, is_cards, unpacked
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
+from iosim.show.shown import Faced
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
-from iosim.studies.compare import compare
+from iosim.studies.compare import Choice, Comparison, compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
@@ -322,3 +326,10 @@ def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
     load_script("docs/make_gallery.py").make(["decode"], tmp_path)
     assert "<figure>" in (tmp_path / "decode.html").read_text(encoding="utf-8")
     assert "| h200-sxm |" in (tmp_path / "decode.md").read_text(encoding="utf-8")
+
+
+def test_every_face_has_the_four_functions() -> None:
+    for faced in (Prediction, CodePrediction, Comparison, Choice):
+        assert issubclass(faced, Faced)
+        face = importlib.import_module(faced._face)
+        assert all(callable(vars(face)[name]) for name in ("line", "as_text", "parts", "panels"))

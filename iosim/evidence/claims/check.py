@@ -24,7 +24,7 @@ from iosim.evidence.claims.readings import (
 from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.confidence import basis
+from iosim.prediction.confidence import basis, in_dtype
 from iosim.prediction.predictor import predict
 from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
@@ -116,6 +116,8 @@ class Check(Shown):
 
     def answer(self) -> str:
         claim = NAMES[self.claim.quantity].format(self.claim.text)
+        if self.published is None:
+            claim += in_dtype(self.prediction.problem)
         if self.agrees is not None:
             off = (
                 "to the digit"

@@ -76,7 +76,7 @@ class Bench:
 
     def scan_rate(self, size: int, shared: bool) -> float:
         """Bytes a second that all SMs together read from a footprint, the first passes over it not counted. The better
-        of one and two CTAs an SM: some GPUs need more loads under way than one CTA makes."""
+        of one and two CTAs per SM: some GPUs need more loads under way than one CTA makes."""
         return max(self._scan_rate(size, shared, ctas * self.sms) for ctas in (1, 2))
 
     def _scan_rate(self, size: int, shared: bool, ctas: int) -> float:
@@ -116,7 +116,7 @@ class Bench:
     def math_rate(
         self, name: str, operations: float, iterations: int = 4096
     ) -> tuple[float, float]:
-        """(operations a second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
+        """(operations per second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
         # enough warps per SM to keep its pipes full
         ctas = 4 * self.sms
         seconds = self.best_s(lambda: self.launch(name, ctas, MATH_THREADS, passes=iterations))
@@ -141,7 +141,7 @@ class Bench:
 
 def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
     """The largest footprint whose rate is nearer to the L2's than to memory's (on a logarithmic scale). `curve`:
-    (footprint in bytes, bytes a second). `far_rate`: bytes a second from memory."""
+    (footprint in bytes, bytes per second). `far_rate`: bytes per second from memory."""
     best = max(rate for _, rate in curve)
     return max(size for size, rate in curve if rate * rate >= best * far_rate)
 

@@ -1,7 +1,7 @@
 """What the compiler says of tiles of iosim's own forward: compiled now, or kept from before.
 
-Each is compiled as for the table of `kernels/resources.csv`: for the most CTAs an SM that spill nothing, else for one.
-Cubins lie in the user's cache, by source, compiler and options. For how many CTAs an SM to build a tile of which the
+Each is compiled as for the table of `kernels/resources.csv`: for the most CTAs per SM that spill nothing, else for one.
+Cubins lie in the user's cache, by source, compiler and options. For how many CTAs per SM to build a tile of which the
 table has nothing is guessed from shared memory, warps and live values.
 """
 
@@ -202,7 +202,7 @@ _shipped = cache(lambda: read_table(data_dir("kernels") / "resources.csv"))
 
 
 def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
-    """The spec built for the most CTAs an SM that spill nothing: the resource table's, or a guess where it has none;
+    """The spec built for the most CTAs per SM that spill nothing: the resource table's, or a guess where it has none;
     InputError where it cannot be built."""
     spec.check(cc)
     plain = replace(

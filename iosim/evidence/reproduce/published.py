@@ -1,6 +1,6 @@
 """Published speeds of attention kernels (measurements/published_utilisation.csv), and iosim's prediction of each.
 
-The papers fix 16k tokens in all and 2,048 columns over all heads, and count 4 N^2 d operations a head: half of them
+The papers fix 16k tokens in all and 2,048 columns over all heads, and count 4 N^2 d operations per head: half of them
 under a causal mask, 2.5 times as many in a backward pass. Beside them, counts of a call that no reader of iosim makes:
 what tools count wrongly, what a tile takes, what fits.
 """

@@ -86,7 +86,7 @@ VARIANT = {
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
 MAX_CTAS, MAX_THREADS, MAX_REGISTERS, MAX_SPILLED_BYTES = (1 << 31) - 1, 1024, 255, 1 << 19
-"""What CUDA lets a launch have: CTAs, threads a CTA, registers and local memory a thread."""
+"""What CUDA lets a launch have: CTAs, threads per CTA, registers and local memory a thread."""
 
 
 class NoModel(Exception):

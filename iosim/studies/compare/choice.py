@@ -21,8 +21,7 @@ from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Panel
-from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.shown import Faced
 from iosim.show.tables import grouped
 from iosim.studies.compare.points import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
@@ -241,8 +240,10 @@ def _energy(p: Prediction) -> Amount:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Shown):
+class Choice(Faced):
     """GPUs, ranked for each length: those with the memory first, and of them those whose quantity is known."""
+
+    _face = "iosim.studies.compare.choice_face"
 
     per: str
     """"token", "joule" or "dollar"."""
@@ -326,26 +327,6 @@ class Choice(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]
-
-    def _line(self) -> str:
-        from iosim.studies.compare import choice_face
-
-        return choice_face.line(self)
-
-    def to_text(self) -> str:
-        from iosim.studies.compare import choice_face
-
-        return choice_face.as_text(self)
-
-    def _parts(self) -> Sequence[Part]:
-        from iosim.studies.compare import choice_face
-
-        return choice_face.parts(self)
-
-    def _panels(self) -> Sequence[Panel]:
-        from iosim.studies.compare import choice_face
-
-        return panels_of(choice_face.as_page(self))
 
 
 Candidate = tuple[Gpu, Work, tuple[str, ...]]

@@ -13,12 +13,11 @@ from iosim.base.units import (
     some,
 )
 from iosim.base.words import sentences
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
 from iosim.show import axes
-from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.page import Panel as Plot
-from iosim.show.shown import Part
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Cell, Column, Table, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
@@ -101,8 +100,9 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    dtype = in_dtype(best.predictions[0].problem)
     parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}{dtype}: {ranked(choice, best)}{of} with {best.kernel}"
     ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
@@ -285,6 +285,10 @@ def as_text(choice: Choice) -> str:
     return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
+def panels(choice: Choice) -> tuple[Panel, ...]:
+    return panels_of(as_page(choice))
+
+
 def line(choice: Choice) -> str:
     best = next(
         (
@@ -358,7 +362,9 @@ def figure(choice: Choice, word: str) -> Figure | None:
         )
         x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
         layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
-        panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
+        panels.append(
+            Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
+        )
         rows += [
             (
                 title,

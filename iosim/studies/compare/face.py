@@ -16,8 +16,8 @@ from iosim.prediction.result import Prediction, marked
 from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
-from iosim.show.page import Figure, Page, Series, listed
-from iosim.show.shown import Part
+from iosim.show.page import Figure, Page, Panel, Series, listed
+from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Cell, Column, ColumnKind, Table
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.lines import (
@@ -222,6 +222,10 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         command=command,
         commands=comparison.commands,
     )
+
+
+def panels(comparison: Comparison) -> tuple[Panel, ...]:
+    return panels_of(as_page(comparison))
 
 
 def line(comparison: Comparison) -> str:

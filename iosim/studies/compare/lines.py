@@ -81,12 +81,12 @@ def kernel_lines(
 ) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
     """(kernel, its points, their places, the line through them) of each kernel that `place` puts somewhere."""
     for kernel, row in series(points).items():
-        there = [(p, dot) for p in row if (dot := place(p)) is not None]
-        if there:
-            dots = [dot for _, dot in there]
+        placed = [(p, dot) for p in row if (dot := place(p)) is not None]
+        if placed:
+            dots = [dot for _, dot in placed]
             yield (
                 kernel,
-                [p for p, _ in there],
+                [p for p, _ in placed],
                 dots,
                 axes.through(kernel, dots, request.kernels.index(kernel)),
             )
@@ -123,8 +123,8 @@ def gpu_panels(
     for n, (label, members) in enumerate(drawn.items(), 1):
         grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
         marks, readings = [], []
-        for kernel, there, dots, line in kernel_lines(request, members, place):
-            marks.append(hollow(line, [estimate(p) for p in there]))
+        for kernel, placed, dots, line in kernel_lines(request, members, place):
+            marks.append(hollow(line, [estimate(p) for p in placed]))
             ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
             readings.append(f"{kernel} {' to '.join(ends)}")
         panels.append(
@@ -148,8 +148,10 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: CaseGrid, points: Sequence[Point]) -> Figure:
-    moved = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
-    rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in moved)
+    ways_of_point = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
+    rows = (
+        (*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in ways_of_point
+    )
     panels = gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text)
     columns = (
         Column("l2_read_bytes", "read"),

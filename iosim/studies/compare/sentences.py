@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from iosim.base.units import bytes_text, length_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, reason, times_text
-from iosim.prediction.confidence import confidence
+from iosim.prediction.confidence import confidence, in_dtype
 from iosim.studies.compare.points import CaseGrid, Omission, Point, by_gpu
 
 NEAR = 1.1
@@ -32,7 +32,8 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
         max(others, key=_moved, default=None),
     )
     at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
-    moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
+    dtype = in_dtype(best.prediction.problem, best.prediction.profile)
+    moves = f"On {gpu}{at} {best.kernel}{dtype} moves {_amounts(best)}"
     bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
     if against is None:
         return sentences(

@@ -9,7 +9,7 @@ from iosim.base.progress import Progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.confidence import confidence
+from iosim.prediction.confidence import confidence, in_dtype
 from iosim.show import axes
 from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
@@ -85,7 +85,8 @@ class ModelComparison:
                 f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}"
             )
         predictions = [p.prediction for _, comparison in self.parts for p in comparison.points]
-        of = f"For the attention of {self.model.title} at {some(longest, 'token')}"
+        dtype = in_dtype(predictions[0].problem)
+        of = f"For the attention of {self.model.title}{dtype} at {some(longest, 'token')}"
         sure = sentences([confidence(predictions)])
         if len(clauses) == 1:
             return f"{of}, {clauses[0]}. {sure}"

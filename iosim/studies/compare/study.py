@@ -15,8 +15,7 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Panel
-from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.shown import Faced
 from iosim.show.tables import grouped
 from iosim.studies.compare.points import CaseGrid, Omission, Point, collect, label_of, name_on
 from iosim.studies.compare.points import notes as said
@@ -134,8 +133,10 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(Faced):
     """Entries by length, GPU and kernel, in the order of the request."""
+
+    _face = "iosim.studies.compare.face"
 
     request: CaseGrid
     """What was asked: problems, kernels, GPUs, the method."""
@@ -203,26 +204,6 @@ class Comparison(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]
-
-    def _line(self) -> str:
-        from iosim.studies.compare import face
-
-        return face.line(self)
-
-    def to_text(self) -> str:
-        from iosim.studies.compare import face
-
-        return face.as_text(self)
-
-    def _parts(self) -> Sequence[Part]:
-        from iosim.studies.compare import face
-
-        return face.parts(self)
-
-    def _panels(self) -> Sequence[Panel]:
-        from iosim.studies.compare import face
-
-        return panels_of(face.as_page(self))
 
 
 def compare(
@@ -305,5 +286,5 @@ def compared(
                 asked_for,
             )
         )
-    told = said(tuple(points.values()))
-    return Comparison(request, against, tuple(entries), told, commands)
+    remarks = said(tuple(points.values()))
+    return Comparison(request, against, tuple(entries), remarks, commands)

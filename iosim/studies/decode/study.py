@@ -19,7 +19,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.answer import ONCE, times_text
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
@@ -404,7 +404,8 @@ def _where(p: DecodePoint) -> str:
 
 
 def _step(p: DecodePoint) -> str:
-    who = f"{p.kernel_name} on {p.prediction.profile.name}"
+    dtype = in_dtype(p.prediction.problem, p.prediction.profile)
+    who = f"{p.kernel_name} on {p.prediction.profile.name}{dtype}"
     step_tokens = "one token" if p.tokens == 1 else some(p.tokens, "token")
     bound = f", bound by {p.prediction.time.bound_by}"
     if p.bound_tokens_per_s is not None:

@@ -81,7 +81,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     and the others."""
     best = min(results, key=lambda r: r.seconds)
     first = (
-        f"{best.name} is the fastest of {len(results)} methods on"
+        f"{best.name} is fastest of {len(results)} methods on"
         if len(results) > 1
         else f"{best.name} runs on"
     )
@@ -93,7 +93,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     hidden = (
         "hidden behind computation"
         if best.exposed_s <= HARDLY * best.seconds
-        else (f"waiting {seconds_text(best.exposed_s)} for them")
+        else (f"waiting {seconds_text(best.exposed_s)}")
     )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
@@ -102,7 +102,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     if others:
         named = f"{others[0].name} {'ties' if as_long[0] == '1' else f'takes {as_long[0]}x'}"
         if len(others) > 1:
-            named += f"; {others[-1].name} is slowest, {as_long[-1]}x"
+            named += f"; {others[-1].name} (slowest) {as_long[-1]}x"
         parts.append(named)
     shortest_factor, longest_factor = longer_than_predicted(number)
     if longest_factor > shortest_factor:

@@ -16,6 +16,7 @@ from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page, Panel
@@ -95,7 +96,8 @@ class Ring(Several[Result]):
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.num_gpus)
+        gpus = f"{self.num_gpus} x {self.profile.name}{in_dtype(self.problem, self.profile)}"
+        return face.answer(self.results, gpus, self.num_gpus)
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)
@@ -177,7 +179,8 @@ class RingStack:
         )
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
         where = (
-            f"Over {first.num_gpus} x {first.profile.name}, {some(first.problem.seq_q, 'token')}"
+            f"Over {first.num_gpus} x {first.profile.name}{in_dtype(first.problem)}, "
+            f"{some(first.problem.seq_q, 'token')}"
         )
         kernels = "".join(
             dict.fromkeys(f"; {ring.by_default}" for _, ring in self.rings if ring.by_default)

@@ -17,6 +17,7 @@ from iosim.catalog.libraries import entry, is_choice, resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import Overrides
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
@@ -462,7 +463,10 @@ class KernelBounds:
             else times_of(number_text(l2.times_above), bound)
         )
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        subject = f"{self.kernel} on {self.profile}{in_dtype(self.problem)}"
+        return (
+            f"{subject} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"

@@ -25,7 +25,7 @@ from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Outer, Per, R
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.work import Work
 from iosim.prediction.call import Call
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -379,7 +379,8 @@ class Latencies(Several[Latency]):
                 f"{seconds_text(m.total_s)} in {m.calls[0][0].stack.name} on {m.to_dict()['profile']}"
                 for m in alike
             )
-            of = f"all {some(longest_step.count, 'layer')} of {longest_step.calls[0][1].title}"
+            dtype = in_dtype(longest_step.calls[0][0].prediction.problem)
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.calls[0][1].title}{dtype}"
             sure = confidence([p.prediction for m in alike for p, _ in m.calls])
             return _in_lines(f"The attention of {of} takes", list(clauses_of_models), sure)
         longest = max(self, key=lambda p: p.total_s).prediction.problem
@@ -392,7 +393,9 @@ class Latencies(Several[Latency]):
                 f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})"
             )
         return _in_lines(
-            "An attention call takes", clauses, confidence([p.prediction for p in here])
+            f"An attention call{in_dtype(longest)} takes",
+            clauses,
+            confidence([p.prediction for p in here]),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
@@ -423,6 +423,7 @@ def _subject(result: ModelPrediction, batches: bool) -> str:
         news = "one new token" if result.queries == 1 else some(result.queries, "new token")
         at = f"of {news} over {sequences}{result.keys:,}"
     gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
+    gpus += in_dtype(result.predictions[0].problem)
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(
         result.predictions[0].problem.passes, ""
     )

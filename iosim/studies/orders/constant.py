@@ -20,6 +20,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.many import Request, try_all
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
@@ -150,12 +151,13 @@ class ConstantCheck:
     @property
     def answer(self) -> str:
         size, right = self.best_constant
+        dtype = in_dtype(self.rows[0].problem)
         constant, problems = (
             capacity_text(self.section_bytes),
             f"{self.right} of {some(len(self.rows), 'problem')}",
         )
         parts = [
-            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"
+            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel}{dtype})"
         ]
         slowest = max(self.rows, key=lambda row: row.more_time)
         heaviest = max(self.rows, key=lambda row: row.times_bytes)

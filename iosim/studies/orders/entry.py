@@ -18,6 +18,7 @@ from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
 from iosim.kernel.schedule import Schedule, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
@@ -365,8 +366,9 @@ def answer(ranking: OrderRanking) -> str:
     takes = f"takes {time}"
     bound = best.parts[0].bound_by
     of = f" for {ranking.title}" if ranking.title else ""
+    dtype = in_dtype(ranking.problems[0], ranking.profile)
     parts = [
-        f"{ranking.kernel} on {ranking.profile.name}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
+        f"{ranking.kernel} on {ranking.profile.name}{dtype}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
         "That is its own order" if best.is_own else f"Its own order {takes}",
     ]
     return sentences(parts)

@@ -151,8 +151,8 @@ def build(request: CaseGrid, progress: Progress = silent) -> Report:
         lines.call_time(request, points),
         figures.density(request, points, commands),
     ]
-    there = tuple(figure for figure in drawn if figure is not None)
-    return Report(comparison, summary(points), there, commands)
+    shown_figures = tuple(figure for figure in drawn if figure is not None)
+    return Report(comparison, summary(points), shown_figures, commands)
 
 
 def summary(points: tuple[Point, ...]) -> Table:

@@ -150,8 +150,9 @@ class Frontier(Shown):
         cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
         of = some(len(self.values) * len(self.seq_lens), "cell")
         return (
-            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-            f"longest sequence that fits has {clauses}; {cells} of {of} fit{'s' if cells == 1 else ''}."
+            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention in "
+            f"{self.setup.precision} the longest sequence that fits has {clauses}; "
+            f"{cells} of {of} fit{'s' if cells == 1 else ''}."
         )
 
     def to_text(self) -> str:
