@@ -289,7 +289,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
     )
     # The last round takes as long as a full one, however few CTAs it has. On the fp32 units the CTAs of
     # an SM share its lanes: the busiest SM decides.
-    if not running.unit.tensor_cores:
+    if not running.unit.tensor_cores and running.launch.work.dependent is None:
         slots = running.rates.profile.sm_count
     whole_rounds = -(-ctas // slots) * slots / ctas
     multiplied = product_seconds(running) + product_issue_seconds(running)
