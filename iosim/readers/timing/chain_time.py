@@ -39,9 +39,9 @@ SEARCH_STEPS = 12
 """Most clocks that are tried."""
 CEILINGS = ("specification", "measured")
 HOST_LAUNCH_S = 24e-6
-"""Seconds of the processor between two launches of an eager PyTorch program. Ten launches on 128 and 256 tokens take
-0.24 and 0.25 ms on an RTX 2080 Ti (lucidrains/flash-cosine-sim-attention @6f17f29, README, float16). NB: it is the
-processor's and PyTorch's, not the GPU's: an A100's host took 0.29 ms for them."""
+"""Seconds of the processor between two launches of an eager PyTorch program. Fitted on two rows: ten launches on 128 and 256
+tokens take 0.24 and 0.25 ms on an RTX 2080 Ti (lucidrains/flash-cosine-sim-attention @6f17f29, README, float16). NB: it
+is the processor's and PyTorch's, not the GPU's: an A100's host took 0.29 ms for them."""
 POWER_OF_CLOCK = 3.0
 """With which power of the clock the power grows, at first guess: voltage squared, and work a second."""
 
