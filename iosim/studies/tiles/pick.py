@@ -183,27 +183,10 @@ def run(
     replayed: int = REPLAYED,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
-    problem, profile, matrix_unit = request.problem, request.gpu, request.matrix_unit
-    gpu = load_profile(profile)
-    if problem.passes not in MAIN_LAUNCH:
-        raise InputError(
-            f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
-        )
-    if matrix_unit not in UNITS:
-        raise InputError(
-            f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}"
-        )
-    if matrix_unit == "wgmma" and gpu.cc != 90:
-        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
-    least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
-    if gpu.cc < least:
-        known_dtypes = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
-        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {known_dtypes}"
-        raise InputError(
-            f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
-        )
+    problem, gpu = request.problem, load_profile(request.gpu)
+    _check(request, gpu)
     of_kernel = None if request.kernel is None else KernelTiles.of(request, gpu)
-    unit = unit_of(problem, matrix_unit)
+    unit = unit_of(problem, request.matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []
     for tile in tile_space() if of_kernel is None else of_kernel.space():
@@ -238,6 +221,28 @@ def run(
         dict(reports or {}),
         of_kernel,
     )
+
+
+def _check(request: TilesRequest, gpu: HardwareProfile) -> None:
+    """Raises InputError: both passes at once, or a matrix unit or a type that the GPU does not have."""
+    problem, matrix_unit = request.problem, request.matrix_unit
+    if problem.passes not in MAIN_LAUNCH:
+        raise InputError(
+            f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
+        )
+    if matrix_unit not in UNITS:
+        raise InputError(
+            f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}"
+        )
+    if matrix_unit == "wgmma" and gpu.cc != 90:
+        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
+    least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
+    if gpu.cc < least:
+        known_dtypes = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
+        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {known_dtypes}"
+        raise InputError(
+            f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
+        )
 
 
 @dataclass(frozen=True)
