@@ -463,6 +463,10 @@ class TilesRequest(OfModel):
         help="only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
         "nearest that fits",
     )
+    kernel: str | None = ask.name(
+        "tiles of this library kernel, which keeps its other settings, such as fa2",
+        default_text="iosim's flash",
+    )
     warps: int | None = like(OVERRIDES["warps"])
     stages: int | None = like(OVERRIDES["stages"])
     matrix_unit: str = ask.word(
