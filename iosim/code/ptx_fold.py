@@ -41,12 +41,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Bent:
-    """An operation that is even in no two operands, or bends (`and`, a shift, a quotient), as it was done."""
+    """An operation that is even in no two operands, or bends (`and`, a shift, a quotient), as it was done: a product's
+    two factors, else all its operands."""
 
     site: int
     name: str
-    a: Known
-    b: Known
+    operands: tuple[Known, ...]
     mask: Array
 
 
@@ -171,17 +171,22 @@ def _until(word: str, difference: Array, step: Array) -> Array:
 
 def _even(a: Bent, b: Bent, inside: Array) -> bool:
     """Whether what an operation gives moves evenly from spell to spell."""
-    of_a, of_b = (whole(_less(new, old)) for new, old in ((b.a, a.a), (b.b, a.b)))
+    moves = [whole(_less(new, old)) for new, old in zip(b.operands, a.operands, strict=True)]
     mask = b.mask & inside
-    still = [bool(((step == 0) | ~mask).all()) for step in (of_a, of_b)]
+    still = [bool(((step == 0) | ~mask).all()) for step in moves]
     if all(still):
         return True
+    if len(moves) != 2:  # of a count of bits, a field or a table of bits nothing more is known
+        return False
+    of_a, of_b = moves
     if b.name == "mul":
         return any(still)
+    if b.name == "shl":
+        return still[1]
     if b.name in ("and", "or", "xor") and still[0]:  # they care for no order
-        of_a, fixed = of_b, b.a
+        of_a, fixed = of_b, b.operands[0]
     elif still[1]:
-        fixed = b.b
+        fixed = b.operands[1]
     else:
         return False
     grain = _grain(b.name, fixed)

@@ -401,10 +401,11 @@ class Run:
         if name in ("min", "max"):
             a, b = (operations._source(x, kind) for x in v)
             self._keep(Compared(at, "lt", plus(a, b, -1), mask))
-        elif name in BENDS or (
-            name in ("mul", "mul24", "mad", "mad24") and not _is_number(instruction.operands[2])
-        ):
-            self._keep(Bent(at, "mul" if name.startswith("m") else name, v[0], v[1], mask))
+        elif name in BENDS:
+            self._keep(Bent(at, name, tuple(v), mask))
+        elif name in UNEVEN and ("hi" in opcode or not _is_number(instruction.operands[2])):
+            # What is added to a product bends nothing.
+            self._keep(Bent(at, _uneven(opcode), tuple(v[:2]), mask))
         if name in operations.TWO:
             return operations.TWO[name](v[0], v[1], kind)
         if name in ("mul", "mul24"):
@@ -425,7 +426,7 @@ class Run:
         if name == "not":
             return operations.sub(number(-1), v[0], kind)
         if name == "abs":
-            return np.abs(whole(v[0]))
+            return operations.absolute(v[0], kind)
         if name == "bfe":
             return operations.bit_field(v[0], v[1], v[2], kind)
         if name == "bfi":
@@ -710,6 +711,15 @@ BENDS = (
     "clz",
     "abs",
 )
+UNEVEN = ("mul", "mul24", "mad", "mad24", "shl")
+"""Even where their second operand is a number, but for high halves, which are quotients."""
+
+
+def _uneven(opcode: tuple[str, ...]) -> str:
+    """The name that an operation of two factors is recorded under: a shift, a high half or a product."""
+    if opcode[0] == "shl":
+        return "shl"
+    return "high" if "hi" in opcode else "mul"
 
 
 def operations_limit() -> int:

@@ -481,6 +481,12 @@ class Launch:
         )
 
     @property
+    def score_tensors(self) -> int:
+        """Tensors of the scores' shape that it loads at every pair: a bias, a stored mask."""
+        at_pairs = (a for a in self.accesses if a.per is Per.PAIR and a.rows is Rows.PAIR)
+        return sum(a.mode is Mode.LOAD for a in at_pairs)
+
+    @property
     def ctas(self) -> int:
         return (
             self.work_tiles
