@@ -19,9 +19,11 @@ from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
 from iosim.code.ptx import Entry, Instruction
-from iosim.code.ptx_run import LOCAL_AT, SHARED_AT, WARP, Run, Settings
+from iosim.code.ptx_lanes import LOCAL_AT, SHARED_AT, Settings
+from iosim.code.ptx_run import Run
 from iosim.code.ptx_trace import Access, Fold, Pattern, Trace
 from iosim.code.ptx_values import Array
+from iosim.code.ptx_words import WARP
 from iosim.kernel.launch import SECTOR_BYTES, Mode
 
 LANES_AT_ONCE = 1 << 20

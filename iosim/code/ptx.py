@@ -1,7 +1,7 @@
 """PTX text as data: entries, their parameters, instructions with guards, labels by scope, blocks and what is live.
 
 It reads what `nvcc -ptx` and Triton's `asm["ptx"]` write (PTX ISA 9.0, chapters 4 to 9) and knows nothing of what an
-instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_run`).
+instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_lanes`).
 """
 
 from __future__ import annotations
