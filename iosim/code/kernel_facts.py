@@ -49,6 +49,7 @@ class KernelFacts:
         if not (step.loaded or step.stored or tile.loaded or tile.stored):
             return None
         per_thread = SECTOR_BYTES / WARP
+        # A register that is spilled is a word of 4 bytes.
         words = (self.counts.local_load_bytes + self.counts.local_store_bytes) / 4
         return Spill(
             write_per_tile=tile.stored * per_thread,

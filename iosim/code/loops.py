@@ -133,6 +133,8 @@ class Flow:
     def dominators(self) -> tuple[int, ...]:
         """The immediate dominator of every block, -1 where none is (Cooper, Harvey and Kennedy 2001)."""
         order = self._postorder()
+        # Cooper, Harvey and Kennedy 2001, "A simple, fast dominance algorithm": blocks in reverse postorder,
+        # each one's dominator the meeting point of those of its predecessors, until nothing changes.
         rank = {block: n for n, block in enumerate(order)}
         before = self._before()
         dominator = [-1] * len(self.blocks)

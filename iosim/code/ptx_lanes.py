@@ -100,6 +100,7 @@ class Lanes:
     def _set(self, name: str, value: Value, mask: Array, guarded: bool) -> None:
         if name == "_":
             return
+        # Lanes that are not in the group keep what they had, where anybody reads it later.
         if mask is not ALL and (guarded or name in self._live):
             value = merged(mask, value, self.registers.get(name))
         self.registers[name] = value
@@ -256,6 +257,7 @@ class Lanes:
         by = whole(lane)
         if by.shape[0] != 1:
             return None
+        # shfl: lanes outside of the warp keep their own value (PTX ISA, shfl.sync).
         number_of = np.broadcast_to(by[0], (self.lanes,))
         moves = {
             "idx": number_of % WARP,

@@ -74,6 +74,7 @@ class MemoryLanes(Lanes):
             return None
         dense = whole(address)
         for base, array, size in self.settings.memory:
+            # Only where all active lanes lie in what is given: a part of them would make up numbers.
             inside = (dense >= base) & (dense < base + array.size * size)
             if bool((inside | ~mask).all()):
                 place = np.clip((dense - base) // size, 0, array.size - 1)
@@ -128,6 +129,8 @@ class MemoryLanes(Lanes):
             ctas = np.flatnonzero(np.broadcast_to(mask.any(axis=1), (self.ctas,)))
             self.trace.nodes.append(Access(site, ctas, np.zeros(ctas.size, dtype=np.int64), None))
             return
+        # A table of CTAs x lanes is told apart row by row; else CTAs differ by a number alone, and one
+        # pattern of lanes is all of theirs.
         dense = (not isinstance(address, Split) and min(address.shape) > 1) or min(mask.shape) > 1
         if dense:
             self._touch_rows(site, whole(address), mask, width)
@@ -168,6 +171,7 @@ class MemoryLanes(Lanes):
         address, active = address[ctas], active[ctas]
         first = address[np.arange(ctas.size), active.argmax(axis=1)]
         offset = np.where(active, address - first[:, None], 0)
+        # Rows are compared by one random sum each: np.unique over rows sorts far longer.
         keys = np.concatenate([offset, active], axis=1)
         weights = _weights(keys.shape[1])
         _, index, which = np.unique(

@@ -107,6 +107,7 @@ class Run(MemoryLanes):
         if mask.shape[1] == 1:
             return mask[:, 0] * count
         lanes = np.zeros((mask.shape[0], count * WARP), dtype=bool)
+        # A CTA's last warp may have lanes that do not exist.
         lanes[:, : self.lanes] = mask
         warps: Array = lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
         return warps
@@ -118,6 +119,7 @@ class Run(MemoryLanes):
     def _next(self, waiting: dict[int, Array]) -> int:
         while self.loops:
             top = self.loops[-1]
+            # The group that is furthest back goes first, so that it meets the others where their ways join.
             inside = [at for at in waiting if top.head < at <= top.end]
             if inside:
                 return min(inside)
@@ -168,11 +170,14 @@ class Run(MemoryLanes):
             self.is_recording = True
         loop = self.loops[-1]
         loop.trips += 1
+        # Lanes that have parted inside the loop are at different trips: nothing repeats as a whole.
         if any(loop.head < other <= loop.end for other in waiting):
             loop.snapshots.clear()
             return
         held = {name: self.registers.get(name) for name in flow.carried(at)}
         loop.snapshots.append(Snapshot(len(self.trace.nodes), len(self.record), held, mask))
+        # Three snapshots a period apart: the differences between the first two must come again between
+        # the last two, and then go on for as long as no comparison turns out otherwise.
         for period in range(1, LONGEST_PERIOD + 1):
             if len(loop.snapshots) <= 2 * period:
                 return
