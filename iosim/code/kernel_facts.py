@@ -96,6 +96,7 @@ def kernel_facts(
     if runs is None:
         known = dict(trips or {})
         if loop is not None:
+            # So many turns that what runs once a turn is told from what runs once a CTA.
             known.setdefault(flow.instructions[flow.blocks[loop.header].first].address, MANY_TURNS)
         runs = runs_of_trips(flow, known)
     resident = residents(function, profile, threads, shared_memory_bytes)

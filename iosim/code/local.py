@@ -157,6 +157,8 @@ class _Played:
 
     def _local(self, number: int, instruction: Instruction, loads: bool) -> None:
         """A load or store of the frame: its words, and which of them L1 still has."""
+        # A frame is interleaved by lanes: a word of all of a warp's lanes is 128 bytes in a row, and a warp
+        # at the same word as others has lines of its own.
         first, width = self.registers.place(instruction), lane_bytes(instruction)
         words: list[object] = [("any", number)]
         if first is None:
