@@ -20,9 +20,6 @@ from iosim.readers.timing.terms import Scope, term
 FIRST_LOADS = 2
 """Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
 `tile_cycles` has them, from HBM, as the launches had that it was found on."""
-CTA_START_CYCLES = 850.0
-"""Cycles of `tile_cycles` that a CTA which stays takes once. Fitted on cuDNN's forward in draws 1 to 9, all in
-sight."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes: the
 lock, a counter, the sums and the fence behind them (pytorch, mem_eff_attention/kernel_backward.h)."""
@@ -56,6 +53,13 @@ class Tile:
     def keeps_place(self) -> bool:
         """True for a forward whose CTAs stay: what `tile_cycles` has of start and first loads, a CTA pays once."""
         return self.running.stays and self.plays_first_loads and not self.running.launch.is_backward
+
+    @property
+    def begin_cycles(self) -> float:
+        """Cycles of a tile's begin, of `tile_cycles` without its first loads: begin and end are taken to be alike."""
+        running = self.running
+        whole = float(running.rates.profile.need(running.unit.tile_cycles))
+        return (whole - FIRST_LOADS * running.rates.load_cycles(from_dram=True)) / 2
 
     @property
     def shown_share(self) -> float:
@@ -131,16 +135,16 @@ def whole_block(rows: npt.NDArray[np.int64], rounds: float) -> float:
 @term(
     "begin and end of a tile",
     Scope.TILE,
-    "tile_cycles of its unit (once per CTA: CTA_START_CYCLES and FIRST_LOADS, where CTAs stay)",
+    "tile_cycles of its unit (half of it, without FIRST_LOADS, where CTAs stay)",
     zero="launches without a loop",
-    constants=("tile_cycles", "FIRST_LOADS", "CTA_START_CYCLES"),
+    constants=("tile_cycles", "FIRST_LOADS"),
 )
 def tile_start_cycles(tile: Tile) -> float:
     """Cycles of a tile's set-up, first loads, last rescaling and stores, as the profile knows them for its unit."""
     running = tile.running
     cycles = float(running.rates.profile.need(running.unit.tile_cycles))
     if tile.keeps_place:
-        cycles -= FIRST_LOADS * running.rates.load_cycles(from_dram=True) + CTA_START_CYCLES
+        cycles = tile.begin_cycles  # the end's, which are as many
     cycles *= tile.shown_share
     if running.launch.streams_queries:  # its queries never wait in shared memory
         cycles -= tile.rates.waits.load
@@ -297,9 +301,9 @@ def merge_cycles(tile: Tile) -> float:
 @term(
     "first operands of a CTA that stays",
     Scope.CTA,
-    "bytes of the first operands / an SM's rate at the L2, and FIRST_LOADS loads and CTA_START_CYCLES",
+    "bytes of the first operands / an SM's rate at the L2, and FIRST_LOADS loads and half of tile_cycles without them",
     zero="CTAs of one tile",
-    constants=("FIRST_LOADS", "CTA_START_CYCLES", "L2_BYTES_PER_CYCLE"),
+    constants=("FIRST_LOADS", "L2_BYTES_PER_CYCLE", "tile_cycles"),
 )
 def cta_start_cycles(tile: Tile) -> float:
     """Cycles that a CTA with many tiles takes once, before its first: later operands it fetches ahead."""
@@ -313,7 +317,7 @@ def cta_start_cycles(tile: Tile) -> float:
     if tile.keeps_place:
         cycles += (
             FIRST_LOADS * running.rates.load_cycles(from_dram=not running.conditions.warm)
-            + CTA_START_CYCLES
+            + tile.begin_cycles
         )
     return cycles
 
