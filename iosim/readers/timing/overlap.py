@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from iosim.readers.timing.terms import Scope, term
 
-SPECIALISED_NORM = 1.7
+SPECIALISED_NORM = 1.65
 """How a step's products and its softmax overlap where two warpgroups take turns at the softmax, each behind
-its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.65 to 1.8 on odd drawn calls of
-cuDNN's forward; without a mask, in eleven rounds and more, a step takes 1,940 cycles at head_dim 64, 2,700 at 128."""
+its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.5 to 1.7 on odd calls of cuDNN's
+forward in the draws, in graphs and under the profiler."""
+INDEPENDENT_NORM = 2.0
+"""How work of two kinds overlaps of which neither waits for the other: a root of squares, not fitted."""
 OVERLAP_NORM = 3.0
 """How computing and bytes overlap, an SM's at the L2 and a launch's at HBM. Fitted on the odd calls of the draws of
 library calls, and on the odd rows that other constants were fitted on."""
@@ -31,9 +33,9 @@ def beside(first: float, second: float) -> float:
     return max(first, second) + _more(first, second, OVERLAP_NORM)
 
 
-def in_turns(first: float, second: float) -> float:
-    """Time of two kinds of work that take turns."""
-    return max(first, second) + _more(first, second, SPECIALISED_NORM)
+def beside_others(first: float, second: float) -> float:
+    """Time of what one CTA waits for and of the instructions of those beside it."""
+    return max(first, second) + _more(first, second, INDEPENDENT_NORM)
 
 
 def _more(first: float, second: float, norm: float) -> float:
