@@ -96,11 +96,11 @@ def page_places(l2: L2Model, pages: int, each: int, sets: int, placement: int) -
     return place
 
 
-def modelled(gpu: str = "h200", pages: int = PAGES) -> list[Counts]:
-    """Lines by set and page in the replay's model of a GPU, one table a placement."""
+def modelled(gpu: str = "h200", pages: int = PAGES, placements: int = PLACEMENTS) -> list[Counts]:
+    """Lines by set and page in the replay's model of a GPU, one table per placement."""
     l2 = model(load_profile(gpu))
     each, sets = LINES // TWINS, l2.sets
-    return [filled(page_places(l2, pages, each, sets, n), each, sets) for n in range(PLACEMENTS)]
+    return [filled(page_places(l2, pages, each, sets, n), each, sets) for n in range(placements)]
 
 
 def windows(counts: Counts, pages: int) -> Counts:

@@ -20,16 +20,14 @@ REPORTS = Path(__file__).resolve().parent.parent / "reports"
 def report() -> Page:
     """Five GPUs, ten sequence lengths, three kernels."""
     from iosim.problem.attention import AttentionProblem
-    from iosim.studies.report import ReportRequest, as_page, build
+    from iosim.studies.report import CaseGrid, as_page, build
 
     problems = tuple(
         AttentionProblem(heads=32, seq_q=512 << n, head_dim=128, dtype="fp16") for n in range(10)
     )
     return as_page(
         build(
-            ReportRequest.of(
-                ("t4", "l4", "a100", "h100", "h200"), ("naive", "cutlass", "fa2"), problems
-            )
+            CaseGrid.of(("t4", "l4", "a100", "h100", "h200"), ("naive", "cutlass", "fa2"), problems)
         )
     )
 

@@ -115,7 +115,7 @@ def predict(
 
     Returns:
         A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`. Of a model a
-        ModelPrediction, which has them too, and `p.layers`, a prediction a kind of layer. With `against` Differences:
+        ModelPrediction, which has them too, and `p.layers`, a prediction per kind of layer. With `against` Differences:
         `d.holds`, `d.exceeded`, `d.results`, `d.differences`, by level and part, with reasons.
 
     Raises:
@@ -237,7 +237,7 @@ def compare(
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         model: a model's name, a path to a config.json or its directory, or what such a file holds; without `per` its
             layers must be alike.
-        per: in place of the table by level, rank GPUs, each with its best kernel: by tokens a second ("token"), or by
+        per: in place of the table by level, rank GPUs, each with its best kernel: by tokens per second ("token"), or by
             joules or dollars of a token ("joule", "dollar").
         batch: sequences; with `per` one or several.
         seq_len_k: key tokens, by default the query tokens; with `per` one or several.

@@ -80,7 +80,7 @@ def decode(
     model: ModelLike | None = None,
     **options: Unpack[typed.DecodeKeywords],
 ) -> Decoding:
-    """Attention of a model that generates text: bytes and seconds a token over the context's length.
+    """Attention of a model that generates text: bytes and seconds per token over the context's length.
 
         >>> iosim.decode("h100", heads=32, kv_heads=8, layers=32, context=[1024, 8192])
         >>> iosim.decode("h100", model="gemma-3-12b")

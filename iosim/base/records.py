@@ -144,11 +144,10 @@ else:
         )
 
 
-def plain(owner: Any, names: str) -> dict[str, Any]:
-    """Some of an object's values as JSON has them: "key key=path.to.value ..." gives each under its key, lists for
-    tuples, words for enums, and what an object with `to_dict` gives there."""
-    pairs = (word.partition("=") for word in names.split())
-    return {key: _plain(attrgetter(path or key)(owner)) for key, _, path in pairs}
+def plain(**values: Any) -> dict[str, Any]:
+    """Values under their keys as JSON has them: lists for tuples, words for enums, and what an object with `to_dict`
+    gives there."""
+    return {key: _plain(value) for key, value in values.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ Key = tuple[str, int, int, int, int, int, int, str, bool]
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What one build takes: registers a thread, bytes of shared memory a CTA, and bytes of a thread's stack frame,
+    """What one build takes: registers per thread, bytes of shared memory a CTA, and bytes of a thread's stack frame,
     which it spills to."""
 
     registers: int

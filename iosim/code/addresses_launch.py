@@ -35,10 +35,12 @@ from iosim.kernel.touched import Touched
 
 @dataclass(frozen=True)
 class CodeResources:
-    """What a CTA takes of an SM, where machine code says it; `shared_memory_bytes` with what the launch gives it."""
+    """What a CTA takes of an SM, where machine code says it; `shared_memory_bytes` with what the launch gives it,
+    `carveout` the preferred share of shared memory in percent, where the launcher has one."""
 
     registers: int | None = None
     shared_memory_bytes: int = 0
+    carveout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class CodeLaunch:
         return self.chain.launches[0]
 
 
+ALL_SHARED = 100
+"""Percent of an SM's shared memory: the largest split off L1."""
 LEAST_REGISTERS = 32
 """Registers a thread where no machine code says them."""
 
@@ -72,6 +76,7 @@ def code_launch(
         evaluated.threads,
         resources.registers or LEAST_REGISTERS,
         resources.shared_memory_bytes,
+        resources.carveout,
     )
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from iosim.base.records import dataclass
+from iosim.code.addresses_launch import ALL_SHARED
 from iosim.code.counts import Counts, count, key_loop, turn_of
 from iosim.code.loops import Flow
 from iosim.code.module import Function
@@ -64,9 +65,9 @@ def residents(
     function: Function, profile: HardwareProfile, threads: int, shared_memory_bytes: int
 ) -> Occupancy:
     """What of a function fits on an SM."""
-    return occupancy(
-        profile, threads, function.registers, max(shared_memory_bytes, function.shared_memory_bytes)
-    )
+    shared = max(shared_memory_bytes, function.shared_memory_bytes)
+    carveout = ALL_SHARED if function.prefers_shared else None
+    return occupancy(profile, threads, function.registers, shared, carveout)
 
 
 def kernel_facts(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from iosim.base.records import dataclass
+from iosim.code.frame_addresses import FrameRegisters
 from iosim.code.listing import Instruction
 from iosim.code.opcodes import WARP, lane_bytes, operation
 from iosim.code.trace import default_use
@@ -87,6 +88,7 @@ def local_traffic(
     warps: int,
     l1_bytes: float,
     use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
+    before: Sequence[Instruction] = (),
 ) -> LocalTraffic:
     """Local memory in a turn of a loop that is run many times.
 
@@ -95,48 +97,83 @@ def local_traffic(
         warps: resident on the SM, all at the same loop.
         l1_bytes: what L1 holds: the SM's memory without the shared memory of its CTAs.
         use_of: what global loads ask for.
+        before: what runs before the loop: it sets the registers that addresses in the frame are made of.
     """
-    words: dict[object, float] = {}  # the most recently touched last: bytes of all warps
-    loaded = hits = stored = 0.0
-    unknown = 0
-    for counted in (False, True):
-        for number, one in enumerate(turn):
-            group = operation(one, cc).group
+    played = _Played(cc, warps, l1_bytes, use_of)
+    played.registers.run(before)
+    played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
+    played.loaded = played.hits = played.stored = 0.0
+    played.unknown = 0
+    played.turn(turn)
+    frame = sum(size for word, size in played.words.items() if word not in played.others)
+    touched = frame / (WARP * warps)
+    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown)
+
+
+class _Played:
+    """Turns of a loop through an L1: words of the frame and what global loads bring, in the order of their last use."""
+
+    def __init__(
+        self,
+        cc: int,
+        warps: int,
+        l1_bytes: float,
+        use_of: Callable[[Instruction], MemoryUse | None],
+    ) -> None:
+        self._cc, self._warps, self._l1_bytes, self._use_of = cc, warps, l1_bytes, use_of
+        self.registers = FrameRegisters()
+        self.words: dict[object, float] = {}
+        """Bytes of all warps, the most recently touched last."""
+        self.others: set[object] = set()
+        """Of these, what is no part of a frame."""
+        self.loaded = self.hits = self.stored = 0.0
+        self.unknown = 0
+
+    def turn(self, instructions: Sequence[Instruction]) -> None:
+        """A turn, instruction by instruction."""
+        for number, instruction in enumerate(instructions):
+            self.registers.step(instruction)
+            group = operation(instruction, self._cc).group
             if group in ("local-load", "local-store"):
-                first, width = frame_offset(one), lane_bytes(one)
-                touched: list[object] = [("any", number)]
-                if first is not None:
-                    touched = [first + w for w in range(0, width, WORD_BYTES)]
-                sectors = WARP * width / SECTOR_BYTES
-                if counted and group == "local-load":
-                    chances = [_stays(_since(words, word), l1_bytes) for word in touched]
-                    loaded, hits = loaded + sectors, hits + sectors * sum(chances) / len(chances)
-                elif counted:
-                    stored += sectors
-                unknown += counted and first is None
-                for word in touched:
-                    words.pop(word, None)
-                    words[word] = WARP * width * warps / len(touched)
+                self._local(number, instruction, group == "local-load")
             elif group in ("global-load", "global-atomic"):
-                use = use_of(one) or default_use(one, group)
-                words.pop(("global", number), None)
-                words["global", number] = (1 - use.hits_l1) * use.sectors * SECTOR_BYTES * warps
-    frame = sum(
-        size
-        for word, size in words.items()
-        if not (isinstance(word, tuple) and word[0] == "global")
-    )
-    return LocalTraffic(loaded, hits, stored, frame / (WARP * warps), unknown)
+                use = self._use_of(instruction) or default_use(instruction, group)
+                word = ("global", number)
+                self.others.add(word)
+                self._touch(word, (1 - use.hits_l1) * use.sectors * SECTOR_BYTES * self._warps)
 
+    def _local(self, number: int, instruction: Instruction, loads: bool) -> None:
+        """A load or store of the frame: its words, and which of them L1 still has."""
+        first, width = self.registers.place(instruction), lane_bytes(instruction)
+        words: list[object] = [("any", number)]
+        if first is None:
+            self.unknown += 1
+        else:
+            words = [first + w for w in range(0, width, WORD_BYTES)]
+        sectors = WARP * width / SECTOR_BYTES
+        if loads:
+            chances = [_stays(self._since(word), self._l1_bytes) for word in words]
+            self.loaded += sectors
+            self.hits += sectors * sum(chances) / len(chances)
+        else:
+            self.stored += sectors
+        for word in words:
+            self._touch(word, WARP * width * self._warps / len(words))
 
-def _since(words: Mapping[object, float], word: object) -> float:
-    """Bytes touched since a word was; infinite where it never was."""
-    since = 0.0
-    for other in reversed(words):
-        if other == word:
-            return since
-        since += words[other]
-    return math.inf
+    def _touch(self, word: object, size: float) -> None:
+        self.words.pop(word, None)
+        self.words[word] = size
+
+    def _since(self, word: object) -> float:
+        """Bytes touched since a word was; infinite where it never was."""
+        if word not in self.words:
+            return math.inf
+        since = 0.0
+        for other in reversed(self.words):
+            if other == word:
+                break
+            since += self.words[other]
+        return since
 
 
 def _stays(since: float, l1_bytes: float) -> float:

@@ -23,6 +23,8 @@ from iosim.code.listing import Instruction, control_words, functions_of, read_li
 from iosim.code.tools import disassembled, embedded, embedded_ptx
 
 WARP = 32
+MOST_WITHOUT_ASKING = 49_152
+"""Shared memory a CTA above which a launch must ask for it, and Triton's asks for the largest split as well."""
 CACHE_SUFFIX, PTX_SUFFIX, FACTS_SUFFIX = ".cubin", ".ptx", ".json"
 FATBIN_MAGIC = b"\x50\xed\x55\xba"
 ENTRY = re.compile(r"\.entry\s+([\w$]+)")
@@ -48,6 +50,9 @@ class Function:
     """The PTX of its module, where it lies beside the code or inside it (-lineinfo); empty elsewhere."""
     source: str = ""
     """The file that it was read from."""
+    prefers_shared: bool = False
+    """Its launcher asks for the largest split of shared memory off L1, as Triton's and Inductor's do above 48 KiB
+    a CTA (cuFuncSetCacheConfig in Triton's driver.c)."""
 
     @property
     def head(self) -> str:
@@ -214,7 +219,9 @@ def _with_facts(function: Function, facts: Mapping[str, Any]) -> Function:
     """With what Triton's metadata says: all of a CTA's shared memory, and its warps."""
     shared, warps = facts.get("shared"), facts.get("num_warps")
     if isinstance(shared, int):
-        function = replace(function, shared_memory_bytes=max(shared, function.shared_memory_bytes))
+        whole = max(shared, function.shared_memory_bytes)
+        asks = shared > MOST_WITHOUT_ASKING
+        function = replace(function, shared_memory_bytes=whole, prefers_shared=asks)
     if isinstance(warps, int) and function.threads is None:
         function = replace(function, threads=WARP * warps)
     return function

@@ -81,11 +81,15 @@ def code_on_sm(
     tile = [Region(trace(outside, cc, with_local(uses, cc, once.hit_share)))]
     beside = once
     for loop in (one for one in flow.loops if one.parent is None):
-        turns = runs.each[flow.blocks[loop.header].first]
+        start = flow.blocks[loop.header].first
+        turns = runs.each[start]
         if not turns:
             continue
         turn = turn_of(flow, loop, runs)
-        here = local_traffic(turn, cc, warps, l1_bytes, uses)
+        before = [
+            flow.instructions[n] for n in range(start) if flow.block_of(n) not in flow.loop_of
+        ]
+        here = local_traffic(turn, cc, warps, l1_bytes, uses, before)
         regions = _loop_regions(flow, loop, runs, with_local(uses, cc, here.hit_share), turn)
         if keys is not None and loop.header == keys.header:
             step = tuple(replace(region, turns=region.turns / steps_per_turn) for region in regions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import warnings
@@ -47,7 +46,7 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
     for name in only or COMMANDS:
         command_parser: CommandParser = subparsers.add_parser(name, help=COMMANDS[name].help)
         COMMANDS[name].add_options(command_parser)
-        command_parser.set_defaults(run=COMMANDS[name].run)
+        command_parser.set_defaults(run=COMMANDS[name].run, parsed=parsed)
     return parser
 
 
@@ -138,10 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             with output(for_a_person=for_a_person):
                 check_files(args)
-                module, _, function = args.run.partition(".")
-                code: int = getattr(importlib.import_module(f"iosim.commands.{module}"), function)(
-                    args
-                )
+                code: int = args.run(args)
         return code
     except InputError as error:
         _complain(with_options(error))

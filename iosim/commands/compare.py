@@ -19,12 +19,12 @@ from iosim.show.page import Page
 from iosim.show.tables import Table
 from iosim.show.terminal import output
 from iosim.studies.compare import as_page, choice_face, face, run_choice
+from iosim.studies.compare.points import baseline
+from iosim.studies.compare.sentences import omission, verdicts
 from iosim.studies.compare.stack import run_model
 from iosim.studies.compare.study import run as run_comparison
 from iosim.studies.models.asked import asked_model, groups_of, one_of_each
-from iosim.studies.report import ReportRequest, beside, build, targets, write
-from iosim.studies.report.collect import baseline
-from iosim.studies.report.face import omission, verdicts
+from iosim.studies.report import CaseGrid, beside, build, targets, write
 from iosim.studies.requests import ChoiceRequest, CompareRequest, OfProblem, check_per
 
 
@@ -110,7 +110,7 @@ def _write_report(
         common.check_own(path, args)
     before = {path for path in places if path.exists()}
     conditions = {"l2_start": args.l2_start, "method": args.method}
-    request = ReportRequest.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
+    request = CaseGrid.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
     report = build(request, progress("predicting"))
     paths = write(report, out, args.format)
     with output(for_a_person=True):  # whatever the files' format

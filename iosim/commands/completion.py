@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("completion.toml")
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
-def run(args: argparse.Namespace) -> int:
+def completion(args: argparse.Namespace) -> int:
     shell = read_toml(FILE)[args.shell]
     if not args.install:
         common.emit(shell["script"], None, code=True)

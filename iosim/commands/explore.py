@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 from base64 import b64encode
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.catalog.libraries import entry, entry_names, is_choice
-from iosim.commands import cli, common, options
+from iosim.commands import common, options
 from iosim.hardware.profile import list_profiles, load_profile
 from iosim.prediction.answer import answer as sentences
 from iosim.prediction.answer import why
@@ -21,7 +23,7 @@ from iosim.studies.models.prediction import requests_of
 from iosim.studies.requests import ExploreRequest, PredictRequest
 
 
-def run(args: argparse.Namespace) -> int:
+def explore(args: argparse.Namespace) -> int:
     request = common.request(
         args, ExploreRequest, **({} if args.out is not None else everything(args))
     )
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     # The page asks this process at each move of a slider; `answer` reads it as a command line,
     # hence every option of `iosim predict` works in the page's address.
-    with server(request.port, page(request, None), answer) as served:
+    with server(request.port, page(request, None), partial(answer, parsed=args.parsed)) as served:
         common.emit(f"http://{HERE}:{served.server_port}/ answers until Ctrl-C\n", None)
         served.serve_forever()
     return 0
@@ -66,14 +68,14 @@ def check(request: ExploreRequest) -> None:
         assert size
 
 
-def answer(line: str) -> dict[str, Any]:
-    """What `iosim predict --format json` prints for these options, with the page's record of its prediction; or why
-    there is no answer."""
+def answer(line: str, parsed: Callable[[Sequence[str]], argparse.Namespace]) -> dict[str, Any]:
+    """What `iosim predict --format json` prints for these options, as they are `parsed`, with the page's record of its
+    prediction; or why there is no answer."""
     try:
         words = shlex.split(line)
         if {"-h", "--help"} & {*words}:
             raise InputError("'iosim predict --help' shows what is accepted")
-        return _answer(cli.parsed(["predict", *words]))
+        return _answer(parsed(["predict", *words]))
     except InputError as error:
         return {"error": " ".join(options.with_options(error).split())}
     except SystemExit:  # an option that prints and ends the command, such as -h

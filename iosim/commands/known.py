@@ -26,17 +26,23 @@ from iosim.hardware.profile import (
     list_profiles,
     load_profile,
 )
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.requests import CodeRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
 
 
-PROFILE_COLUMNS = columns_of(
-    "name | title=GPU | compute_capability:right=cc | sm_count:right=SMs | l2_bytes:right=L2 | "
-    "l2_partitions:right=L2 partitions | dram_bandwidth_bytes_per_s:right=HBM bandwidth | memory_bytes:right=memory | "
-    "from"
+PROFILE_COLUMNS = (
+    Column("name"),
+    Column("title", "GPU"),
+    Column("compute_capability", "cc", kind="right"),
+    Column("sm_count", "SMs", kind="right"),
+    Column("l2_bytes", "L2", kind="right"),
+    Column("l2_partitions", "L2 partitions", kind="right"),
+    Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", kind="right"),
+    Column("memory_bytes", "memory", kind="right"),
+    Column("from"),
 )
 COLOURS = {
     "estimate": "yellow",
@@ -327,13 +333,26 @@ def _words(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-LISTED = columns_of(
-    "name | title=model | layers:count | kinds=of them | heads:count | kv_heads:count=key/value | head_dim:right | "
-    "token_bytes=cache per token | aliases"
+LISTED = (
+    Column("name"),
+    Column("title", "model"),
+    Column("layers", kind="count"),
+    Column("kinds", "of them"),
+    Column("heads", kind="count"),
+    Column("kv_heads", "key/value", kind="count"),
+    Column("head_dim", kind="right"),
+    Column("token_bytes", "cache per token"),
+    Column("aliases"),
 )
-KINDS = columns_of(
-    "layer | count:count=layers | heads:count | kv_heads:count=key/value | head_dim:count | head_dim_v:count=of V | "
-    "sees=a query sees | token_bytes=cache of a token and layer"
+KINDS = (
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("heads", kind="count"),
+    Column("kv_heads", "key/value", kind="count"),
+    Column("head_dim", kind="count"),
+    Column("head_dim_v", "of V", kind="count"),
+    Column("sees", "a query sees"),
+    Column("token_bytes", "cache of a token and layer"),
 )
 
 

@@ -23,6 +23,8 @@ from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.terminal import columns, folded
 from iosim.studies.requests import OF_MODEL
 
+Run = Callable[[argparse.Namespace], int]
+"""What runs a command, with its options; returns the exit code."""
 SPELLED = {about.name: about.option for about in (*FIELDS.values(), *OVERRIDES.values())} | {
     "profile": "--gpu",
     "profiles": "--gpu",
@@ -420,7 +422,7 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def add_actions(
-        self, *actions: tuple[str, str, str, str, str, Sequence[str]]
+        self, *actions: tuple[str, Run, str, str, str, Sequence[str]]
     ) -> list[CommandParser]:
         """What a command does by its second word: of each action its name, the function that runs it, what it does, its
         own word (empty for none), what that is, and the formats of what it prints. Returns their parsers."""

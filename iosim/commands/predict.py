@@ -36,7 +36,7 @@ def flat(p: Prediction) -> dict[str, Any]:
     return row
 
 
-def run(args: argparse.Namespace) -> int:
+def predict(args: argparse.Namespace) -> int:
     if args.code is not None:
         return _tell_code(args)
     # With a model one kernel is the default, each GPU's own; naive beside it is for single calls.

@@ -11,7 +11,7 @@ from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.show.tables import Column, Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
@@ -32,7 +32,7 @@ MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
-def run(args: argparse.Namespace) -> int:
+def sweep(args: argparse.Namespace) -> int:
     for name in NOT_SWEPT:
         if getattr(args, name) is not None:
             raise InputError(
@@ -110,9 +110,12 @@ def _tell(summary: Summary, args: argparse.Namespace) -> None:
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
-SHOWN = columns_of(
-    "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
-    "compulsory_read_bytes=compulsory"
+SHOWN = (
+    Column("l2_read_bytes", "SM<->L2 read"),
+    Column("l2_write_bytes", "written"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("hbm_write_bytes", "written"),
+    Column("compulsory_read_bytes", "compulsory"),
 )
 
 
@@ -138,7 +141,10 @@ def _table(cells: Cells) -> Table:
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:
-        columns += columns_of("time_s=time | bound_by=bound by")
+        columns += (
+            Column("time_s", "time"),
+            Column("bound_by", "bound by"),
+        )
     if any(values["refused"]):
         columns.append(Column("refused"))
     rows = zip(*(values[column.key] for column in columns), strict=True)

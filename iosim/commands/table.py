@@ -9,7 +9,16 @@ from collections.abc import Callable
 from iosim.base.fields import Kind
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
-from iosim.commands.options import ALL_SIZES, COMMON, FORMATS, MODEL, USUAL_GPU, CommandParser, One
+from iosim.commands.options import (
+    ALL_SIZES,
+    COMMON,
+    FORMATS,
+    MODEL,
+    USUAL_GPU,
+    CommandParser,
+    One,
+    Run,
+)
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
@@ -32,7 +41,7 @@ AddOptions = Callable[[CommandParser], None]
 @dataclass(frozen=True)
 class Command:
     help: str
-    run: str
+    run: Run | None
     add_options: AddOptions
 
 
@@ -40,9 +49,9 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {}
 """Commands under the question that they answer, in the order of the help."""
 
 
-def command(question: str, run: str = "") -> Callable[[AddOptions], AddOptions]:
-    """The function below adds the options of the command of its name, which its docstring says to users. `run` is the
-    MODULE.FUNCTION of this package that runs it; those of a command with actions stand with these."""
+def command(question: str, run: Run | None = None) -> Callable[[AddOptions], AddOptions]:
+    """The function below adds the options of the command of its name, which its docstring says to users. `run` runs it;
+    a command with actions has one for each of these. Both load what they need when they are called."""
 
     def put(add_options: AddOptions) -> AddOptions:
         name = add_options.__name__.replace("_", "-")
@@ -67,7 +76,13 @@ SWEPT = tuple(
 OF_CODE = ("code", "entry", "grid", "block", "arg", "shared_bytes")
 
 
-@command(WHAT_MOVES, "predict.run")
+def run_predict(args: argparse.Namespace) -> int:
+    from iosim.commands.predict import predict
+
+    return predict(args)
+
+
+@command(WHAT_MOVES, run_predict)
 def predict(parser: CommandParser) -> None:
     """bytes by level and tensor, bounds, time and memory of attention on a GPU"""
     parser.add_gpu(several=True)
@@ -81,7 +96,13 @@ def predict(parser: CommandParser) -> None:
     parser.add_output()
 
 
-@command(WHAT_MOVES, "compare.compare")
+def run_compare(args: argparse.Namespace) -> int:
+    from iosim.commands.compare import compare
+
+    return compare(args)
+
+
+@command(WHAT_MOVES, run_compare)
 def compare(parser: CommandParser) -> None:
     """kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"""
     parser.add_gpu(several=True)
@@ -98,7 +119,13 @@ def compare(parser: CommandParser) -> None:
     parser.set_defaults(places=("out", "csv"))
 
 
-@command(WHAT_MOVES, "why.explain")
+def run_explain(args: argparse.Namespace) -> int:
+    from iosim.commands.why import explain
+
+    return explain(args)
+
+
+@command(WHAT_MOVES, run_explain)
 def explain(parser: CommandParser) -> None:
     """why a kernel's HBM bytes are what they are, and what would lower them"""
     parser.add_gpu(several=True)
@@ -111,7 +138,13 @@ def explain(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "md"))
 
 
-@command(WHAT_MOVES, "why.trace")
+def run_trace(args: argparse.Namespace) -> int:
+    from iosim.commands.why import trace
+
+    return trace(args)
+
+
+@command(WHAT_MOVES, run_trace)
 def trace(parser: CommandParser) -> None:
     """hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"""
     parser.add_gpu()
@@ -123,7 +156,13 @@ def trace(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "html", "chrome"))
 
 
-@command(WHAT_MOVES, "explore.run")
+def run_explore(args: argparse.Namespace) -> int:
+    from iosim.commands.explore import explore
+
+    return explore(args)
+
+
+@command(WHAT_MOVES, run_explore)
 def explore(parser: CommandParser) -> None:
     """a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change"""
     place = "where the page goes"
@@ -132,7 +171,13 @@ def explore(parser: CommandParser) -> None:
     parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
 
 
-@command(WHAT_MOVES, "why.formula")
+def run_formula(args: argparse.Namespace) -> int:
+    from iosim.commands.why import formula
+
+    return formula(args)
+
+
+@command(WHAT_MOVES, run_formula)
 def formula(parser: CommandParser) -> None:
     """SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"""
     from iosim.commands.asked import FORMULA_SHOWN
@@ -148,7 +193,13 @@ def formula(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md"))
 
 
-@command(WHAT_MOVES, "sweep.run")
+def run_sweep(args: argparse.Namespace) -> int:
+    from iosim.commands.sweep import sweep
+
+    return sweep(args)
+
+
+@command(WHAT_MOVES, run_sweep)
 def sweep(parser: CommandParser) -> None:
     """predictions of a whole grid, or of the rows of a file, as CSV or Parquet"""
     parser.add_gpu(several=True)
@@ -170,7 +221,13 @@ def sweep(parser: CommandParser) -> None:
 WHAT_TO_CHOOSE = "what to choose"
 
 
-@command(WHAT_TO_CHOOSE, "choose.tiles")
+def run_tiles(args: argparse.Namespace) -> int:
+    from iosim.commands.choose import tiles
+
+    return tiles(args)
+
+
+@command(WHAT_TO_CHOOSE, run_tiles)
 def tiles(parser: CommandParser) -> None:
     """tiles that fit a problem on a GPU, ranked by predicted time"""
     from iosim.commands.asked import TILES_SHOWN
@@ -183,7 +240,13 @@ def tiles(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md"))
 
 
-@command(WHAT_TO_CHOOSE, "choose.orders")
+def run_orders(args: argparse.Namespace) -> int:
+    from iosim.commands.choose import orders
+
+    return orders(args)
+
+
+@command(WHAT_TO_CHOOSE, run_orders)
 def orders(parser: CommandParser) -> None:
     """in which order tiles should start: orders ranked by time and HBM bytes, and their code"""
     from iosim.commands.asked import ORDERS_SHOWN
@@ -199,7 +262,13 @@ def orders(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md"))
 
 
-@command(WHAT_TO_CHOOSE, "compare.report")
+def run_report(args: argparse.Namespace) -> int:
+    from iosim.commands.compare import report
+
+    return report(args)
+
+
+@command(WHAT_TO_CHOOSE, run_report)
 def report(parser: CommandParser) -> None:
     """one HTML and one Markdown report over GPUs, kernels and sequence lengths"""
     parser.add_gpu(several=True)
@@ -234,7 +303,13 @@ OF_TRAINING = (
 )
 
 
-@command(SERVING, "serving.decode")
+def run_decode(args: argparse.Namespace) -> int:
+    from iosim.commands.serving import decode
+
+    return decode(args)
+
+
+@command(SERVING, run_decode)
 def decode(parser: CommandParser) -> None:
     """attention per generated token: bytes, time, tokens per second over the context's length"""
     parser.add_gpu(several=True)
@@ -246,7 +321,13 @@ def decode(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md", "html"))
 
 
-@command(SERVING, "serving.latency")
+def run_latency(args: argparse.Namespace) -> int:
+    from iosim.commands.serving import latency
+
+    return latency(args)
+
+
+@command(SERVING, run_latency)
 def latency(parser: CommandParser) -> None:
     """what an attention call takes in a serving stack: kernel, combine, cache write, gaps"""
     parser.add_fields(COMMON, LATENCY, ("stack",))
@@ -259,7 +340,13 @@ def latency(parser: CommandParser) -> None:
     parser.add_output()
 
 
-@command(SERVING, "serving.ring")
+def run_ring(args: argparse.Namespace) -> int:
+    from iosim.commands.serving import ring
+
+    return ring(args)
+
+
+@command(SERVING, run_ring)
 def ring(parser: CommandParser) -> None:
     """attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"""
     parser.add_gpu()
@@ -275,7 +362,13 @@ def ring(parser: CommandParser) -> None:
     parser.add_output(page=True)
 
 
-@command(SERVING, "serving.model")
+def run_model(args: argparse.Namespace) -> int:
+    from iosim.commands.serving import model
+
+    return model(args)
+
+
+@command(SERVING, run_model)
 def model(parser: CommandParser) -> None:
     """whole models by part: HBM bytes and time of prefill, decoding or training, attention's share"""
     help_text = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
@@ -292,7 +385,13 @@ def model(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md", "html"))
 
 
-@command(SERVING, "serving.train_memory")
+def run_train_memory(args: argparse.Namespace) -> int:
+    from iosim.commands.serving import train_memory
+
+    return train_memory(args)
+
+
+@command(SERVING, run_train_memory)
 def train_memory(parser: CommandParser) -> None:
     """memory over time, step time and what fits, of a transformer trained on one GPU"""
     parser.add_gpu()
@@ -315,7 +414,13 @@ def train_memory(parser: CommandParser) -> None:
 TRUST = "how far to trust it"
 
 
-@command(TRUST, "trust.validate")
+def run_validate(args: argparse.Namespace) -> int:
+    from iosim.commands.trust import validate
+
+    return validate(args)
+
+
+@command(TRUST, run_validate)
 def validate(parser: CommandParser) -> None:
     """predictions beside recorded measurements, and gates on their errors"""
     from iosim.commands.asked import VALIDATE
@@ -341,7 +446,13 @@ def validate(parser: CommandParser) -> None:
     parser.add_calls("the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
 
-@command(TRUST, "trust.reproduce")
+def run_reproduce(args: argparse.Namespace) -> int:
+    from iosim.commands.trust import reproduce
+
+    return reproduce(args)
+
+
+@command(TRUST, run_reproduce)
 def reproduce(parser: CommandParser) -> None:
     """published numbers computed again: claim, computed, ratio, arithmetic"""
     help_text = "sections, such as A,G (default: all; --list says what each is about)"
@@ -352,7 +463,13 @@ def reproduce(parser: CommandParser) -> None:
     parser.add_output(("table", "json", "csv", "md"))
 
 
-@command(TRUST, "trust.check_claim")
+def run_check_claim(args: argparse.Namespace) -> int:
+    from iosim.commands.trust import check_claim
+
+    return check_claim(args)
+
+
+@command(TRUST, run_check_claim)
 def check_claim(parser: CommandParser) -> None:
     """what a number from elsewhere counts (LLM-Viewer, a paper, a profiler), and why it is off"""
     parser.add_fields("the number, as it was published", requests.CLAIM)
@@ -387,7 +504,13 @@ KNOB_DEFAULTS = {
 }
 
 
-@command(OWN_GPU, "own_gpu.calibrate")
+def run_calibrate(args: argparse.Namespace) -> int:
+    from iosim.commands.own_gpu import calibrate
+
+    return calibrate(args)
+
+
+@command(OWN_GPU, run_calibrate)
 def calibrate(parser: CommandParser) -> None:
     """measure this machine's GPU and write its hardware profile"""
     from iosim.commands.asked import CALIBRATE
@@ -403,7 +526,13 @@ def calibrate(parser: CommandParser) -> None:
     parser.set_defaults(places=("out", "raw", "bundle"))
 
 
-@command(OWN_GPU, "own_gpu.measure")
+def run_measure(args: argparse.Namespace) -> int:
+    from iosim.commands.own_gpu import measure
+
+    return measure(args)
+
+
+@command(OWN_GPU, run_measure)
 def measure(parser: CommandParser) -> None:
     """run the project's kernels on this machine's GPU, check them, and count their bytes"""
     from iosim.commands.asked import MEASURE, OF_LIBRARY
@@ -441,7 +570,13 @@ def measure(parser: CommandParser) -> None:
     parser.set_defaults(default_of=parser.get_default, places=("out", "launches"))
 
 
-@command(OWN_GPU, "trust.ncu_rule")
+def run_ncu_rule(args: argparse.Namespace) -> int:
+    from iosim.commands.trust import ncu_rule
+
+    return ncu_rule(args)
+
+
+@command(OWN_GPU, run_ncu_rule)
 def ncu_rule(parser: CommandParser) -> None:
     """a rule that shows predicted beside counted bytes on Nsight Compute's page"""
     parser.description = (
@@ -467,6 +602,30 @@ def ncu_rule(parser: CommandParser) -> None:
 KNOWN = "what iosim knows"
 
 
+def run_profiles(args: argparse.Namespace) -> int:
+    from iosim.commands.known import profiles
+
+    return profiles(args)
+
+
+def run_profile(args: argparse.Namespace) -> int:
+    from iosim.commands.known import profile
+
+    return profile(args)
+
+
+def run_check_profile(args: argparse.Namespace) -> int:
+    from iosim.commands.known import check_profile
+
+    return check_profile(args)
+
+
+def run_add_profile(args: argparse.Namespace) -> int:
+    from iosim.commands.known import add_profile
+
+    return add_profile(args)
+
+
 @command(KNOWN)
 def profiles(parser: CommandParser) -> None:
     """list, show and check hardware profiles"""
@@ -474,17 +633,17 @@ def profiles(parser: CommandParser) -> None:
     adds = "take a calibration's bundle, or a profile file, among your own profiles"
     checked = "what is wrong with a profile file of your own"
     *_, put = parser.add_actions(
-        ("list", "known.profiles", "all profiles: those shipped, and your own", "", "", FORMATS),
+        ("list", run_profiles, "all profiles: those shipped, and your own", "", "", FORMATS),
         (
             "show",
-            "known.profile",
+            run_profile,
             "every number of a profile, with its source",
             "name",
             "GPU or profile file",
             FORMATS,
         ),
-        ("check", "known.check_profile", checked, "file", "", ("table", "json")),
-        ("add", "known.add_profile", adds, "file", bundle, ()),
+        ("check", run_check_profile, checked, "file", "", ("table", "json")),
+        ("add", run_add_profile, adds, "file", bundle, ()),
     )
     put.add_argument("--name", help="name of the profile (default: that in the file)")
     put.add_argument(
@@ -492,6 +651,30 @@ def profiles(parser: CommandParser) -> None:
         action="store_true",
         help="put it in the place of your own profile of that name",
     )
+
+
+def run_kernels(args: argparse.Namespace) -> int:
+    from iosim.commands.known import kernels
+
+    return kernels(args)
+
+
+def run_kernel(args: argparse.Namespace) -> int:
+    from iosim.commands.known import kernel
+
+    return kernel(args)
+
+
+def run_check_kernel(args: argparse.Namespace) -> int:
+    from iosim.commands.known import check_kernel
+
+    return check_kernel(args)
+
+
+def run_new_kernel(args: argparse.Namespace) -> int:
+    from iosim.commands.known import new_kernel
+
+    return new_kernel(args)
 
 
 @command(KNOWN)
@@ -503,12 +686,12 @@ def kernels(parser: CommandParser) -> None:
     )
     checked = "what is wrong with a kernel file of your own"
     *_, new = parser.add_actions(
-        ("list", "known.kernels", "all kernels", "", "", FORMATS),
-        ("show", "known.kernel", show_help, "name", kernel, ("table", "json")),
-        ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
+        ("list", run_kernels, "all kernels", "", "", FORMATS),
+        ("show", run_kernel, show_help, "name", kernel, ("table", "json")),
+        ("check", run_check_kernel, checked, "file", "", ("table", "json")),
         (
             "new",
-            "known.new_kernel",
+            run_new_kernel,
             "write a kernel file of your own, from a kernel that is like it",
             "",
             "",
@@ -524,6 +707,18 @@ def kernels(parser: CommandParser) -> None:
     new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
 
 
+def run_models(args: argparse.Namespace) -> int:
+    from iosim.commands.known import models
+
+    return models(args)
+
+
+def run_known_model(args: argparse.Namespace) -> int:
+    from iosim.commands.known import model
+
+    return model(args)
+
+
 @command(KNOWN)
 def models(parser: CommandParser) -> None:
     """list and show models, and what a config.json says of attention"""
@@ -532,12 +727,18 @@ def models(parser: CommandParser) -> None:
         "model, config.json, or its directory",
     )
     parser.add_actions(
-        ("list", "known.models", "all models that --model knows by name", "", "", FORMATS),
-        ("show", "known.model", show_help, "name", place, FORMATS),
+        ("list", run_models, "all models that --model knows by name", "", "", FORMATS),
+        ("show", run_known_model, show_help, "name", place, FORMATS),
     )
 
 
-@command(KNOWN, "known.show_schema")
+def run_show_schema(args: argparse.Namespace) -> int:
+    from iosim.commands.known import show_schema
+
+    return show_schema(args)
+
+
+@command(KNOWN, run_show_schema)
 def schema(parser: CommandParser) -> None:
     """what a command's JSON holds: every key with its type and meaning, as a JSON schema"""
     help_text = "a command, such as predict or profiles show; none lists those that print JSON"
@@ -547,15 +748,33 @@ def schema(parser: CommandParser) -> None:
     )
 
 
+def run_clear_cache(args: argparse.Namespace) -> int:
+    from iosim.commands.known import clear_cache
+
+    return clear_cache(args)
+
+
+def run_show_cache(args: argparse.Namespace) -> int:
+    from iosim.commands.known import show_cache
+
+    return show_cache(args)
+
+
 @command(KNOWN)
 def cache(parser: CommandParser) -> None:
     """show or clear the results of replays that are kept between runs"""
     show_help = "where they are kept, how many there are and how many bytes they take"
-    clear = ("clear", "known.clear_cache", "drop all of them", "", "", ())
-    parser.add_actions(("show", "known.show_cache", show_help, "", "", FORMATS), clear)
+    clear = ("clear", run_clear_cache, "drop all of them", "", "", ())
+    parser.add_actions(("show", run_show_cache, show_help, "", "", FORMATS), clear)
 
 
-@command(KNOWN, "completion.run")
+def run_completion(args: argparse.Namespace) -> int:
+    from iosim.commands.completion import completion
+
+    return completion(args)
+
+
+@command(KNOWN, run_completion)
 def completion(parser: CommandParser) -> None:
     """completion of commands, options and names by the Tab key, for bash, zsh and fish"""
     shells = ("bash", "zsh", "fish")

@@ -46,7 +46,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
 from iosim.integrations.ncu.report import launches
 from iosim.problem.fields import FIELDS
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
 TABLE_WORST = 6
@@ -190,7 +190,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         }
 
     def text(_: bool) -> str:
-        sections = tables(comparison, split=args.split, most=TABLE_WORST)
+        sections = tables(comparison, split=args.split, rows_shown=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in sections if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
@@ -220,7 +220,7 @@ def _run_times(args: argparse.Namespace) -> int:
 
 
 def _run_published(args: argparse.Namespace) -> int:
-    """Tables that others published beside predictions, a row a GPU."""
+    """Tables that others published beside predictions, a row per GPU."""
     for name in NOT_WITH_PUBLISHED:
         if getattr(args, name):
             table = (
@@ -250,7 +250,13 @@ def _run_published(args: argparse.Namespace) -> int:
     )
 
 
-COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
+COLUMNS = (
+    Column("claim"),
+    Column("claimed", kind="right"),
+    Column("computed", kind="right"),
+    Column("unit"),
+    Column("ratio", kind="right"),
+)
 
 
 def number(value: float | None) -> str | None:

@@ -89,5 +89,8 @@ def gpus_of(capabilities: Collection[str]) -> list[str]:
 def _stated(kernel: str, key: str) -> float:
     of_pass, _, name = key.rpartition(".")
     rows = {row["name"]: row for row in entry(kernel).get("backward_pass", ())}
+    spills = [row for row in entry(kernel).get("spill", ()) if name in row]
+    if spills:
+        rows["spill"] = spills[-1]
     kernel_table = entry(kernel)["kernel"]
     return float({"": kernel_table, "options": kernel_table.get("options"), **rows}[of_pass][name])

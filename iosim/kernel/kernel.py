@@ -321,11 +321,26 @@ class Kernel:
     def to_dict(self) -> dict[str, Any]:
         """The `kernel` object of the command line's JSON."""
         start = self.schedule.start
-        record = plain(self, "name algorithm") | plain(self.tile, "block_q block_k warps stages")
-        record |= plain(self.schedule, "order")
+        record = plain(
+            name=self.name,
+            algorithm=self.algorithm,
+            block_q=self.tile.block_q,
+            block_k=self.tile.block_k,
+            warps=self.tile.warps,
+            stages=self.tile.stages,
+            order=self.schedule.order,
+        )
         record |= {"heavy_first": start is Start.HEAVY_FIRST, "fold": start is Start.FOLD}
-        record |= plain(self.schedule, "section_heads chiplets direction scheduler cluster")
-        return record | plain(self, "splits writes_lse")
+        record |= plain(
+            section_heads=self.schedule.section_heads,
+            chiplets=self.schedule.chiplets,
+            direction=self.schedule.direction,
+            scheduler=self.schedule.scheduler,
+            cluster=self.schedule.cluster,
+            splits=self.splits,
+            writes_lse=self.writes_lse,
+        )
+        return record
 
 
 __all__ = [

@@ -104,7 +104,7 @@ class Fetch(StrEnum):
     """16 bytes a lane by asynchronous copies: two neighbouring lanes are a request, of one sector where the row begins
     at one, else of two. Counted so for head_dim 24 to 248 (experiments/measurements/h100_library_builds.csv)."""
     BOXES = "boxes"
-    """In boxes of 128 bytes a row, a request each (TMA)."""
+    """In boxes of 128 bytes per row, a request each (TMA)."""
     WIDE_BOXES = "wide-boxes"
     """In boxes, the last of which reaches past the tensor's columns: where the row begins inside a sector, that box
     takes one more (cuDNN's kernels at head_dim 8 to 120, ibid.)."""

@@ -600,7 +600,8 @@ def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
 
 
 def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:
-    """kernels/naive.cu's softmax, a CTA a row: stored, fetched and stored as exponentials, fetched; two reductions."""
+    """kernels/naive.cu's softmax, a CTA per row: stored, fetched and stored as exponentials, fetched; two
+    reductions."""
     d = tile.launch.domain
     for way in WAYS:
         yield Staged("S", way, 2 * 4 * d.rows * d.seq_k / d.query_blocks, step=False)

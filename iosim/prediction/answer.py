@@ -32,6 +32,7 @@ def answer(predictions: Sequence[Prediction]) -> str:
     """Lines on predictions of one problem or of several lengths, of which they take the longest: what is read from HBM
     against what is compulsory, the time and what bounds it, the reason, and one word of confidence. Two kernels of one
     GPU are held against each other; of others each has a line."""
+    # Of several lengths the longest alone is told of; the rest is in the table.
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
@@ -47,11 +48,12 @@ def answer(predictions: Sequence[Prediction]) -> str:
     if len(taken) == 1:
         return sentences((f"{start}{moves(first)}", *end))
     rest = [p for p in taken if p is not first]
+    # Two kernels on one GPU read best against each other; others have a line each, the worst first.
     if len(rest) == 1 and rest[0].profile.name == first.profile.name and _both_read(first, rest[0]):
         return sentences((f"{start}{_against_each_other(first, rest[0])}", *end))
-    said = [*sorted(taken, key=excess)[:1], first] if len(taken) > MOST_NAMED else [first, *rest]
-    lines = [f"{start}{of_several(p)}." for p in said]
-    if len(said) < len(taken):
+    named = [*sorted(taken, key=excess)[:1], first] if len(taken) > MOST_NAMED else [first, *rest]
+    lines = [f"{start}{of_several(p)}." for p in named]
+    if len(named) < len(taken):
         lines[0] += f" It is the least of {len(taken)} above the compulsory bytes; the most:"
     return "\n".join([*lines, sentences(end)])
 
@@ -65,20 +67,21 @@ def of_several(p: Prediction) -> str:
     return f"{who(p)}: {amount(p)} read from HBM, {seconds_text(p.time_s)}, bound by {p.bound_by}"
 
 
-def _both_read(most: Prediction, least: Prediction) -> bool:
-    told_apart = most.kernel.name != least.kernel.name and most.l2_start == "cold"
-    return told_apart and most.hbm_known and least.hbm_known and least.hbm.read > 0
+def _both_read(larger: Prediction, smaller: Prediction) -> bool:
+    told_apart = larger.kernel.name != smaller.kernel.name and larger.l2_start == "cold"
+    return told_apart and larger.hbm_known and smaller.hbm_known and smaller.hbm.read > 0
 
 
-def _against_each_other(most: Prediction, least: Prediction) -> str:
+def _against_each_other(larger: Prediction, smaller: Prediction) -> str:
     """Two kernels of one GPU: the one that reads least against the other."""
-    times = most.hbm.read / least.hbm.read
-    took = f"{seconds_text(least.time_s)}, not {seconds_text(most.time_s)}"
+    times = larger.hbm.read / smaller.hbm.read
+    took = f"{seconds_text(smaller.time_s)}, not {seconds_text(larger.time_s)}"
+    # Within 5 %: "as many bytes" is truer than a factor of 1.02.
     if times <= ONCE:
-        same = f"{bytes_text(least.hbm.read)}, {against(least.hbm_payload.read, least.hbm_bounds.compulsory_read)}"
-        return f"{who(least)} reads as many bytes from HBM as {most.kernel.name} ({same}) in {took}"
-    both = f"{bytes_text(least.hbm.read)} against {bytes_text(most.hbm.read)}"
-    return f"{who(least)} reads {times_text(times)}x fewer bytes from HBM than {most.kernel.name} ({both}) in {took}"
+        same = f"{bytes_text(smaller.hbm.read)}, {against(smaller.hbm_payload.read, smaller.hbm_bounds.compulsory_read)}"
+        return f"{who(smaller)} reads as many bytes from HBM as {larger.kernel.name} ({same}) in {took}"
+    both = f"{bytes_text(smaller.hbm.read)} against {bytes_text(larger.hbm.read)}"
+    return f"{who(smaller)} reads {times_text(times)}x fewer bytes from HBM than {larger.kernel.name} ({both}) in {took}"
 
 
 def _lengths(p: Prediction) -> tuple[int, int]:
@@ -97,15 +100,18 @@ def times_text(times: float) -> str:
 
 def reads(p: Prediction) -> str:
     if not p.hbm_known:
-        least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
+        at_least, at_most = (
+            bytes_text(p.hbm_bounds.compulsory_read),
+            bytes_text(p.hbm_bounds.no_l2_read),
+        )
         if p.l2_start == "warm":
-            return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
-        return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
+            return f"{who(p)} reads at most {at_most} (with no L2) from HBM; with a cold L2 at least {at_least} (compulsory)"
+        return f"{who(p)} reads between {at_least} (compulsory) and {at_most} (with no L2) from HBM"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    kept = left_warm(p)
-    warm = " even with a warm L2" if p.l2_start == "warm" and not kept else ""
-    told = f"{kept or against(read, compulsory)}{warm}{checks_text(p)}"
-    return f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM ({told})"
+    from_l2 = left_warm(p)
+    warm = " even with a warm L2" if p.l2_start == "warm" and not from_l2 else ""
+    comparison = f"{from_l2 or against(read, compulsory)}{warm}{checks_text(p)}"
+    return f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM ({comparison})"
 
 
 def checks_text(p: Prediction) -> str:
@@ -117,19 +123,19 @@ def left_warm(p: Prediction) -> str:
     return left_in_l2(p.hbm_payload.read, p.hbm_bounds.compulsory_read, p.l2_start)
 
 
-def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
+def left_in_l2(hbm_bytes: float, compulsory: float, l2_start: str) -> str:
     """That the call before left compulsory bytes in the L2; empty where it is cold, or left hardly any."""
-    if l2_start != "warm" or moved * ONCE >= compulsory:
+    if l2_start != "warm" or hbm_bytes * ONCE >= compulsory:
         return ""
-    if not moved:
+    if not hbm_bytes:
         return f"the compulsory {bytes_text(compulsory)} lie in the warm L2"
     return f"the rest of the compulsory {bytes_text(compulsory)} lies in the warm L2"
 
 
-def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
-    if moved and not compulsory:
+def against(hbm_bytes: float, compulsory: float, word: str = "the compulsory bytes") -> str:
+    if hbm_bytes and not compulsory:
         return "where nothing is compulsory: no query sees a key"
-    times = moved / max(1, compulsory)
+    times = hbm_bytes / max(1, compulsory)
     return word if times <= ONCE else f"{times_text(times)}x {word}"
 
 
@@ -151,35 +157,38 @@ def why(p: Prediction) -> str:
 
 
 def read_once(p: Prediction) -> str:
-    asked = p.total("l2", "read")
-    if asked <= ONCE * p.hbm_bounds.compulsory_read:
+    requested = p.total("l2", "read")
+    if requested <= ONCE * p.hbm_bounds.compulsory_read:
         return "The SMs hardly read anything twice"
     serves = "the L2 serves" if len(p.profile.levels) == 1 else "the caches serve"
-    return f"The SMs read {bytes_text(asked)}: {serves} the rest"
+    return f"The SMs read {bytes_text(requested)}: {serves} the rest"
 
 
 def reason(p: Prediction) -> str:
     """The reason of its HBM reads in a few words, of which `why` says more; empty where only bounds are known, or a
     warm L2 is the reason."""
+    # No reason is given where nothing was found, or where there is nothing to explain.
     if not p.hbm_known or left_warm(p) or not p.hbm_bounds.compulsory_read:
         return ""
     if excess(p) <= ONCE:
         return read_once(p)
-    found, names = _most_above(p)
-    together = bytes_text(sum(found.read[name] for name in names))
-    if found.kind == Role.INPUT:
-        return _short_rereads(p, names, found)
-    if found.kind == Role.TEMP:
+    above, names = _most_above(p)
+    together = bytes_text(sum(above.read[name] for name in names))
+    # The kind of tensor decides the reason: inputs are read again, temporaries pass between launches,
+    # outputs are added up, spilled registers come back.
+    if above.kind == Role.INPUT:
+        return _short_rereads(p, names, above)
+    if above.kind == Role.TEMP:
         sizes = [p.chain.tensors[name].bytes for name in names]
-        last, each = p.profile.levels[-1], " each" if len(names) > 1 else ""
+        last, apiece = p.profile.levels[-1], " each" if len(names) > 1 else ""
         do = "do" if len(names) > 1 else "does"
         if max(sizes) > last.bytes:
-            kept = f"{bytes_text(last.bytes)} {last.name}"
-            return f"{listed(names)} ({bytes_text(max(sizes))}{each}) {do} not fit the {kept}"
+            capacity = f"{bytes_text(last.bytes)} {last.name}"
+            return f"{listed(names)} ({bytes_text(max(sizes))}{apiece}) {do} not fit the {capacity}"
         return f"{listed(names)} {'live' if len(names) > 1 else 'lives'} between launches: {together} read back"
-    if found.kind == Role.OUTPUT:
+    if above.kind == Role.OUTPUT:
         return f"{listed(names)} {'are' if len(names) > 1 else 'is'} added up in memory"
-    if found.kind == SPILL:
+    if above.kind == SPILL:
         return f"{together} of spilled registers are read back"
     return f"{together} are read beside the tensors"
 
@@ -189,15 +198,15 @@ def _short_rereads(p: Prediction, names: list[str], above: Above) -> str:
         1, sum(above.needed[name] for name in names)
     )
     again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)}x"
-    found = _reuse_of(p, names)
-    if found is None or found.regime not in reread_clauses(p, found):
+    shared = _reuse_of(p, names)
+    if shared is None or shared.regime not in reread_clauses(p, shared):
         return again
-    if not found.outgrows:
+    if not shared.outgrows:
         return f"{again}: CTAs drift apart or other data displaces them"
-    heads = 1 if found.one_head_bytes > found.capacity_bytes else found.heads_at_once
-    held = f"a head's {bytes_text(found.one_head_bytes)}"
+    heads = 1 if shared.one_head_bytes > shared.capacity_bytes else shared.heads_at_once
+    held = f"a head's {bytes_text(shared.one_head_bytes)}"
     if heads > 1:
-        held = f"{heads:,} heads' {bytes_text(found.in_progress_bytes)}"
+        held = f"{heads:,} heads' {bytes_text(shared.in_progress_bytes)}"
     return f"{again}: {held} outgrow the {p.profile.levels[-1].name}"
 
 
@@ -229,12 +238,14 @@ class Above:
 def _most_above(p: Prediction) -> tuple[Above, list[str]]:
     """What is read most above what is needed, and the tensors of that kind that are."""
     read = {
-        name: int(moved)
-        for (name, way), moved in p.traffic.payload.tensors("hbm").items()
+        name: int(bytes_moved)
+        for (name, way), bytes_moved in p.traffic.payload.tensors("hbm").items()
         if way == "read"
     }
     needed = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - needed.get(name, 0) for name, n in read.items()}
+    # Tensors by kind, those furthest above their size first; the kind with the largest sum is told of,
+    # and in it those that have a tenth of its largest.
     kinds: dict[str, list[str]] = {}
     for name in sorted(above, key=lambda n: -above[n]):
         tensor = p.chain.tensors.get(name)
@@ -245,8 +256,8 @@ def _most_above(p: Prediction) -> tuple[Above, list[str]]:
 
 
 def _excess_reason(p: Prediction) -> str:
-    found, names = _most_above(p)
-    kind, read, counted = found.kind, found.read, found.needed
+    above, names = _most_above(p)
+    kind, read, counted = above.kind, above.read, above.needed
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:
         return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
@@ -271,37 +282,38 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
     again = (
         f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
     )
-    found = _reuse_of(p, names)
-    if found is None:
+    shared = _reuse_of(p, names)
+    if shared is None:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
-    return again + reread_clauses(p, found).get(found.regime, "")
+    return again + reread_clauses(p, shared).get(shared.regime, "")
 
 
 def _reuse_of(p: Prediction, names: list[str]) -> Reuse | None:
     """What the launch that reads most from HBM reads of tensors that its CTAs loop over; None where it does not loop
     over these."""
+    # The launch that reads most: its regime is the call's.
     launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
     looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
     return reuse(p, launch) if set(names) <= looped else None
 
 
-def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
+def reread_clauses(p: Prediction, shared: Reuse) -> dict[str, str]:
     """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime. Bytes
     in progress that fit in the L2 are no reason: then something else must have taken their place."""
-    keeps = f"the {bytes_text(found.capacity_bytes)} that {sharing_cache(p)} keeps"
-    if not found.outgrows:
+    keeps = f"the {bytes_text(shared.capacity_bytes)} that {sharing_cache(p)} keeps"
+    if not shared.outgrows:
         displaced = f"would fit in {keeps}, so CTAs drift apart or other data displaces them"
         return {
-            "thrashing": f": most loads of {listed(found.tensors)} miss. {_in_progress(found)} {displaced}",
-            "drift": f": {_in_progress(found)} {displaced}",
+            "thrashing": f": most loads of {listed(shared.tensors)} miss. {_in_progress(shared)} {displaced}",
+            "drift": f": {_in_progress(shared)} {displaced}",
         }
-    exceed = f"{_in_progress(found)} {'exceeds' if len(found.tensors) == 1 else 'exceed'} {keeps}"
+    exceed = f"{_in_progress(shared)} {'exceeds' if len(shared.tensors) == 1 else 'exceed'} {keeps}"
     step = ""
-    if found.in_step_bytes is not None:
-        step = f" (kept in step, they read at most {bytes_text(found.in_step_bytes)})"
+    if shared.in_step_bytes is not None:
+        step = f" (kept in step, they read at most {bytes_text(shared.in_step_bytes)})"
     return {
-        "thrashing": f": most loads of {listed(found.tensors)} miss. {exceed}",
+        "thrashing": f": most loads of {listed(shared.tensors)} miss. {exceed}",
         "wave-bound": f": {exceed}, and waves of CTAs read them anew",
         "drift": f": {exceed}, and CTAs drift apart{step}",
     }
@@ -313,8 +325,8 @@ def sharing_cache(p: Prediction) -> str:
     return f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
 
 
-def _in_progress(found: Reuse) -> str:
-    names = listed(found.tensors)
-    if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
-        return f"{names} of a head, {bytes_text(found.one_head_bytes)},"
-    return f"{names} of {some(found.heads_at_once, 'head')} in progress, {bytes_text(found.in_progress_bytes)},"
+def _in_progress(shared: Reuse) -> str:
+    names = listed(shared.tensors)
+    if shared.one_head_bytes > shared.capacity_bytes or shared.heads_at_once == 1:
+        return f"{names} of a head, {bytes_text(shared.one_head_bytes)},"
+    return f"{names} of {some(shared.heads_at_once, 'head')} in progress, {bytes_text(shared.in_progress_bytes)},"

@@ -82,6 +82,7 @@ class ReplayCache:
             row = file.execute(
                 "SELECT result, used FROM replays WHERE version = ? AND key = ?", mine
             ).fetchone()
+            # The time of last use is renewed once a day: look-ups are reads, which many processes can do at once.
             if row is not None and not 0 <= time.time() - row[1] < USED_AGAIN_S:
                 with suppress(sqlite3.Error):
                     file.execute(
@@ -105,6 +106,7 @@ class ReplayCache:
                 "INSERT OR REPLACE INTO replays VALUES (?, ?, ?, ?)",
                 (self.version, key, time.time(), result),
             )
+            # Room is made right after a result was kept, so that the file never grows far beyond its bound.
             used = _used_bytes(file)
             if used > self.most_bytes:
                 self._drop_oldest(file, used)
@@ -127,6 +129,7 @@ class ReplayCache:
 
     def _drop_oldest(self, file: sqlite3.Connection, used: int) -> None:
         """Drop results until `KEPT_SHARE` of the bytes are left: those of other versions first, then the oldest."""
+        # Results of other versions are of no more use; then what was used longest ago.
         rows = file.execute(
             "SELECT version, key, length(result) FROM replays ORDER BY version = ?, used",
             (self.version,),
@@ -141,6 +144,7 @@ class ReplayCache:
     def _try(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         """What `work` gives of the open file; None where there is no such file or it cannot be used. A damaged file, or
         whatever else lies there, is dropped and begun anew, once."""
+        # Twice: a file that is no database is removed, and the second turn begins a new one.
         for _ in range(2):
             try:
                 self.place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -153,6 +157,7 @@ class ReplayCache:
                 sqlite3.OperationalError,
             ):  # locked for too long, read-only, or a full disk
                 return None
+            # Not locked and not full, but damaged, or another program's file of that name.
             except sqlite3.DatabaseError:
                 with suppress(OSError):
                     self.clear()
@@ -182,6 +187,7 @@ the inputs. The engine's own sources are in its mark."""
 @cache
 def version() -> str:
     """Changes with any source file that a replay's result may depend on, and with NumPy."""
+    # Everything that a replay's result can follow from beside its inputs.
     text = hashlib.sha256(build.mark() + np.__version__.encode() + Path(__file__).read_bytes())
     for folder in SOURCES:
         for source in sorted((PACKAGE / folder).glob("*.py")):
@@ -201,6 +207,8 @@ def to_plain(value: Any) -> Any:
 def from_plain(plain: dict[str, Any]) -> Replay:
     """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
     traffic = Traffic(tuple(TrafficRow(**row) for row in plain["traffic"]["rows"]))
+    # Lists become the records that they were made of; whatever does not fit is an error here, which the
+    # reader takes for a result that is not there.
     share = plain["share"] and PlayedHeads(**plain["share"])
     return Replay(
         **plain

@@ -51,6 +51,7 @@ class Call:
     ) -> Call:
         """Work a call out. `chain`: in place of the one that the kernel's algorithm plans for the problem. Raises
         InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
+        # Counted and fitted onto the SMs once; every reader takes these.
         launches = plan(problem, kernel) if chain is None else chain
         resident = tuple(residency(launch, profile) for launch in launches.launches)
         return cls(problem, kernel, profile, launches, closed_form(launches), resident)
@@ -109,6 +110,7 @@ class Call:
 
     @cached_property
     def paces(self) -> tuple[Pace, ...]:
+        # The pace of a step as though HBM took no time: the replay adds its own waits.
         return tuple(launch.pace for launch in self.time(self.counted).launches)
 
     def replay_inputs(self, play: Play | None = None) -> Inputs:

@@ -6,12 +6,12 @@ No description of the kernel is needed, and no problem: what its arguments are d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
-from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
+from iosim.code.addresses_launch import ALL_SHARED, CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
 from iosim.code.launch_work import LaunchWork, with_work
 from iosim.code.module import Function, Module, read_module
@@ -28,7 +28,7 @@ from iosim.prediction.result import Moved
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.show.shown import Shown
+from iosim.show.shown import Face, Faced
 
 NO_REGISTERS = "registers are not known without machine code: CTAs of an SM are counted by shared memory and threads"
 NO_TIME = (
@@ -54,14 +54,30 @@ class CodeCall:
         if self.function is None:
             return CodeResources(None, self.entry.shared_bytes + self.shared_memory_bytes)
         declared = self.function.shared_memory_bytes
-        return CodeResources(self.function.registers or None, declared + self.shared_memory_bytes)
+        return CodeResources(
+            self.function.registers or None,
+            declared + self.shared_memory_bytes,
+            ALL_SHARED if self.function.prefers_shared else None,
+        )
+
+
+class CodeFace(Face, Protocol):
+    """What `iosim.prediction.code_face` says of a launch beside what every face says."""
+
+    def answer(self, result: CodePrediction, /) -> str: ...
+    def body(self, result: CodePrediction, /) -> str: ...
+    def as_dict(self, result: CodePrediction, /) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, repr=False)
-class CodePrediction(Shown):
+class CodePrediction(Faced):
     """What one launch of a kernel moves, and how long that takes; `sites` has its loads and stores one by one."""
 
     _face = "iosim.prediction.code_face"
+
+    @property
+    def _shown_by(self) -> CodeFace:
+        return cast(CodeFace, super()._shown_by)
 
     launch: CodeLaunch
     call: Call
@@ -117,26 +133,26 @@ class CodePrediction(Shown):
     @property
     def answer(self) -> str:
         """Its bytes and time, and what of its accesses costs more than their bytes, in sentences."""
-        return str(self._shown_by("answer")(self))
+        return self._shown_by.answer(self)
 
     @property
     def body(self) -> str:
         """The tables below the answer, as text."""
-        return str(self._shown_by("body")(self))
+        return self._shown_by.body(self)
 
     def records(self) -> list[dict[str, Any]]:
         """A row a load or store."""
         return [dict(site) for site in self.to_dict()["sites"]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        whole: dict[str, Any] = self._shown_by("as_dict")(self)
-        return whole
+        """The prediction as JSON has it."""
+        return self._shown_by.as_dict(self)
 
 
 def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function | None]:
     """The kernel of a module: its PTX, and its machine code where that is there. Raises InputError: no such kernel, or
     no PTX of it."""
+    # The kernel by its exact name, else by a part of it that one name alone has.
     known: dict[str, Entry] = {}
     text_of: dict[str, str] = {}
     for text in module.ptx:
@@ -149,8 +165,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
     matching = matching or [e for e in known.values() if name is not None and name in e.name]
     if len(matching) == 1:
         entry = matching[0]
+        # Machine code with lines of its PTX can be joined to it; without, ptxas makes such code anew.
         lined = function is not None and any(
-            one.ptx_line is not None for one in function.instructions
+            instruction.ptx_line is not None for instruction in function.instructions
         )
         return entry, function if lined else _assembled(text_of[entry.name], entry, cc) or function
     if not known:
@@ -158,9 +175,9 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
             f"`code` {module.source} holds no PTX, from which addresses are read; accepted: nvcc -ptx, Triton's "
             "asm['ptx'], or a cubin with its .ptx beside it"
         )
-    asked = f"`entry` '{name}'" if name else "`entry` is missing"
+    option = f"`entry` '{name}'" if name else "`entry` is missing"
     raise InputError(
-        f"{asked}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}"
+        f"{option}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}"
     )
 
 
@@ -190,13 +207,16 @@ def planned_code(code: CodeCall, profile: HardwareProfile) -> PlannedCode:
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
         raise InputError(f"`code` {code.entry.name}: {launch.occupancy.reason} ({profile.name})")
-    said: tuple[str, ...] = ()
+    work_notes: tuple[str, ...] = ()
     work = None
     if code.function is not None:
         work = with_work(launch, code.function, profile)
-        launch, said = work.launch, work.notes
+        launch, work_notes = work.launch, work.notes
+    # Readers ask for a problem and a kernel: stand-ins, whose sizes nothing follows from.
     kernel = Kernel(code.entry.name, "flash", Tile(1, 1))
-    return PlannedCode(launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, said)
+    return PlannedCode(
+        launch, Call.of(_stand_in(), kernel, profile, launch.chain), work, work_notes
+    )
 
 
 def predict_call(
@@ -204,7 +224,7 @@ def predict_call(
 ) -> CodePrediction:
     """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
     planned = planned_code(code, profile)
-    launch, call, work, said = planned.launch, planned.call, planned.work, planned.notes
+    launch, call, work, work_notes = planned.launch, planned.call, planned.work, planned.notes
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
     hbm = Traffic()
@@ -222,7 +242,7 @@ def predict_call(
         method,
         conditions,
         replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
+        tuple(dict.fromkeys((*launch.chain.notes, *work_notes, *lacking, *notes))),
         work,
     )
 

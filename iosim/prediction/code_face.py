@@ -10,8 +10,9 @@ from iosim.base.words import sentences
 from iosim.code.addresses import GLOBAL, LOCAL, SHARED, Site
 from iosim.kernel.launch import Mode
 from iosim.prediction.code import CodePrediction
+from iosim.show.page import Panel
 from iosim.show.shown import Part
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 
 SHOWN_SITES = 24
 """Groups of loads and stores that a table shows; JSON has all."""
@@ -35,12 +36,13 @@ def answer(p: CodePrediction) -> str:
 
 def problems(p: CodePrediction) -> list[str]:
     """What of its accesses costs more than their bytes."""
-    found = []
+    sentences_on = []
     sums = [group.sum for group in groups(p)]
+    # The worst of each kind: sectors that are fetched for little, and bank conflicts.
     wasted = [g for g in sums if g.space == GLOBAL and g.used_share < WASTED and g.sectors]
     if wasted:
         worst = max(wasted, key=lambda g: g.sectors * (1 - g.used_share))
-        found.append(
+        sentences_on.append(
             f"{'stores' if worst.mode is Mode.STORE else 'loads'} of {worst.tensor} ({worst.line or worst.text}) use "
             f"{worst.used_share:.0%} of the sectors that they touch"
         )
@@ -51,10 +53,10 @@ def problems(p: CodePrediction) -> list[str]:
         worst = max(shared, key=lambda g: g.wavefronts)
         times = worst.wavefronts / worst.least_wavefronts
         place = worst.line or worst.number
-        found.append(
+        sentences_on.append(
             f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts"
         )
-    return found
+    return sentences_on
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def head_lines(p: CodePrediction) -> list[str]:
     e, fit = p.evaluated, p.launch.occupancy
     registers = p.launch.launch.resources.registers
     grid, block = ("x".join(map(str, sides)) for sides in (e.grid, e.block))
-    told = f"{registers} registers, " if registers else ""
+    register_text = f"{registers} registers, " if registers else ""
     executed = []
     if p.work is not None:
         c = p.work.counters
@@ -115,7 +117,7 @@ def head_lines(p: CodePrediction) -> list[str]:
         ]
     return [
         f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} a CTA ({block})",
-        f"  {told}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
+        f"  {register_text}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
         f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1",
         *executed,
     ]
@@ -125,7 +127,14 @@ def level_table(p: CodePrediction) -> Table:
     rows = [("SM <-> L2 (counted)", p.l2.read, p.l2.write)]
     if p.replay is not None:
         rows.append((f"L2 <-> HBM ({p.method})", p.hbm.read, p.hbm.write))
-    return Table(columns_of("level= | read_bytes=read | write_bytes=written"), tuple(rows))
+    return Table(
+        (
+            Column("level", ""),
+            Column("read_bytes", "read"),
+            Column("write_bytes", "written"),
+        ),
+        tuple(rows),
+    )
 
 
 def tensor_table(p: CodePrediction) -> Table:
@@ -136,21 +145,28 @@ def tensor_table(p: CodePrediction) -> Table:
         for tensor, way in dict.fromkeys((*l2, *hbm))
     )
     return Table(
-        columns_of("tensor | direction= | size_bytes=size | l2_bytes=SM<->L2 | hbm_bytes=HBM"), rows
+        (
+            Column("tensor"),
+            Column("direction", ""),
+            Column("size_bytes", "size"),
+            Column("l2_bytes", "SM<->L2"),
+            Column("hbm_bytes", "HBM"),
+        ),
+        rows,
     )
 
 
 def site_table(p: CodePrediction) -> Table:
     """Loads and stores by line of the source, those that move most first."""
-    found = sorted(
+    by_size = sorted(
         groups(p), key=lambda group: -(group.sum.sectors * 32 + group.sum.wavefronts * 128)
     )
     rows = []
-    for group in found[:SHOWN_SITES]:
+    for group in by_size[:SHOWN_SITES]:
         g = group.sum
         if g.space not in (GLOBAL, SHARED, LOCAL) or not g.requests:
             continue
-        each = g.sectors_per_request if g.space == GLOBAL else None
+        sectors_each = g.sectors_per_request if g.space == GLOBAL else None
         used = g.used_share if g.space == GLOBAL else None
         waves = g.wavefronts / g.least_wavefronts if g.space == SHARED else None
         rows.append(
@@ -159,28 +175,35 @@ def site_table(p: CodePrediction) -> Table:
                 f"{g.mode} {g.width} bytes a lane",
                 g.tensor or g.space,
                 g.requests,
-                each,
+                sectors_each,
                 used,
                 group.served,
                 waves,
                 _moves(g),
             )
         )
-    told = (
-        "line | access= | tensor= | requests:count | sectors:number=sectors a request | used:percent=of them used | "
-        "l1:percent=served by L1 | conflicts:ratio=bank conflicts | loop=from trip to trip"
+    columns = (
+        Column("line"),
+        Column("access", ""),
+        Column("tensor", ""),
+        Column("requests", kind="count"),
+        Column("sectors", "sectors a request", kind="number"),
+        Column("used", "of them used", kind="percent"),
+        Column("l1", "served by L1", kind="percent"),
+        Column("conflicts", "bank conflicts", kind="ratio"),
+        Column("loop", "from trip to trip"),
     )
-    return Table(columns_of(told), tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def _moves(g: Site) -> str:
-    """True where an access goes on with its loop."""
+    """How an access goes on with its loop: once, stays, or so many bytes on."""
     if not g.loop:
         return "once"
     if not g.moves_with_loop:
         return "stays"
-    moved = [s for s in g.strides if s]
-    return f"{moved[0]:+,} bytes" if len(set(moved)) == 1 else "moves"
+    steps = [s for s in g.strides if s]
+    return f"{steps[0]:+,} bytes" if len(set(steps)) == 1 else "moves"
 
 
 def body(p: CodePrediction) -> str:
@@ -202,6 +225,11 @@ def body(p: CodePrediction) -> str:
 
 def as_text(p: CodePrediction) -> str:
     return f"{answer(p)}\n\n{body(p)}"
+
+
+def panels(p: CodePrediction) -> tuple[Panel, ...]:
+    """No plots: a launch's tables say all."""
+    return ()
 
 
 def line(p: CodePrediction) -> str:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from iosim.base.errors import InputError
 from iosim.base.words import listed
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import counted_on
-from iosim.hardware.profile import list_profiles
+from iosim.catalog.libraries.resolver import resolve
+from iosim.hardware.profile import HardwareProfile, list_profiles
 from iosim.prediction.ranges import has_outgrown
 from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
 
 
 def who(p: Prediction) -> str:
-    """The kernel and the GPU, and the type where its products do not run on tensor cores."""
-    slow = (
-        f" in {p.problem.dtype} on fp32 units"
-        if p.profile.computes_in_fp32(p.problem.dtype)
-        else ""
-    )
-    return f"{p.kernel.name} on {p.profile.name}{slow}"
+    """The kernel, the GPU and the type of the inputs."""
+    return f"{p.kernel.name} on {p.profile.name}{in_dtype(p.problem, p.profile)}"
+
+
+def in_dtype(problem: AttentionProblem, profile: HardwareProfile | None = None) -> str:
+    """The type of the inputs, which every answer names: " in bf16". With a `profile`, also that its tensor cores do not
+    take that type, as bf16 on a T4."""
+    slow = profile is not None and profile.computes_in_fp32(problem.dtype)
+    return f" in {problem.dtype}{' on fp32 units' if slow else ''}"
 
 
 def confidence(predictions: Iterable[Prediction]) -> str:
@@ -32,25 +37,32 @@ def confidence(predictions: Iterable[Prediction]) -> str:
         "sampled": "Simulated in part",
         "replay": "Simulated",
     }
-    found = list(dict.fromkeys(words[p.method] for p in several))
-    start = f"{found[0]}{', in part ' if len(found) > 1 else ''}{' and '.join(one.lower() for one in found[1:])}"
+    methods = list(dict.fromkeys(words[p.method] for p in several))
+    start = f"{methods[0]}{', in part ' if len(methods) > 1 else ''}{' and '.join(method.lower() for method in methods[1:])}"
     played = [p for p in several if p.method not in ("bounds", "capacity")]
     if not played:
         return f"{start}, not simulated"
+    # One word for all where they agree; else the weakest that is true of all, and who was checked.
     checked = [(p, _checks(p)) for p in played]
-    said = list(dict.fromkeys(how for _, how in checked))
-    if said == [CHECKED]:
+    verdicts = list(dict.fromkeys(how for _, how in checked))
+    if verdicts == [CHECKED]:
         return f"{start}; checked against counters"
-    if said == [NOT_COUNTED]:
+    if verdicts == [NOT_COUNTED]:
         return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
-    if TOO_LONG in said:
+    if TOO_LONG in verdicts:
         return f"{start}; beyond 131,072 keys reads were counted 0.2 to 1.5 times"
-    if CHECKED not in said:
+    if CHECKED not in verdicts:
         if MEASURED in (p.profile.backed_by for p in played):
-            there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
-            return f"{start}; not checked {there}"
+            place = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
+            return f"{start}; not checked {place}"
         return f"{start}. {backing(played)}"
-    counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
+    counted = listed(
+        list(
+            dict.fromkeys(
+                f"{p.kernel.name} on {p.profile.name}" for p, how in checked if how == CHECKED
+            )
+        )
+    )
     return f"{start}; checked for {counted} alone"
 
 
@@ -59,14 +71,18 @@ def basis(predictions: Iterable[Prediction]) -> tuple[str, ...]:
     kernels where those of a GPU differ; and kernels of which spills are left out: a sentence each, without its full
     stop."""
     several = list(predictions)
-    found: dict[tuple[str, str], list[Prediction]] = {}
+    by_basis: dict[tuple[str, str], list[Prediction]] = {}
     for p in several:
-        found.setdefault(_basis(p), []).append(p)
-    gpus = {one: dict.fromkeys(p.profile.name for p in those) for one, those in found.items()}
-    differ = sum(map(len, gpus.values())) > len({name for each in gpus.values() for name in each})
+        by_basis.setdefault(_basis(p), []).append(p)
+    gpus = {
+        how_and_numbers: dict.fromkeys(p.profile.name for p in those)
+        for how_and_numbers, those in by_basis.items()
+    }
+    # A GPU that stands under two bases has kernels that differ: then these are named, too.
+    differ = sum(map(len, gpus.values())) > len({name for names in gpus.values() for name in names})
     bases = []
-    for (how, numbers), those in found.items():
-        where = f" on {listed(list(gpus[how, numbers]))}" if len(found) > 1 else ""
+    for (how, numbers), those in by_basis.items():
+        where = f" on {listed(list(gpus[how, numbers]))}" if len(by_basis) > 1 else ""
         kernels = listed(list(dict.fromkeys(p.kernel.name for p in those)))
         bases.append(f"HBM bytes{f' of {kernels}' if differ else ''}{where} {how}")
         rests_on = f"The L2 model's numbers{where}: {numbers}"
@@ -87,7 +103,7 @@ def backing(predictions: Iterable[Prediction]) -> str:
 
 def basis_text(predictions: Iterable[Prediction]) -> str:
     """`basis` as lines under a table."""
-    return "".join(f"basis: {one}\n" for one in basis(predictions))
+    return "".join(f"basis: {sentence}\n" for sentence in basis(predictions))
 
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
@@ -114,19 +130,35 @@ def _basis(p: Prediction) -> tuple[str, str]:
         return "bounded, not predicted", ""
     if p.method == "capacity":
         return "by the capacity rule, an estimate", ""
-    l2 = next(one for one in p.evidence.bases if one.model == "l2")
+    l2 = next(model_basis for model_basis in p.evidence.bases if model_basis.model == "l2")
     how = "by replay" if p.method == "replay" else "by replay in part"
     return f"{how}, {_checks(p)}", l2.summary
 
 
 def _checks(p: Prediction) -> str:
     """Which counters there are to compare a prediction with: of its kernel and passes, and on its GPU."""
+    # Both passes need counters of both: a kernel is as well checked as its less checked half.
     passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
-    each = [counted_on(p.kernel.name, backward) for backward in passes]
-    if not all(each):
+    counted_gpus = [counted_on(p.kernel.name, backward) for backward in passes]
+    if not all(counted_gpus) or not _has_its_tiles(p):
         return NOT_COUNTED
     if p.hbm_known and has_outgrown(p.call, int(p.hbm_payload.read)):
         return TOO_LONG
-    hbm = next(one for one in p.evidence.bases if one.model == "hbm")
-    here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
+    hbm = next(model_basis for model_basis in p.evidence.bases if model_basis.model == "hbm")
+    here = (
+        all(p.profile.name in gpus for gpus in counted_gpus)
+        or p.profile.name not in list_profiles()
+    )
     return CHECKED if hbm.validated_by and here else UNCHECKED
+
+
+def _has_its_tiles(p: Prediction) -> bool:
+    """False where a tile was given by hand: counters were read of the kernel with those that it takes by itself."""
+    kernel = p.kernel
+    try:
+        alone = resolve(kernel.name, p.problem, p.profile)
+    except InputError:  # it runs by hand alone
+        return False
+    passes = [(p.problem.forward, kernel.tile, alone.tile)]
+    passes += [(p.problem.backward, kernel.tile_backward, alone.tile_backward)]
+    return all(with_it == by_itself for runs, with_it, by_itself in passes if runs)

@@ -12,7 +12,7 @@ from iosim.prediction.confidence import left_out_spills
 from iosim.prediction.result import Prediction
 from iosim.show.page import Panel
 from iosim.show.shown import Part
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 
 LEVEL_NAMES: dict[Level, str] = {
     "smem": "shared memory",
@@ -154,7 +154,14 @@ def level_table(p: Prediction) -> Table:
         rows.append(("  of it check bits", p.check_bits.read, p.check_bits.write))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
-    return Table(columns_of("level= | read_bytes=read | write_bytes=written"), tuple(rows))
+    return Table(
+        (
+            Column("level", ""),
+            Column("read_bytes", "read"),
+            Column("write_bytes", "written"),
+        ),
+        tuple(rows),
+    )
 
 
 def tensor_table(p: Prediction) -> Table:
@@ -162,6 +169,7 @@ def tensor_table(p: Prediction) -> Table:
     for r in p.traffic:
         bytes_of[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
     keys = list(dict.fromkeys((*bytes_of["l2"], *bytes_of["smem"])))
+    # Shared memory has rows that no other level has (instructions): launches in order, then tensors.
     if bytes_of["smem"]:  # both directions of a tensor together
         tensors = list(dict.fromkeys(key[:2] for key in keys if key[1] != INSTRUCTIONS))
         launches = [n.name for n in p.chain.launches]
@@ -172,8 +180,10 @@ def tensor_table(p: Prediction) -> Table:
             )
         )
     rows = ((*key, *(bytes_of[level].get(key) for level in LEVEL_NAMES)) for key in keys)
-    levels = " | ".join(f"{level}_bytes={name}" for level, name in LEVEL_NAMES.items())
-    table = Table(columns_of(f"launch | tensor | direction= | {levels}"), tuple(rows))
+    levels = (Column(f"{level}_bytes", name) for level, name in LEVEL_NAMES.items())
+    columns = (Column("launch"), Column("tensor"), Column("direction", ""), *levels)
+    table = Table(columns, tuple(rows))
+    # Columns that would be empty are left out.
     unknown = [name for name in ("smem", "side") if not bytes_of[name]]
     without = [f"{name}_bytes" for name in unknown]
     if len(p.chain.launches) == 1:

@@ -47,14 +47,16 @@ def predict_many(
 def try_many(
     requests: Iterable[Request], jobs: int | None = None, progress: Progress = silent
 ) -> Iterator[Prediction | InputError]:
-    """As `predict_many`, with the error in place of a prediction that cannot be made. Raises InputError: `jobs` below
-    1."""
+    """The prediction of each request, in order, or the error in the place of one that cannot be made. Raises
+    InputError: `jobs` below 1."""
+    # Threads are not started for a few tenths of a second of work.
     little = (
         isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
     )
     at_once = (1 if little else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
+    # A single request shares nothing; several keep their replays, on disk from a lower bound on.
     shares = length_hint(requests) != 1
     replays = Replays(
         shares=shares, kept_accesses=KEPT_OF_MANY if shares and jobs is None else None
@@ -71,7 +73,8 @@ def try_many(
 def try_all(
     requests: Sequence[Request], jobs: int | None = None, progress: Progress = silent
 ) -> list[Prediction | InputError]:
-    """As `try_many`, all at once: the requests that take longest are begun first, so that the cores end together."""
+    """The outcomes of `try_many`, all at once: long requests are begun first, so that the cores end together."""
+    # Longest first (longest-processing-time-first): the last to end is then a short one.
     order = sorted(range(len(requests)), key=lambda n: -requests[n].work)
     outcomes = dict(zip(order, try_many([requests[n] for n in order], jobs, progress), strict=True))
     return [outcomes[n] for n in range(len(requests))]

@@ -89,6 +89,7 @@ class Request(Conditions):
             load_profile(self.profile) if isinstance(self.profile, str) else self.profile
         ).with_ecc(self.ecc)
         call = planned(self.problem, self.kernel, gpu, self.overrides, self.chain)
+        # A method that was asked for is kept or refused; a default falls back to what memory allows.
         method, why = (self.method, ()) if self.method is not None else _by_default(call)
         try:
             hbm, notes, played = hbm_traffic(call, method, self.l2_start, replays, self.accesses)
@@ -98,8 +99,10 @@ class Request(Conditions):
             method, why, (hbm, notes, played) = _smaller(
                 call, method, error, self.l2_start, replays
             )
+        # Nothing was left out after all: it is a replay.
         if method == "sampled" and played is not None and played.is_whole:
             method = "replay"
+        # Check bits are told of, but take no time: rates of memory count data alone.
         traffic = call.counted + hbm
         return Prediction(
             call=call,
@@ -142,6 +145,7 @@ def repeats(launch: Launch) -> bool:
     """True where a launch's work tiles loop long enough to be played in part."""
     if launch.touched is not None:
         return int(launch.touched.entries.size) >= SAMPLED_STEPS * launch.work_tiles
+    # Work tiles need enough steps for windows or coarse steps to stand for them.
     loops = launch.outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT)
     return loops and launch.visited_pairs >= SAMPLED_STEPS * launch.work_tiles
 
@@ -151,6 +155,7 @@ def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
         return "replay", ()
+    # Launches that cannot be played in part must be short by themselves.
     stay_whole = (
         replace(chain, launches=(launch,)) for launch in chain.launches if not repeats(launch)
     )
@@ -163,7 +168,7 @@ def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
 
 
 def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
-    """As `default_method`, sampled where heads stand for all, and the capacity rule where there is no engine."""
+    """The default method and why: sampled where heads stand for all, the capacity rule where there is no engine."""
     method, why = default_method(call.chain)
     if method == "capacity" and head_share_of(call) is not None:
         method, why = "sampled", ()
@@ -212,6 +217,7 @@ def _smaller(
     if method == "replay" and head_share_of(call) is not None:
         with suppress(TooLargeError):
             return "sampled", (), hbm_traffic(call, "sampled", l2_start, replays)
+    # Of the refusal its reason, without option and hint.
     reason = str(error).split(": ", 1)[1].split(";")[0]
     return (
         "capacity",

@@ -119,7 +119,11 @@ def hbm_range(
     if method not in REPLAYED or not (constants or drifts or call.profile.ecc == "inline"):
         return None
     several = [predicted]
+    # A call that fits many times in the L2 reads every tensor once whatever the constants: no further
+    # replays.
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
+        # Up to four replays more: the L2 that holds least and the one that holds most, CTAs that part least
+        # and most. The range spans all of them, widened by what is left unexplained.
         sampled = tile_accesses(call.chain) > RANGE_ACCESSES
         play = play_of(call, "sampled" if sampled else method, l2_start, RANGE_ACCESSES)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
@@ -132,11 +136,13 @@ def hbm_range(
         for alternatives, direction in zip(zip(*several, strict=True), WAYS, strict=True)
     )
     outgrown = has_outgrown(call, predicted[0])
+    # Over so many keys the model of drift is known to fail: the range is that of what was counted.
     if outgrown:
         read = (
             min(read[0], round(OUTGROWN[0] * predicted[0])),
             max(read[1], round(OUTGROWN[1] * predicted[0])),
         )
+    # Compulsory bytes are a floor from a cold L2, unless less was predicted.
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
     ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
@@ -144,12 +150,13 @@ def hbm_range(
 
 
 def time_range(
-    call: Call, traffic: Traffic, found_s: float, conditions: Conditions
+    call: Call, traffic: Traffic, predicted_s: float, conditions: Conditions
 ) -> TimeRange | None:
     """The range of a call that was predicted to take `found_s`; None where its GPU's rates were measured."""
     rates = {name: RATES_KNOWN[name] for name in unmeasured_rates(call.profile)}
     if not rates:
         return None
+    # All unmeasured rates at their slowest together, then all at their fastest.
     profiles = (
         _scaled(call.profile, {name: shares[end] for name, shares in rates.items()})
         for end in (0, 1)
@@ -157,10 +164,11 @@ def time_range(
     others = (
         replace(call, profile=profile).time(traffic, conditions).total_s for profile in profiles
     )
-    return TimeRange(_widened((found_s, *others), "time"), rates)
+    return TimeRange(_widened((predicted_s, *others), "time"), rates)
 
 
 def _widened(several: tuple[float, ...], direction: str, share: float = 0.0) -> tuple[float, float]:
+    # A share of the value, or so many bytes (seconds) where that is more.
     (unexplained, least), low, high = UNEXPLAINED[direction], min(several), max(several)
     share = max(share, unexplained)
     return max(0, low - max(share * low, least)), high + max(share * high, least)
@@ -170,6 +178,7 @@ def extremes(
     profile: HardwareProfile, constants: Mapping[str, tuple[float, float]]
 ) -> list[HardwareProfile]:
     """The GPU with an L2 that holds least, and with one that holds most; each once, and not as it is."""
+    # An L2 of two partitions holds less of what all SMs read: there the larger number holds least.
     least = {name: values[name == "l2_partitions"] for name, values in constants.items()}
     largest = {name: values[name != "l2_partitions"] for name, values in constants.items()}
     as_it_is = {name: getattr(profile, name) for name in constants}

@@ -31,6 +31,7 @@ def tile_accesses(chain: Chain) -> int:
     """Tile accesses of a chain's loops: what a replay would play, about; of picked rows each by itself."""
 
     def each(launch: Launch, access: Access) -> int:
+        # Gathered rows are accesses of their own; a walk that begins again counts each time.
         picks = launch.gathers(chain.tensors[access.tensor])
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
@@ -53,6 +54,7 @@ def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = No
     launches."""
     if method == "replay":
         return Play(l2_start=l2_start)
+    # Heads that stand for all are more exact than parts of launches, so that they come first.
     if heads := head_share_of(call):
         return Play(l2_start=l2_start, share=heads)
     return Play(l2_start=l2_start, part=True, accesses=accesses)
@@ -110,12 +112,14 @@ class Replays:
         if not self._shares:
             return _kept(key, inputs)
         with self._lock:
+            # The table's lock is held for the entry alone; the entry's own lock is held while it is played.
             shared = self._played.setdefault(key, Shared())
             if len(self._played) > MOST_SHARED:
                 del self._played[next(iter(self._played))]
         with shared.turn:
             if shared.replay is None:
                 part = inputs.play.share
+                # Wait until the memory for it is free: threads side by side would else take gigabytes each.
                 with self._memory.taken(about_bytes(inputs.chain if part is None else part.chain)):
                     shared.replay = _kept(key, inputs) if keeps else replay(inputs)
             return shared.replay

@@ -23,7 +23,7 @@ from iosim.readers.bounds import HbmBounds
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.readers.timing.launch_time import LaunchTime
-from iosim.show.shown import Shown
+from iosim.show.shown import Faced
 from iosim.show.tables import Marked, Table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Moved:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(Shown):
+class Prediction(Faced):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found. `traffic`
     has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared memory,
     counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have one, where
@@ -67,7 +67,7 @@ class Prediction(Shown):
     time: ChainTime
     """Seconds by launch and resource, at measured rates where the GPU's profile has them."""
     time_specification: ChainTime
-    """The same in seconds at the rates of the GPU's specification alone."""
+    """Seconds by launch and resource at the rates of the GPU's specification alone."""
     memory_bytes: dict[str, int]
     """Bytes of GPU memory: "workspace" (made inside the call) and "peak" (with all inputs and outputs)."""
     notes: tuple[str, ...] = ()
@@ -121,6 +121,7 @@ class Prediction(Shown):
         replay tells. What another partition of the same L2 holds counts as there."""
         if self.replay is None:
             return None
+        # Atomic adds read at the L2 what they add to; code is read beside what SMs ask for.
         requested = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
         level: Level = "hbm" if self.side is None else "side"
         bytes_of = self.traffic.payload.tensors(level)

@@ -77,6 +77,8 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
     names: tuple[str, ...] = ()
     one_head = owners = heads = in_step = 0
     try:
+        # The same lowering as the replay's, with one CTA's local memory: only the order of work tiles and
+        # what their loops walk is asked for.
         lowered = lower(p.chain, 1)
         low = lowered.launches[number]
         names, owner, per_index = shared_loop(launch, low, lowered)
@@ -84,6 +86,7 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
         low = None
     if low is not None and names:
         used = low.count > 0
+        # Indices that the loops of a head's CTAs span, times the bytes of one.
         span = int((low.first + low.count)[used].max() - low.first[used].min()) if used.any() else 0
         one_head, owners = span * per_index, len(set(owner[used].tolist()))
         in_step, heads = (
@@ -112,6 +115,7 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
 
 def _in_step(low: LoweredLaunch, owner: Int64, slots: int) -> int:
     """Indices that the work tiles of every wave walk through together, each head's once a wave."""
+    # Tiles in start order, so many a wave. In each wave a head's CTAs walk one span together.
     wave = np.arange(low.tiles, dtype=np.int64) // slots
     order = np.lexsort((owner, wave))
     same = (np.diff(wave[order], prepend=-1) == 0) & (np.diff(owner[order], prepend=-1) == 0)
@@ -124,6 +128,7 @@ def _in_step(low: LoweredLaunch, owner: Int64, slots: int) -> int:
 
 def _heads_at_once(launch: Launch, slots: int, heads: int) -> int:
     """Heads that the CTAs of a launch work on at once, were they to keep step."""
+    # Heads fastest: as many as there are slots. Else slots over tiles of a head, rounded up.
     if launch.schedule.order is Order.HEAD:
         return min(heads, slots, launch.schedule.section_heads or heads)
     return min(heads, max(1, -(-slots * heads // max(1, launch.work_tiles))))

@@ -434,7 +434,7 @@ def stacked(
     text: Callable[[float], str],
     of: str = "",
 ) -> Panel:
-    """Upright bars, a bar a name, its parts on each other; hover texts name bar and part, with `of` in between."""
+    """Upright bars, a bar per name, its parts on each other; hover texts name bar and part, with `of` in between."""
     named = {word: list(zip(names, values, strict=True)) for word, values in parts.items()}
     data = [
         bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)

@@ -1,7 +1,7 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. Its class has the four methods below, or names a module beside it, its face, which
-says what it looks like.
+A result is data and knows no pages. Its class has the four methods below, or a module beside it, its face, has them as
+functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import replace
@@ -25,34 +25,23 @@ M = TypeVar("M")
 
 
 class Shown:
-    """A result that shows itself, by the four methods below or by the functions of its face."""
-
-    _face = ""
-    """The module that says what it looks like, by `line`, `as_text`, `parts` and, where it has plots, `as_page` or
-    `panels`."""
-
-    def _shown_by(self, name: str) -> Any:
-        return getattr(import_module(self._face), name, None) if self._face else None
+    """A result that shows itself by the four methods below."""
 
     def _line(self) -> str:
         """The result in one short line, without its type."""
-        return str(self._shown_by("line")(self))
+        raise NotImplementedError
 
     def to_text(self) -> str:
         """The text that the command line prints: the answer, tables, and what they rest on."""
-        return str(self._shown_by("as_text")(self))
+        raise NotImplementedError
 
     def _parts(self) -> Sequence[Part]:
         """What the text says, with its tables as tables."""
-        return list(self._shown_by("parts")(self))
+        raise NotImplementedError
 
     def _panels(self) -> Sequence[Panel]:
         """The plots of its page, the most telling first."""
-        if panels := self._shown_by("panels"):
-            return tuple(panels(self))
-        # A face without plots of its own lends those of its page.
-        page = self._shown_by("as_page") or getattr(type(self), "as_page", None)
-        return () if page is None else panels_of(page(self))
+        return ()
 
     def records(self) -> Iterable[Mapping[str, Cell]]:
         """The rows of the command's CSV."""
@@ -91,16 +80,49 @@ class Shown:
         return self.figure(name)
 
 
-class Several(Shown, Generic[M]):
-    """A result of several members, those of the field that `_members` names: it has a length and is iterated over."""
+class Face(Protocol):
+    """A module beside a result's that says what it looks like."""
 
-    _members: ClassVar[str]
+    def line(self, result: Any, /) -> str: ...
+    def as_text(self, result: Any, /) -> str: ...
+    def parts(self, result: Any, /) -> Sequence[Part]: ...
+    def panels(self, result: Any, /) -> Sequence[Panel]: ...
+
+
+class Faced(Shown):
+    """A result whose face is a module of its own, which knows the result; it is loaded when the result is shown."""
+
+    _face: ClassVar[str]
+
+    @property
+    def _shown_by(self) -> Face:
+        return cast(Face, import_module(self._face))
+
+    def _line(self) -> str:
+        return self._shown_by.line(self)
+
+    def to_text(self) -> str:
+        return self._shown_by.as_text(self)
+
+    def _parts(self) -> Sequence[Part]:
+        return self._shown_by.parts(self)
+
+    def _panels(self) -> Sequence[Panel]:
+        return self._shown_by.panels(self)
+
+
+class Several(Shown, Generic[M]):
+    """A result of several members: it has a length and is iterated over."""
+
+    @property
+    def _members(self) -> Sequence[M]:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[M]:
-        yield from getattr(self, self._members)
+        return iter(self._members)
 
     def __len__(self) -> int:
-        return len(getattr(self, self._members))
+        return len(self._members)
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:

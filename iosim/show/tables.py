@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from iosim.base.fields import UNSET, Resolved
 from iosim.base.records import dataclass, field, replace
@@ -31,9 +31,25 @@ Cell = str | int | float | None
 K = TypeVar("K")
 V = TypeVar("V")
 
-COMMANDS = "commands"
+ColumnKind = Literal[
+    "",
+    "text",
+    "bytes",
+    "seconds",
+    "count",
+    "number",
+    "per_second",
+    "rate",
+    "ratio",
+    "percent",
+    "error",
+    "right",
+    "commands",
+]
+"""How the cells of a column read; "" is what the unit at the end of its key says."""
+COMMANDS: Final = "commands"
 """Kind of the column that names, by their ids, the command lines which give a row's numbers."""
-RIGHT = "right"
+RIGHT: Final = "right"
 """Kind of a column of text that stands to the right, as numbers do."""
 NOTHING = "nothing to show\n"
 GAP = "  "
@@ -42,7 +58,7 @@ READABLE = 24
 MOST_PIVOTED = 5
 """Numbers of a pivoted column that become columns."""
 
-UNITS = {"_bytes": "bytes", "_s": "seconds"}
+UNITS: Mapping[str, ColumnKind] = {"_bytes": "bytes", "_s": "seconds"}
 """Unit at the end of a key -> the kind of its column."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "bytes": bytes_text,
@@ -82,7 +98,7 @@ class Column:
 
     key: str
     title: Resolved[str] = UNSET
-    kind: str = ""
+    kind: ColumnKind = ""
     colours: Mapping[str, str] = field(default_factory=dict)
     """First word of a cell -> its colour on a terminal."""
 
@@ -119,16 +135,6 @@ class Column:
         return terminal.coloured(padded, colour) if colour else padded
 
 
-def columns_of(specification: str) -> tuple[Column, ...]:
-    """The columns of "key:kind=title | ...", of which the kind and the title may be left out."""
-    columns = []
-    for cell in specification.split("|"):
-        head, is_named, title = cell.strip().partition("=")
-        key, _, kind = head.partition(":")
-        columns.append(Column(key, title if is_named else UNSET, kind))
-    return tuple(columns)
-
-
 @dataclass(frozen=True)
 class Table:
     columns: tuple[Column, ...]
@@ -142,7 +148,7 @@ class Table:
         rows = tuple(tuple(record.get(key) for key in keys) for record in items)
         # Without columns nothing says what a value is: a column stands to the right where every cell
         # begins as a number does.
-        kinds = (
+        kinds: Iterator[ColumnKind] = (
             RIGHT if all(_like_a_number(row[n]) for row in rows) else "text"
             for n in range(len(keys))
         )
@@ -237,7 +243,7 @@ class Table:
         return pandas.DataFrame.from_records(list(self.rows), columns=[c.key for c in self.columns])
 
     def pivoted(self, by: Sequence[str], pivot: str, shows: Sequence[str]) -> Table:
-        """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
+        """A row per combination of the columns `by`, a column per value of `pivot`, cells of the columns `shows` as text.
         Of many numbers under `pivot`, a few stand for all: the first, the last, and some between."""
         spread = self.index(pivot)
         fixed, shown_columns = [self.index(key) for key in by], [self.index(key) for key in shows]

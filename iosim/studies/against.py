@@ -26,7 +26,7 @@ from iosim.prediction.confidence import left_out_spills, who
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
 from iosim.studies.requests import AgainstRequest
@@ -43,8 +43,15 @@ UNSAID = (
     "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
     "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
 )
-COLUMNS = columns_of(
-    "level | launch | tensor | direction | before:right | now:right | change:right | limit"
+COLUMNS = (
+    Column("level"),
+    Column("launch"),
+    Column("tensor"),
+    Column("direction"),
+    Column("before", kind="right"),
+    Column("now", kind="right"),
+    Column("change", kind="right"),
+    Column("limit"),
 )
 Entry = Mapping[str, Any]
 
@@ -291,10 +298,10 @@ class Difference:
         document = {
             "kernel": self.later["kernel"]["name"],
             "levels": levels,
-            **plain(self, "parts"),
+            **plain(parts=self.parts),
             "fields": fields,
         }
-        return names | document | plain(self, "reasons new_notes=notes")
+        return names | document | plain(reasons=self.reasons, new_notes=self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -381,7 +388,9 @@ class Differences(Shown):
         return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "file holds differences left_out")
+        return plain(
+            file=self.file, holds=self.holds, differences=self.differences, left_out=self.left_out
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         for d in self.differences:

@@ -8,7 +8,7 @@ from typing import Any
 from iosim.base.records import plain
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.code_costs import CodeCosts
 
 UNITS = {
@@ -66,10 +66,18 @@ def loop_table(c: CodeCosts) -> Table:
         )
         for loop in c.loops
     )
-    columns = "code= | lines= | share:percent=of the time | turns:number | instructions:count"
-    columns += " | cycles:count=cycles a turn"
-    of_units = "".join(f" | {unit.replace('-', '_')}:count={UNITS[unit]}" for unit in used)
-    return Table(columns_of(f"{columns}{of_units} | exposed:count=exposed"), rows)
+    units = (Column(unit.replace("-", "_"), UNITS[unit], kind="count") for unit in used)
+    columns = (
+        Column("code", ""),
+        Column("lines", ""),
+        Column("share", "of the time", kind="percent"),
+        Column("turns", kind="number"),
+        Column("instructions", kind="count"),
+        Column("cycles", "cycles a turn", kind="count"),
+        *units,
+        Column("exposed", kind="count"),
+    )
+    return Table(columns, rows)
 
 
 def cost_table(c: CodeCosts) -> Table:
@@ -78,8 +86,12 @@ def cost_table(c: CodeCosts) -> Table:
         (cost.kind, cost.place, cost.detail, cost.time_without_s, cost.saved) for cost in c.costs
     )
     return Table(
-        columns_of(
-            "cost= | place=where | detail=what | time_without_s=time without | saved:percent=less"
+        (
+            Column("cost", ""),
+            Column("place", "where"),
+            Column("detail", "what"),
+            Column("time_without_s", "time without"),
+            Column("saved", "less", kind="percent"),
         ),
         rows,
     )
@@ -117,10 +129,27 @@ def as_dict(c: CodeCosts) -> dict[str, Any]:
         "time_s": p.time_s,
         "bound_by": p.bound_by,
         "loops": [
-            plain(loop, "name lines turns instructions cycles exposed share")
+            plain(
+                name=loop.name,
+                lines=loop.lines,
+                turns=loop.turns,
+                instructions=loop.instructions,
+                cycles=loop.cycles,
+                exposed=loop.exposed,
+                share=loop.share,
+            )
             | {"units": dict(loop.units)}
             for loop in c.loops
         ],
-        "costs": [plain(cost, "kind place detail time_without_s saved") for cost in c.costs],
+        "costs": [
+            plain(
+                kind=cost.kind,
+                place=cost.place,
+                detail=cost.detail,
+                time_without_s=cost.time_without_s,
+                saved=cost.saved,
+            )
+            for cost in c.costs
+        ],
         "notes": list(c.notes),
     }

@@ -65,7 +65,7 @@ class LaunchFacts:
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, " ".join(vars(self)))
+        return plain(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,11 @@ class Explanation(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         return {
-            **plain(p, "problem kernel profile=profile.name l2_start"),
+            **plain(
+                problem=p.problem, kernel=p.kernel, profile=p.profile.name, l2_start=p.l2_start
+            ),
             "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
-            **plain(p, "time_s bound_by"),
+            **plain(time_s=p.time_s, bound_by=p.bound_by),
             "compulsory": p.hbm_bounds.to_dict()["compulsory"],
             "launches": [n.to_dict() for n in self.launches],
             "sources": [s.__dict__ for s in self.sources],
@@ -248,10 +250,17 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
 
     # Facts from three sources: the traced replay, the reading of the reuse, and counted spills.
     values = {"name": launch.name, "shared_tensors": reused.tensors} | plain(
-        traced_launch, "peak_in_use_bytes median_in_use_bytes"
+        peak_in_use_bytes=traced_launch.peak_in_use_bytes,
+        median_in_use_bytes=traced_launch.median_in_use_bytes,
     )
     values |= plain(
-        reused, "slots waves capacity_bytes one_head_bytes all_bytes loaded_bytes hbm_read_bytes"
+        slots=reused.slots,
+        waves=reused.waves,
+        capacity_bytes=reused.capacity_bytes,
+        one_head_bytes=reused.one_head_bytes,
+        all_bytes=reused.all_bytes,
+        loaded_bytes=reused.loaded_bytes,
+        hbm_read_bytes=reused.hbm_read_bytes,
     )
     values |= {
         "share_above_capacity": traced_launch.share_above(reused.capacity_bytes),

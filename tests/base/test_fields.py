@@ -28,7 +28,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
 from iosim.studies.compare import compare
-from iosim.studies.report.collect import ReportRequest
+from iosim.studies.compare.points import CaseGrid
 from iosim.studies.tiles.pick import rejection, tile_space
 
 COMMON: dict[str, Any] = {
@@ -104,7 +104,7 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
 def test_the_printed_command_gives_the_row(
     problem: AttentionProblem, kernel: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    request = ReportRequest.of(("l4",), (kernel,), (problem,), method="bounds")
+    request = CaseGrid.of(("l4",), (kernel,), (problem,), method="bounds")
     words = request.predict_line(request.gpus[0], kernel, problem).split()
     assert AttentionProblem.from_dict(problem.to_dict()).to_dict() == problem.to_dict()
     try:
@@ -186,7 +186,7 @@ def test_options_of_a_problem_without_a_line_are_none() -> None:
     with pytest.raises(InputError, match="mask_blocks"):
         problem_options(problem)
     assert length_options(problem) == ["--seq-len", "64"]
-    request = ReportRequest.of(("l4",), ("flash",), (problem,), method="bounds")
+    request = CaseGrid.of(("l4",), ("flash",), (problem,), method="bounds")
     assert request.report_line().startswith("# ")
 
 

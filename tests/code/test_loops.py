@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from iosim.code.counts import count, key_loop, turn_of
+from iosim.code.frame_addresses import FrameRegisters
 from iosim.code.kernel_facts import kernel_facts
 from iosim.code.local import frame_offset, local_traffic
 from iosim.code.loops import Flow
@@ -227,6 +228,48 @@ class TestLocalMemory:
         one = function("/*0000*/ LDL R4, [R2+UR5] ;\n", tmp_path).instructions
         assert frame_offset(one[0]) is None
         assert local_traffic(one, 90, warps=4, l1_bytes=100_000).unknown == 1
+
+    def test_an_array_in_a_loop_is_found_by_its_counter(self, tmp_path: Path) -> None:
+        """Two trips of a loop over an array of 128 bytes each, stored and loaded: every word is the one stored."""
+        lines = ["UIADD3 UR6, UR10, 0x20, URZ", "UMOV UR5, URZ"]
+        trip = [
+            "ULEA UR7, UR5, UR6, 0x7",
+            *(f"STL [UR7+0x{4 * n:x}], R4" for n in range(4)),
+            *(f"LDL R4, [UR7+0x{4 * n:x}]" for n in range(4)),
+            "UIADD3 UR5, UR5, 0x1, URZ",
+        ]
+        text = "".join(
+            f"/*{16 * n:04x}*/ {line} ;\n"
+            for n, line in enumerate(["R2UR UR10, R1", *lines, *trip, *trip])
+        )
+        first, *turn = function(text, tmp_path).instructions
+        found = local_traffic(turn, 90, warps=8, l1_bytes=200_000, before=[first])
+        assert (found.unknown, found.touched) == (0, 2 * 4 * 4)  # two trips of four words
+        assert found.hit_share > 0.99
+        assert local_traffic(turn, 90, warps=8, l1_bytes=200_000).unknown == 16  # UR10 is not known
+
+
+@pytest.mark.parametrize(
+    ("line", "offset"),
+    [
+        ("MOV R2, R1", 0),
+        ("VIADD R2, R1, 0x40", 0x40),
+        ("IADD3 R2, P0, R1, 0x10, R3", 0x1C),
+        ("IMAD R2, R3, 0x8, R1", 0x60),
+        ("LEA R2, R3, R1, 0x2", 0x30),
+        ("LOP3.LUT R2, R3, 0x8, RZ, 0xc0, !PT", None),  # 8: a number, not a place in the frame
+        ("IADD3.X R2, R1, 0x10, RZ, P0, !PT", None),
+        ("@P0 MOV R2, R1", None),  # it may keep what it was
+        ("LDC R2, c[0x0][0x28]", None),
+    ],
+)
+def test_places_in_a_frame(line: str, offset: int | None, tmp_path: Path) -> None:
+    lines = ["MOV R3, 0xc", line, "LDL R4, [R2]"]
+    text = "".join(f"/*{16 * n:04x}*/ {one} ;\n" for n, one in enumerate(lines))
+    *before, load = function(text, tmp_path).instructions
+    registers = FrameRegisters()
+    registers.run(before)
+    assert registers.place(load) == offset
 
 
 def test_a_kernel_of_5000_instructions_is_read_in_time(tmp_path: Path) -> None:

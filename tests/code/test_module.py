@@ -10,8 +10,10 @@ from nvcc import nvcc_or_skip
 
 from iosim.base.errors import InputError
 from iosim.code import tools
+from iosim.code.kernel_facts import residents
 from iosim.code.listing import Control, read_listing
 from iosim.code.module import Function, Module, read_module
+from iosim.hardware.profile import load_profile
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(128) column(const float* x, float* y, int n) {
@@ -78,6 +80,21 @@ def test_a_cubin_says_what_a_cta_takes(tmp_path: Path, arch: str) -> None:
     stalls = {one.control.stall for one in function.instructions}
     assert len(stalls) > 3
     assert any(one.control.waits for one in function.instructions if one.kind == "FADD")
+
+
+@pytest.mark.parametrize(("shared", "l1_kib"), [(49_152, 156), (49_153, 28)])
+def test_tritons_launcher_takes_l1_for_shared_memory(
+    tmp_path: Path, shared: int, l1_kib: int
+) -> None:
+    """Above 48 KiB a CTA it asks for the largest split: 228 of an H100's 256 KiB; below, two CTAs of 49 take 100."""
+    tool_or_skip()
+    file = built(tmp_path, "-cubin")
+    facts = f'{{"shared": {shared}, "num_warps": 32}}'
+    file.with_suffix(".json").write_text(facts, encoding="utf-8")
+    function = only(read_module(file))
+    profile = load_profile("h100")
+    split = residents(function, profile, 1024, 0).shared_memory_carveout_bytes
+    assert profile.need_int("l1_shared_bytes") - split == l1_kib * 1024
 
 
 def test_a_listing_is_read_as_the_code_that_it_was_written_from(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from scripts import ROOT
 
-from iosim.commands.cli import main
+from iosim.commands.cli import main, parsed
 from iosim.commands.explore import answer
 
 LAUNCH = {
@@ -87,7 +87,7 @@ def test_a_profile_whose_source_is_empty(
 def test_the_explorers_server_answers_every_line(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(line)["error"]
+    assert answer(line, parsed)["error"]
     assert capsys.readouterr().out == ""
 
 

@@ -66,6 +66,19 @@ OTHERS = [
     "kernels show fa2",
     "models show llama-3-8b",
 ]
+ON_FP32_UNITS = [
+    "predict --gpu t4 --kernel flash --seq-len 512",
+    "predict --gpu v100 --kernel naive,flash --seq-len 512",
+    "compare --gpu t4 --kernel naive,flash --seq-len 512",
+    "trace --gpu t4 --kernel flash --heads 4 --seq-len 1k",
+    "orders --gpu v100 --kernel flash --heads 4 --seq-len 512",
+    "decode --gpu t4 --kernel flash --context 512",
+    "ring --gpu v100 --kernel flash --seq-len 4k",
+]
+"""GPUs whose tensor cores do not take bf16."""
+DTYPE = re.compile(r"\b(?:amp-)?(?:fp|bf|int)\d+\b")
+WITHOUT_DTYPE = ("reproduce", "profiles show", "formula flash", "formula naive")
+"""Commands that ask for no call of one type: rows of papers, a GPU, formulas whose e is the bytes of an element."""
 TIME = re.compile(r"\d (?:[mun]?s)\b")
 
 
@@ -91,6 +104,17 @@ def test_the_answer_is_one_breath(line: str, capsys: pytest.CaptureFixture[str])
         assert one[-1] in ".:", one
     if line in PREDICTED:
         assert any(TIME.search(one) for one in said)
+    has_dtype = not line.startswith(WITHOUT_DTYPE) and "is published" not in said[0]
+    assert not has_dtype or DTYPE.search(" ".join(said)), said
+
+
+@pytest.mark.parametrize("line", ON_FP32_UNITS)
+def test_bf16_on_a_gpu_without_it_is_said_alike(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = first_lines(f"{line} --dtype bf16", capsys)
+    assert max(map(words, said)) <= MOST_WORDS, said
+    assert "in bf16 on fp32 units" in " ".join(said)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +133,9 @@ def test_it_ends_with_one_word_of_confidence_and_json_has_it(
 
 def test_two_kernels_are_held_against_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     (said,) = first_lines("predict --gpu a100 --kernel naive,fa2 --seq-len 4096", capsys)
-    assert re.match(r"fa2 on a100-sxm-80gb reads 21\.\dx fewer bytes from HBM than naive \(", said)
+    assert re.match(
+        r"fa2 on a100-sxm-80gb in fp16 reads 21\.\dx fewer bytes from HBM than naive \(", said
+    )
     assert "S and P (1.074 GB each) do not fit the 41.94 MB L2" in said
     assert said.endswith("Simulated. Backed by public counters.")
 

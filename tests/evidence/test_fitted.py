@@ -77,6 +77,8 @@ def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
     for path in (Path(iosim.__file__).parent / "catalog" / "libraries").glob("*.toml"):
         of_pass = ""
         for comment, value in pairwise(path.read_text(encoding="utf-8").splitlines()):
+            if comment == "[[spill]]":
+                of_pass = "spill."
             if comment == "[[backward_pass]]":
                 of_pass = f"{value.split(chr(34))[1]}."
             if comment.startswith("#") and SAYS.search(comment) and "=" in value:

@@ -141,7 +141,7 @@ def test_the_first_condition_that_holds_wins(
     assert (found.name if found else None) == name
 
 
-GROUP = 'schema = 1\n[[group]]\nname = "a"\ntitle = "t"\nreason = "r"\nexperiment = "e"\ncommand = "c"\nfound = true\n'
+GROUP = 'schema = 1\n[[group]]\nname = "a"\ntitle = "t"\nreason = "r"\nexperiment = "e"\ncommand = "c"\nisolated = true\n'
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,17 @@ def words(paths: list[Path]) -> int:
 
 @cache
 def functions() -> list[tuple[int, int, str]]:
-    """(lines, parameters, name) of every function of the package."""
+    """(lines but for comments, parameters, name) of every function of the package."""
     rows = []
     for path in PACKAGE:
+        text = lines(path)
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 parameters = (
                     len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
                 )
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                body = text[node.lineno - 1 : node.end_lineno]
+                length = sum(not line.lstrip().startswith("#") for line in body)
                 rows.append((length, parameters, f"{path.stem}.{node.name}"))
     return rows
 
@@ -57,11 +59,11 @@ class Budget:
 
 
 BUDGET: dict[str, Budget] = {
-    "tokens a line": Budget(8.8, 9.5, lambda: package_figures().tokens_per_line),
+    "tokens a line": Budget(8.5, 9.5, lambda: package_figures().tokens_per_line),
     "conditions hidden in arithmetic": Budget(10, 10, lambda: package_figures().hidden_conditions),
-    "names of the dialect": Budget(1_220, 200, lambda: package_figures().dialect_names),
+    "names of the dialect": Budget(274, 200, lambda: package_figures().dialect_names),
     "lines of the longest function": Budget(
-        81, 50, lambda: max(length for length, _, _ in functions())
+        79, 50, lambda: max(length for length, _, _ in functions())
     ),
     "functions with more than eight parameters": Budget(
         7, 6, lambda: sum(count > 8 for _, count, _ in functions())
@@ -76,7 +78,7 @@ BUDGET: dict[str, Budget] = {
     ),
     "words of the pages": Budget(61_000, 50_000, lambda: words(PAGES)),
 }
-LEAST_COMMENTS = 4.0
+LEAST_COMMENTS = 20.5
 """Comments in a thousand lines of the package, at least; 20 is the goal."""
 
 

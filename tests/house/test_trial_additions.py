@@ -93,7 +93,7 @@ from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 
 
-def run(args: argparse.Namespace) -> int:
+def trial(args: argparse.Namespace) -> int:
     kernel = resolve(args.name, AttentionProblem(), load_profile("h100"))
     tile = kernel.tile
     return common.tell(
@@ -105,7 +105,13 @@ def run(args: argparse.Namespace) -> int:
 '''
 OPTIONS = '''
 
-@command(WHAT_MOVES, "trial.run")
+def run_trial(args: argparse.Namespace) -> int:
+    from iosim.commands.trial import trial
+
+    return trial(args)
+
+
+@command(WHAT_MOVES, run_trial)
 def trial(parser: CommandParser) -> None:
     """the tile of a kernel"""
     parser.add_argument("name", metavar="NAME", help="a kernel")

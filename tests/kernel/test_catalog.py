@@ -569,6 +569,23 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
 
 
 @pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        ("--kernel fa2", True),
+        ("--kernel fa2 --tile 64x64", False),
+        ("--kernel fa2 --pass bwd", True),
+    ],
+)
+def test_counters_are_of_the_tile_that_a_kernel_takes(
+    line: str, counted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tile given by hand was counted nowhere."""
+    assert main(f"predict --gpu h200 --seq-len 256 --heads 4 {line}".split()) == 0
+    said = capsys.readouterr().out
+    assert ("checked against counters" in said.split("\n\n")[0]) == counted
+
+
+@pytest.mark.parametrize(
     ("name", "counted", "said"),
     [
         ("vllm-triton", True, "bytes counted on h100-sxm"),

@@ -8,6 +8,7 @@ from refusals import refused
 
 from iosim import AttentionProblem, InputError, load_profile, predict, resolve
 from iosim.catalog.libraries import entry_names
+from iosim.kernel.kernel import Tile
 from iosim.kernel.tile_rules import backward_shared_bytes
 
 GPUS = ("t4", "a100-sxm-80gb", "rtx-3090", "l4", "h100-sxm", "b200", "rtx-5090")
@@ -68,3 +69,58 @@ def test_the_backward_of_any_tile_has_one_that_fits(gpu: str, head_dim: int) -> 
     assert backward_shared_bytes(problem, tile) <= profile.need_int(
         "shared_memory_per_block_optin_bytes"
     )
+
+
+def fa2_backward_bytes(tile: Tile, head_dim: int, q_buffers: int, v_in_registers: bool) -> int:
+    """kSmemSize1colblock of flash-attention's kernel_traits.h, of two bytes an element."""
+    q_and_do = (q_buffers + 1) * tile.block_q * head_dim
+    k_and_v, scores = 2 * tile.block_k * head_dim, 2 * tile.block_q * tile.block_k
+    beside = max(k_and_v, k_and_v // 2 + scores) if v_in_registers else k_and_v + scores
+    return 2 * (q_and_do + beside)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "head_dim", "tile", "q_buffers", "v_in_registers"),
+    [
+        ("l4", 32, "128x128", 2, True),
+        ("l4", 64, "64x128", 2, True),
+        ("l4", 96, "64x128", 2, True),
+        ("l4", 128, "64x64", 2, True),
+        ("l4", 192, "64x64", 1, True),
+        ("l4", 256, "64x32", 1, True),
+        ("a100", 64, "128x128", 2, False),
+        ("a100", 128, "64x128", 2, False),
+        ("a100", 192, "64x64", 2, False),
+        ("a100", 256, "64x64", 1, False),
+        ("h100", 256, "64x64", 2, False),
+    ],
+)
+def test_flash_attention_2_has_a_backward_for_what_a_cta_may_have(
+    gpu: str, head_dim: int, tile: str, q_buffers: int, v_in_registers: bool
+) -> None:
+    problem = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, passes="bwd")
+    kernel = resolve("fa2", problem, load_profile(gpu))
+    assert f"{kernel.tile_backward.block_q}x{kernel.tile_backward.block_k}" == tile
+    taken = fa2_backward_bytes(kernel.tile_backward, head_dim, q_buffers, v_in_registers)
+    assert kernel.backward.shared_memory_bytes == taken
+    assert taken <= load_profile(gpu).need_int("shared_memory_per_block_optin_bytes")
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3090", "l4", "rtx-5090"])
+def test_a_backward_without_a_build_that_fits_is_refused(gpu: str) -> None:
+    problem = AttentionProblem(heads=2, seq_q=512, head_dim=256, passes="bwd")
+    with pytest.raises(InputError, match="fa2 has no backward tile"):
+        predict(problem.with_(dropout=0.1), "fa2", gpu)
+    predict(problem, "fa2", gpu, method="bounds")
+
+
+@pytest.mark.parametrize(("head_dim", "taken"), [(192, 114_688), (256, 147_456)])
+def test_the_cute_backward_of_wide_heads_does_not_fit_a_consumer_blackwell(
+    head_dim: int, taken: int
+) -> None:
+    problem = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, passes="bwd")
+    # Q, dO, K and V of 64 rows, P and dS
+    assert taken == 2 * (4 * 64 * head_dim + 2 * 64 * 64)
+    with pytest.raises(InputError, match=f"needs {taken:,} bytes of shared memory"):
+        predict(problem, "fa4-sm120", "rtx-5090")
+    predict(problem.with_(head_dim=128, head_dim_v=128), "fa4-sm120", "rtx-5090", method="bounds")

@@ -16,6 +16,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned, predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.engine import PS, in_ps
 
 GPUS = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "t4", "l4", "a10", "rtx-4090", "b200", "v100-sxm2")
 KERNELS = ("fa2", "cutlass", "cudnn", "fa3", "fa4", "flash", "triton", "flex", "naive", "sdpa")
@@ -134,3 +135,15 @@ def test_no_order_changes_its_place() -> None:
         orders(problem, gpu=one) for one in (profile, shaken(profile, 1e-9, random.Random(9)))
     )
     assert [e.choice for e in after.orders] == [e.choice for e in before.orders]
+
+
+def test_replayed_times_have_twelve_leading_bits() -> None:
+    """A step's time that moves by one part in a hundred thousand is nearly always the same to the engine."""
+    draw = random.Random(9)
+    drawn = [10 ** draw.uniform(-9, 0) for _ in range(2000)]
+    for duration_s in drawn:
+        ps = in_ps(duration_s)
+        assert ps // (ps & -ps) <= 1 << 12, duration_s  # without the zeros at its end
+        assert ps == pytest.approx(duration_s * PS, rel=2**-12, abs=0.5)
+    alike = sum(in_ps(duration_s) == in_ps(duration_s * (1 + 1e-5)) for duration_s in drawn)
+    assert alike > 0.85 * len(drawn)

@@ -26,8 +26,8 @@ from iosim.studies.decode import ModelShape, decode_point
 from iosim.studies.decode.study import table as decode_table
 from iosim.studies.distributed import cluster, study
 from iosim.studies.distributed.timing import ChunkTimes
-from iosim.studies.report import ReportRequest, build
-from iosim.studies.report.face import as_page as report_page
+from iosim.studies.report import CaseGrid, build
+from iosim.studies.report import as_page as report_page
 from iosim.studies.tiles.pick import REPLAYED, pick_tiles
 from iosim.studies.training import Decoder, Setup
 from iosim.studies.training.plan import plan as training_plan
@@ -63,7 +63,7 @@ def test_report_and_compare_give_the_bytes_of_predict(
     gpu: str, kernel: str, problem: iosim.AttentionProblem
 ) -> None:
     alone = iosim.predict(problem, kernel, gpu)
-    (point,) = build(ReportRequest.of((gpu,), (kernel,), (problem,))).points
+    (point,) = build(CaseGrid.of((gpu,), (kernel,), (problem,))).points
     (entry,) = compare([problem], [kernel], [gpu]).entries
     assert entry.point is not None
     for other in (point.prediction, entry.point.prediction):
@@ -245,12 +245,11 @@ def test_compare_marks_estimates_everywhere() -> None:
 @pytest.mark.slow
 def test_report_marks_estimates_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus}
+        "iosim.studies.report.study.search",
+        lambda request, gpus: {g.label: "left out" for g in gpus},
     )
     report = build(
-        ReportRequest.of(
-            ("a100",), ("naive", "fa2"), (SCORES.with_(seq_q=1024, seq_k=1024), SCORES)
-        )
+        CaseGrid.of(("a100",), ("naive", "fa2"), (SCORES.with_(seq_q=1024, seq_k=1024), SCORES))
     )
     page = report_page(report)
     for written in (html(page), markdown(page)):

@@ -34,7 +34,7 @@ from iosim.readers.replay import build
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs
-from iosim.studies.report import ReportRequest
+from iosim.studies.report import CaseGrid
 from iosim.studies.report import build as build_report
 
 CALL = planned(
@@ -444,7 +444,7 @@ def test_a_report_is_not_played_again(
     problems = tuple(
         iosim.AttentionProblem(heads=8, seq_q=n, head_dim=64) for n in (512, 2048, 4096)
     )
-    request = ReportRequest.of(("t4", "h100"), ("naive", "cutlass"), problems)
+    request = CaseGrid.of(("t4", "h100"), ("naive", "cutlass"), problems)
     build_report(request)
     build_report(request)
     kept = [digest(one) for one in plays if tile_accesses(one.chain) >= replays_module.KEPT_OF_MANY]

@@ -37,8 +37,8 @@ from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
+from iosim.studies.compare.points import CaseGrid
 from iosim.studies.report import build, render
-from iosim.studies.report.collect import ReportRequest
 from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -487,7 +487,7 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
     problems = tuple(
         AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096)
     )
-    made = build(ReportRequest.of(("h200",), ("flash", "fa2"), problems))
+    made = build(CaseGrid.of(("h200",), ("flash", "fa2"), problems))
     figure = made.figure("density")
     frame = figure.table.to_pandas()
     assert set(frame["kernel"]) == {"flash"}  # fa2 takes no lists: an omission
@@ -500,7 +500,7 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
         f"h200-sxm, {n}" for n in ("SM<->L2 bytes", "HBM bytes", "time")
     }
     assert "Block-sparse over dense" in render(made, "md")
-    dense = build(ReportRequest.of(("h200",), ("flash",), (AttentionProblem(heads=2, seq_q=1024),)))
+    dense = build(CaseGrid.of(("h200",), ("flash",), (AttentionProblem(heads=2, seq_q=1024),)))
     with pytest.raises(KeyError):
         dense.figure("density")
 

@@ -130,6 +130,8 @@ def test_a_hit_is_told_from_a_miss(found: Any) -> None:
 
 # The model beside it.
 
+MANY = 128
+"""Pages in a row."""
 FAR = 0.05
 """Of all sets: what the share that is overfull may be off, wherever it is looked at."""
 
@@ -147,7 +149,16 @@ def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
     assert furthest(found, made) < FAR
     for pages in BENCHMARK.IN_A_ROW:
         assert 0.2 < BENCHMARK.variance(found.counts, pages) < 0.6
-        assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 1.0
+        if pages < MANY:
+            assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 0.75
+
+
+@pytest.mark.slow
+def test_many_pages_of_the_model_fill_sets_nearly_as_evenly() -> None:
+    """Of so many pages one placement's variance is 0.5 to 1.3 by chance, and the mean of eight moves by 0.15 where the
+    sets are one more or one fewer: thirty-two placements are held, whose mean moves by 0.03."""
+    made = BENCHMARK.modelled(placements=32)
+    assert 0.7 < np.mean([BENCHMARK.variance(counts, MANY) for counts in made]) < 0.95
 
 
 @pytest.mark.slow

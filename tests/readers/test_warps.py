@@ -6,7 +6,15 @@ import pytest
 
 from iosim.base.records import replace
 from iosim.kernel.machine import MemoryUse, Region, Slot
-from iosim.readers.timing.warps import LATENCIES, SmPace, one_part, placed_warps, play, regions_turn
+from iosim.readers.timing.warps import (
+    LATENCIES,
+    SmPace,
+    ctas_in_turn,
+    one_part,
+    placed_warps,
+    play,
+    regions_turn,
+)
 
 PACE = SmPace(l2_latency=300, tensor_flops=1024, l2_bytes=64, stored_bytes=32)
 ADD = Slot("fp32", "fma", 1, 1, None, None, 0)
@@ -145,6 +153,20 @@ def test_one_part_stands_for_all() -> None:
 def test_regions_add_up() -> None:
     once, loop = Region((ADD,) * 30), Region((ADD,) * 10, turns=100, repeats=True)
     assert regions_turn((once, loop), FOUR_WARPS, PACE).cycles == pytest.approx(30 + 1000, abs=2)
+
+
+def test_ctas_that_follow_one_another_load_while_others_compute() -> None:
+    """Two CTAs of 16 warps, each 300 cycles of waiting and then 60 of adding a warp, four warps to a part: in turn they
+    come nearer to the 480 cycles of adding than the 796 that they take when all wait at once."""
+    warps = placed_warps(512, 2)
+    whole = (Region((load(0), waits(0), *[ADD] * 60)),)
+    together = regions_turn(whole, warps, PACE)
+    assert together.cycles > 300 + 8 * 60
+    added = ctas_in_turn(whole, warps, PACE, together)
+    assert 8 * 60 <= added < 0.85 * together.cycles
+    alone = placed_warps(512, 1)
+    one = regions_turn(whole, alone, PACE)
+    assert ctas_in_turn(whole, alone, PACE, one) == one.cycles  # nobody is beside it
 
 
 def test_a_few_warps_leave_parts_without_work() -> None:

@@ -38,10 +38,10 @@ def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
 
 
 def report(*lengths: int, gpus: tuple[str, ...] = ("t4", "l4", "a100", "h100")) -> Page:
-    from iosim.studies.report import ReportRequest, as_page, build
+    from iosim.studies.report import CaseGrid, as_page, build
 
     kernels = ("naive", "cutlass", "fa2")
-    return as_page(build(ReportRequest.of(gpus, kernels, problems(*lengths), method="capacity")))
+    return as_page(build(CaseGrid.of(gpus, kernels, problems(*lengths), method="capacity")))
 
 
 def compare(*lengths: int) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import sys
 from itertools import pairwise
@@ -15,12 +16,15 @@ from scripts import ROOT, load_script
 
 from iosim import AttentionProblem, predict
 from iosim.commands import common
+from iosim.prediction.code import CodePrediction
+from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.axes import alike, apart, layered
 from iosim.show.html import STATIC, group_columns, groups, html, is_cards, unpacked
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
-from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, columns_of, spread_out
-from iosim.studies.compare import compare
+from iosim.show.shown import Faced
+from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
+from iosim.studies.compare import Choice, Comparison, compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
@@ -44,11 +48,11 @@ def test_text_is_aligned_with_numbers_to_the_right() -> None:
     assert lines[2].endswith(" -")  # not known
 
 
-def test_a_line_says_what_columns_there_are() -> None:
-    said = columns_of("kernel | hbm_bytes=HBM | n:count=N, tokens | share:percent | what=")
-    plain = Column("kernel"), Column("hbm_bytes", "HBM"), Column("n", "N, tokens", "count")
-    assert said == (*plain, Column("share", kind="percent"), Column("what", ""))
-    assert [column.title for column in said] == ["kernel", "HBM", "N, tokens", "share", ""]
+def test_a_column_without_a_title_or_a_kind_takes_them_from_its_key() -> None:
+    columns = Column("kernel"), Column("hbm_bytes", "HBM"), Column("time_s"), Column("what", "")
+    assert [column.title for column in columns] == ["kernel", "HBM", "time_s", ""]
+    assert [column.kind for column in columns] == ["text", "bytes", "seconds", "text"]
+    assert Column("hbm_bytes", kind="right").kind == "right"
 
 
 def test_csv_holds_the_numbers_as_they_are() -> None:
@@ -322,3 +326,10 @@ def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
     load_script("docs/make_gallery.py").make(["decode"], tmp_path)
     assert "<figure>" in (tmp_path / "decode.html").read_text(encoding="utf-8")
     assert "| h200-sxm |" in (tmp_path / "decode.md").read_text(encoding="utf-8")
+
+
+def test_every_face_has_the_four_functions() -> None:
+    for faced in (Prediction, CodePrediction, Comparison, Choice):
+        assert issubclass(faced, Faced)
+        face = importlib.import_module(faced._face)
+        assert all(callable(vars(face)[name]) for name in ("line", "as_text", "parts", "panels"))

@@ -141,7 +141,7 @@ def test_what_fails_is_told_on_standard_error(
         == 1
     )
     captured = capsys.readouterr()
-    assert captured.err.startswith("iosim: --fail-above: l2 of fa2 on a100-sxm-80gb is ")
+    assert captured.err.startswith("iosim: --fail-above: l2 of fa2 on a100-sxm-80gb in fp16 is ")
     assert captured.err.count("\n") == 1
     assert "hbm of" not in captured.err
 
@@ -310,7 +310,7 @@ def test_python_takes_the_file_or_a_prediction(base: str) -> None:
     )
     assert other.holds
     assert other.differences[0].parts == d.differences[0].parts
-    assert str(other).startswith("Against the earlier prediction, fa2 on a100-sxm-80gb: ")
+    assert str(other).startswith("Against the earlier prediction, fa2 on a100-sxm-80gb in fp16: ")
     assert d.to_pandas().shape == (3 + len(d.differences[0].parts), 9)
     with pytest.raises(iosim.InputError, match=r"^fail_above hbm=5% needs against"):
         iosim.predict(kernel="fa2", fail_above="hbm=5%", **ASKED)

@@ -23,7 +23,7 @@ from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
-from iosim.studies.report import Report, ReportRequest, as_page, build, face
+from iosim.studies.report import CaseGrid, Report, as_page, build, face
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -69,7 +69,7 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     sentence = answer([p])
     read, least = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     assert sentence.startswith(
-        f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM ("
+        f"{p.kernel.name} on {p.profile.name} in fp16 reads {bytes_text(p.hbm.read)} from HBM ("
     )
     assert f" in {seconds_text(p.time_s)}, bound by {p.bound_by}. " in sentence
     stated = re.search(r"HBM \(([\d.,]+)x the compulsory", sentence)
@@ -148,7 +148,8 @@ def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason()
     assert said == answer([naive, flash])
     both = f"({bytes_text(flash.hbm.read)} against {bytes_text(naive.hbm.read)})"
     assert re.match(
-        rf"cutlass on t4 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}", said
+        rf"cutlass on t4 in fp16 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}",
+        said,
     )
     assert f" in {seconds_text(flash.time_s)}, not {seconds_text(naive.time_s)}" in said
     assert reason(naive) in said
@@ -158,7 +159,7 @@ def test_of_three_each_has_a_line() -> None:
     several = [predict(problem(1024), kernel, "a100") for kernel in ("naive", "cutlass", "fa2")]
     *lines, last = answer(several).split("\n")
     assert {line.split(":")[0] for line in lines} == {
-        f"{p.kernel.name} on a100-sxm-80gb" for p in several
+        f"{p.kernel.name} on a100-sxm-80gb in fp16" for p in several
     }
     for p in several:
         (line,) = (one for one in lines if one.startswith(f"{p.kernel.name} on"))
@@ -181,7 +182,7 @@ def test_of_many_the_first_and_the_least_are_named() -> None:
     least = min(predictions, key=excess)
     sentence = answer(predictions)
     first, second, *_ = sentence.split("\n")
-    assert first.startswith(f"{least.kernel.name} on {least.profile.name}: ")
+    assert first.startswith(f"{least.kernel.name} on {least.profile.name} in fp16: ")
     assert "least of 9" in first
     assert second.startswith("naive on ")
 
@@ -307,7 +308,7 @@ def test_a_profile_that_nobody_checked_is_not_said_to_be() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    request = ReportRequest.of(
+    request = CaseGrid.of(
         ("t4", "a100"), ("naive", "cutlass", "fa2"), tuple(map(problem, (256, 1024, 4096)))
     )
     return build(request)
@@ -322,7 +323,7 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
         assert verdict.startswith(f"On {gpu.label} at")
         points = [p for p in report.points if p.gpu.label == gpu.label and p.seq_len == 4096]
         named = re.match(
-            rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict
+            rf"On {gpu.label} at 4,096 tokens (\w+) in fp16 moves ([\d.]+ \wB) at HBM", verdict
         )
         assert named
         best = next(p for p in points if p.kernel == named[1])

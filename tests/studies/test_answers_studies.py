@@ -168,7 +168,7 @@ def test_a_ring_names_the_fastest(
     _, data = both(capsys, outputs, "ring")
     best = min(data["results"], key=lambda r: r["time_s"])
     assert data["answer"].startswith(
-        f"{best['name']} is the fastest of {len(data['results'])} methods on 4 x "
+        f"{best['name']} is fastest of {len(data['results'])} methods on 4 x "
     )
     assert seconds_text(best["time_s"]) in data["answer"]
 

@@ -14,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -86,7 +87,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    with server(0, page.page(SMALL, None), explore.answer) as running:
+    with server(0, page.page(SMALL, None), partial(explore.answer, parsed=parsed)) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}"
@@ -243,7 +244,9 @@ class TestInChromium:
             method="replay",
         )
         assert said.startswith(
-            "cutlass on t4 reads 3.277 MB" if p.hbm.read == 3_276_800 else "cutlass on t4 reads "
+            "cutlass on t4 in fp16 reads 3.277 MB"
+            if p.hbm.read == 3_276_800
+            else "cutlass on t4 in fp16 reads "
         )
 
     def test_what_cannot_run_says_why(self, browser: Browser, small: Path) -> None:

@@ -437,7 +437,7 @@ def test_code_of_the_best_order(language: str, capsys: pytest.CaptureFixture[str
 def test_a_table_names_the_kernels_own_order(capsys: pytest.CaptureFixture[str]) -> None:
     text = told("orders --gpu h200 --heads 4 --seq-len 1k --causal --kernel fa2 --top 1", capsys)
     assert text.count("its own") >= 1
-    assert text.startswith("fa2 on h200-sxm does best with ")
+    assert text.startswith("fa2 on h200-sxm in fp16 does best with ")
     assert "On h200-sxm at 1,024 tokens and 4 heads of 128 columns, causal: " in text
 
 

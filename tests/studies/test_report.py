@@ -20,7 +20,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.show.html import unpacked
-from iosim.studies.report import Report, ReportRequest, build, render
+from iosim.studies.report import CaseGrid, Report, build, render
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -44,9 +44,7 @@ def problems(*lengths: int, **values: object) -> tuple[AttentionProblem, ...]:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    request = ReportRequest.of(
-        ("t4", "a100"), ("naive", "cutlass", "fa2"), problems(512, 2048, 8192)
-    )
+    request = CaseGrid.of(("t4", "a100"), ("naive", "cutlass", "fa2"), problems(512, 2048, 8192))
     return build(request)
 
 
@@ -154,7 +152,7 @@ def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
     for method, hollow in (("capacity", True), ("replay", False)):
         for lengths in ((512,), (512, 1024)):
             made = build(
-                ReportRequest.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method)
+                CaseGrid.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method)
             )
             for name in ("overview", "traffic-hbm"):
                 figure = made.figure(name)
@@ -175,7 +173,7 @@ def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
 
 
 def test_at_one_length_the_overview_has_a_row_a_kernel() -> None:
-    made = build(ReportRequest.of(("a100",), ("naive", "fa2", "flash"), problems(1024)))
+    made = build(CaseGrid.of(("a100",), ("naive", "fa2", "flash"), problems(1024)))
     (panel,) = made.figure("overview").panels
     marks = {t["name"]: t for t in panel.data if "markers" in t["mode"]}
     assert marks["HBM"]["y"] == marks["SM<->L2"]["y"] == ["naive", "fa2", "flash"]
@@ -383,7 +381,7 @@ def test_a_profile_of_ones_own_is_named_by_its_path(
     text = (data_dir("hardware_profiles") / "a100-sxm-80gb.toml").read_text()
     mine = tmp_path / "mine.toml"
     mine.write_text(re.sub(r"(?m)^(sm_count = .*?)108", r"\g<1>54", text, count=1))
-    request = ReportRequest.of(("a100", str(mine)), ("fa2",), problems(512))
+    request = CaseGrid.of(("a100", str(mine)), ("fa2",), problems(512))
     assert [g.label for g in request.gpus] == ["a100-sxm-80gb", str(mine)]
     made = build(request)
     assert len(made.points) == 2
@@ -396,9 +394,7 @@ def test_a_profile_of_ones_own_is_named_by_its_path(
 
 
 def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> None:
-    made = build(
-        ReportRequest.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds")
-    )
+    made = build(CaseGrid.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds"))
     assert {"ratio-hbm", "roofline-hbm"}.isdisjoint(f.id for f in made.figures)
     figure = made.figure("traffic-hbm")
     assert [t["name"] for t in figure.panels[0].data] == ["compulsory", "with no L2", "with no L2"]
@@ -409,23 +405,21 @@ def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> N
 
 
 def test_command_lines_carry_the_method_and_l2s_start(capsys: pytest.CaptureFixture[str]) -> None:
-    request = ReportRequest.of(("a100",), ("fa2",), problems(512), method="bounds", l2_start="warm")
+    request = CaseGrid.of(("a100",), ("fa2",), problems(512), method="bounds", l2_start="warm")
     data = run_json(build(request).commands["P001"], capsys)["predictions"][0]
     assert (data["method"], data["l2_start"]) == ("bounds", "warm")
     assert "--l2 warm --method bounds" in request.report_line()
 
 
 def test_without_a_naive_kernel_there_is_no_ratio() -> None:
-    made = build(ReportRequest.of(("a100",), ("fa2",), problems(512)))
+    made = build(CaseGrid.of(("a100",), ("fa2",), problems(512)))
     assert not [f.id for f in made.figures if f.id.startswith("ratio")]
 
 
 def test_both_passes_show_the_forward_passs_tiles_and_no_tile_is_stated() -> None:
-    both = build(ReportRequest.of(("a100",), ("fa2",), problems(512, passes="fwd+bwd")))
+    both = build(CaseGrid.of(("a100",), ("fa2",), problems(512, passes="fwd+bwd")))
     assert "forward pass" in both.figure("tiles").caption
-    wide = build(
-        ReportRequest.of(("t4",), ("naive",), (AttentionProblem(seq_q=64, head_dim=4096),))
-    )
+    wide = build(CaseGrid.of(("t4",), ("naive",), (AttentionProblem(seq_q=64, head_dim=4096),)))
     figure = wide.figure("tiles")
     assert not figure.panels
     assert "the tiles of t4: no tile fits" in figure.left_out[0]
@@ -434,15 +428,15 @@ def test_both_passes_show_the_forward_passs_tiles_and_no_tile_is_stated() -> Non
 
 
 def test_one_number_of_keys_for_all_lengths_is_kept_in_the_reports_line() -> None:
-    request = ReportRequest.of(("a100",), ("fa2",), problems(1024, 4096, seq_k=1024))
+    request = CaseGrid.of(("a100",), ("fa2",), problems(1024, 4096, seq_k=1024))
     assert "--seq-len-k 1024" in request.report_line()
     assert request.other_keys == 1024
     with pytest.raises(InputError, match="length alone"):
-        ReportRequest.of(("a100",), ("fa2",), (*problems(512), *problems(1024, mask="causal")))
+        CaseGrid.of(("a100",), ("fa2",), (*problems(512), *problems(1024, mask="causal")))
 
 
 def test_doubles_are_dropped_and_lengths_sorted() -> None:
-    request = ReportRequest.of(
+    request = CaseGrid.of(
         ("a100", "A100 SXM 80GB", "a100-sxm-80gb"), ("fa2", "FA2"), problems(2048, 512, 2048)
     )
     assert [g.label for g in request.gpus] == ["a100-sxm-80gb"]
@@ -451,7 +445,7 @@ def test_doubles_are_dropped_and_lengths_sorted() -> None:
 
 
 def test_sdpa_is_a_kernel_of_a_report() -> None:
-    made = build(ReportRequest.of(("t4", "a100"), ("sdpa",), problems(512)))
+    made = build(CaseGrid.of(("t4", "a100"), ("sdpa",), problems(512)))
     assert [p.prediction.kernel.name for p in made.points] == ["cutlass", "fa2"]
     assert {p.kernel for p in made.points} == {"sdpa"}
 

@@ -17,7 +17,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.html import html
 from iosim.show.page import Page, Panel, Section
-from iosim.studies.report import Report, ReportRequest, build, render
+from iosim.studies.report import CaseGrid, Report, build, render
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +32,7 @@ DRAWN = "[...document.querySelectorAll('.plot.drawn')].map((p) => p.id)"
 def report() -> Report:
     problems = tuple(AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal")
                      for n in (512, 4096, 32768))  # fmt: skip
-    return build(ReportRequest.of(("t4", "l4"), ("naive", "cutlass"), problems, method="capacity"))
+    return build(CaseGrid.of(("t4", "l4"), ("naive", "cutlass"), problems, method="capacity"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from iosim.commands.cli import main
 from iosim.problem.attention import AttentionProblem
 from iosim.show.html import unpacked
 from iosim.show.page import Page
-from iosim.studies.report import Report, ReportRequest, build, render, targets, write
+from iosim.studies.report import CaseGrid, Report, build, render, targets, write
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -44,7 +44,7 @@ def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return build(ReportRequest.of(("t4", "a100"), ("naive", "fa2"), problems(512, 2048, 8192)))
+    return build(CaseGrid.of(("t4", "a100"), ("naive", "fa2"), problems(512, 2048, 8192)))
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     text = (data_dir("hardware_profiles") / "l4.toml").read_text()
     mine = tmp_path / "x<script>alert(1)</script>&.toml".replace("/", "_")
     mine.write_text(text.replace("value = 58", "value = 57"))
-    made = build(ReportRequest.of(("l4", str(mine)), ("fa2",), problems(512)))
+    made = build(CaseGrid.of(("l4", str(mine)), ("fa2",), problems(512)))
     text = render(made, "html")
     assert "<script>alert" not in text
     assert text.count("<script") == 3  # data, the plots' and the page's own
@@ -88,10 +88,11 @@ def test_what_users_name_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_whole_numbers_beyond_javascript_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "iosim.studies.report.search", lambda request, gpus: {g.label: "left out" for g in gpus}
+        "iosim.studies.report.study.search",
+        lambda request, gpus: {g.label: "left out" for g in gpus},
     )
     (huge,) = problems(1 << 22)
-    made = build(ReportRequest.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
+    made = build(CaseGrid.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
     assert made.points[0].l2 > 1 << 53
     overview = unpacked(render(made, "html"))["tables"]["overview"]
     assert str(made.points[0].l2) in overview["rows"][0]

@@ -2,7 +2,7 @@
 launch, where that differs from the algorithms of their names.
 
 `minimal` is the public minimal CUDA re-implementation of FlashAttention's forward: fp32, 32 x 32 tiles, one thread a
-row, keys outside, one CTA a head; O, l and m are read and written at every key block and zero-filled by the host. A
+row, keys outside, one CTA per head; O, l and m are read and written at every key block and zero-filled by the host. A
 warp touches 32 rows at once and uses 4 bytes of each sector: of loads L1 serves the rest, stores pass as whole sectors.
 
 flash_fwd.cuh starts to load its query tile before it looks whether a key is kept. flash_bwd.cuh makes row sums beside
@@ -152,7 +152,7 @@ def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
     """Work with what a CTA waits for and issues in a row of scores, or in a visited pair of blocks."""
     (once, per_element), domain = INSTRUCTIONS[launch.name], launch.domain
     if launch.name == "softmax":
-        # A CTA a row: scores of a thread, loaded SOFTMAX_LOADS at a time.
+        # A CTA per row: scores of a thread, loaded SOFTMAX_LOADS at a time.
         scores = -(-problem.seq_k // (32 * NAIVE_WARPS))
         row = Dependent(
             -(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + per_element * scores)

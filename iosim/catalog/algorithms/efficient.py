@@ -124,7 +124,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     # CTAs that share a tile of dQ's sums take turns at it: each takes its lock and leaves a fence behind.
     locked = tiles if domain.splits > 1 else 0
     _, turns = _row_sum_loop(problem, tile) if half else (0, 0)
-    # A CTA a key block, or a CTA that walks every splits-th block of its head.
+    # A CTA per key block, or a CTA that walks every splits-th block of its head.
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
     locks = (

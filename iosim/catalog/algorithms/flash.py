@@ -575,7 +575,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
     options = options_of(kernel, FlashOptions)
     # The backward, keys outside: (1) passes before it make D and clear dQ's sums; (2) the main launch,
-    # a CTA a key block, walks the query blocks that see it, adds its part of dQ atomically and writes
+    # a CTA per key block, walks the query blocks that see it, adds its part of dQ atomically and writes
     # dK and dV of its block at the end; (3) passes after it convert the sums of dQ and sum dK and dV
     # over the heads of a group (arXiv 2307.08691, Algorithm 2).
     grouped = problem.group > 1 and not options.heads_in_turn

@@ -1,10 +1,10 @@
 """`flash_fp8`: flash attention on narrow operands that are made from 16-bit ones first.
 
 FlashAttention-3's way (arXiv 2407.08608, section 3.3): the problem's type, fp8, is that of its products; Q, K and V
-come in the type of its output. A launch each reads one of them, a block of rows a CTA, and writes Q_fp8, K_fp8 or V_fp8
-with one fp32 scale a block (block quantisation). The main launch is `flash`'s on those, and reads a scale with each
-tile. Products of 8-bit operands need V with its rows contiguous, as the main launch's shared memory holds it transposed
-(same section); option `transpose_v` says where that is done.
+come in the type of its output. A launch each reads one of them, a block of rows per CTA, and writes Q_fp8, K_fp8 or
+V_fp8 with one fp32 scale a block (block quantisation). The main launch is `flash`'s on those, and reads a scale with
+each tile. Products of 8-bit operands need V with its rows contiguous, as the main launch's shared memory holds it
+transposed (same section); option `transpose_v` says where that is done.
 
 SageAttention's way (thu-ml/SageAttention; arXiv 2410.02367 and 2411.10958): the problem's type is that of Q, K and V as
 they come. `narrow` names the types of the copies, `products` those of the products; several scales may belong to a
@@ -75,7 +75,7 @@ SCALES, MEANS = (
     "K's mean: a row of fp32 partial sums, or one in 16 bits",
 )
 MEAN_ROWS = 512
-"""Rows of K of a CTA of the mean (inferred: PyTorch's reduction over rows has few CTAs a head)."""
+"""Rows of K of a CTA of the mean (inferred: PyTorch's reduction over rows has few CTAs per head)."""
 DIFFERENCE_VALUES = 512
 """Values of a CTA that subtracts a row from many: 4 for each of 128 threads (PyTorch, CUDALoops.cuh, broadcasts)."""
 TRANSPOSED_ROWS = 64
@@ -173,7 +173,7 @@ class _Copies:
         times: int = 1,
     ) -> None:
         """A launch, `verb`_`name`, that reads what the operand is now, `times` times, and writes it as `kind`, or as
-        wide as it came, into `target`; `rows` rows a CTA."""
+        wide as it came, into `target`; `rows` rows per CTA."""
         width = (kind or self.problem.output_type).bytes
         self.tensors[target] = replace(
             self._like[name], name=target, element_bytes=width, role=Role.TEMP

@@ -25,8 +25,8 @@ from iosim.kernel.launch import SECTOR_BYTES, Chain, Domain, Launch, Outer, Per,
 from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4
-"""Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes a row are written in the list where rows are many,
-and 5.1 to 7.7 where they are few."""
+"""Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes per row are written in the list where rows are
+many, and 5.1 to 7.7 where they are few."""
 SELECT_VALUES, SELECT_ELEMENTS = 2, 256
 """Elements that a thread and a CTA of the choice take (its grid in the list). A sector holds the flags of 32 rows, and
 each SM that runs one of their CTAs reads it once: 57 SMs of 64 CTAs in the list, 89 of 128, 118 of 256, 131 of 512."""

@@ -14,7 +14,7 @@ The backward (ParallelNSAFunction, ParallelNSACompressionFunction, and autograd 
 
     value_*, scale_*, product_*, sum_*    of each term's gate and output, elementwise
     swa_*             FlashAttention-2's backward of the window
-    dot_*             rowsum(dO o O) of a term, a CTA a row
+    dot_*             rowsum(dO o O) of a term, a CTA per row
     dq_*, sum_dq_*    dQ, a CTA a token and key/value head; then torch's sum over parts, of which there is one
     fill_mask, mask   a byte for each token, key/value head and block: whether the token picked it
     dkv_slc           a CTA a block of keys walks all tokens from its own on: it waits for a byte of each, and reads
@@ -269,7 +269,7 @@ class _Launches:
             )
 
     def query_gradient(self, term: str, domain: Domain, walked: str) -> None:
-        """rowsum(dO o O), a CTA a row, dQ, and its sum over one part."""
+        """rowsum(dO o O), a CTA per row, dQ, and its sum over one part."""
         p = self.problem
         self.by_rows(f"bwd.dot_{term}", f"O_{term} dO_{term}", self.hold("D", f"D_{term}"), rows=1)
         outer, to = f"Q dO_{term} LSE_{term} D_{term}", self.hold("dQ", f"dQ_{term}_part")

@@ -29,7 +29,7 @@ TWO_WAYS_CC = 80
 
 @rule_book("cutlass")
 class CutlassRules(Rules):
-    """CTAs a head of the backward, and what a CTA keeps in shared memory."""
+    """CTAs per head of the backward, and what a CTA keeps in shared memory."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if not problem.backward:

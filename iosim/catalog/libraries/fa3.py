@@ -24,7 +24,7 @@ SECTION_BYTES = 32 << 20
 BACKWARD_SECTION_BYTES = 40 << 20
 REGISTERS_PER_CTA = 65_536
 REGISTER_STEP = 8
-"""One CTA fills an SM: its threads share all registers (launch bounds of one CTA an SM), in steps of eight."""
+"""One CTA fills an SM: its threads share all registers (launch bounds of one CTA per SM), in steps of eight."""
 FEW_KEY_BLOCKS = 4
 ONE_WARPGROUP = 4
 """Warps that compute where a tile has 64 rows."""

@@ -187,7 +187,7 @@ XQA_SIDE = 64
 XQA_QUERY_BYTES = 16 << 10
 """Bytes of a group's queries, which stay in shared memory (persistentQ)."""
 XQA_LEAST_TOKENS, XQA_WAVES = 128, 8
-"""Tokens of a sub-sequence at least, and CTAs an SM at most (decoderXQAConstants.h)."""
+"""Tokens of a sub-sequence at least, and CTAs per SM at most (decoderXQAConstants.h)."""
 XQA_WAITS = 4
 """Loads that a tile waits for, one behind the other, beside its keys' parts, of which two are on their way at once
 (nbKBuffers). Fitted on 144 open rows of published_stacks.csv, TensorRT-LLM's decoding on four GPUs."""
@@ -293,8 +293,8 @@ def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:
 
 
 def key_rows(problem: AttentionProblem, profile: HardwareProfile, block_q: int) -> int:
-    """Key rows of a tile: what two CTAs an SM leave of shared memory (one where two do not fit), and a power of two of
-    16 rows a warp."""
+    """Key rows of a tile: what two CTAs per SM leave of shared memory (one where two do not fit), and a power of two of
+    16 rows per warp."""
     row = problem.head_dim * problem.input_type.bytes
     both = (problem.head_dim + problem.head_dim_v) * problem.cache_type.bytes
     key_warps = 4 if block_q == PRODUCT_ROWS else 1

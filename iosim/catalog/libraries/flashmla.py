@@ -82,7 +82,7 @@ class FlashMlaRules(Rules):
             threads=None,
             registers=profile.need_int("registers_per_sm")
             // (256 * tile.warps)
-            * 8,  # a CTA an SM, in eights a thread
+            * 8,  # a CTA per SM, in eights a thread
             options=replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES),
         )
 
@@ -94,7 +94,7 @@ class FlashMlaRules(Rules):
 @rule_book("dsa")
 class DsaRules(FlashMlaRules):
     """FlashMLA's rules, and what DeepGEMM's indexer takes of a GPU (csrc/jit_kernels/impls/smxx_fp8_mqa_logits.hpp): a
-    CTA an SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
+    CTA per SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
 
     needs: tuple[str, ...] = ("top_k", "index_heads")
     """Fields that it does not go without."""

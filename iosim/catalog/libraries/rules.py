@@ -24,7 +24,7 @@ SPLIT_EFFICIENCY = 0.85
 
 @dataclass(frozen=True)
 class SplitGrid:
-    """The grid of a split kernel before it splits: its work tiles, key blocks a head, the GPU's SMs, and its tile."""
+    """The grid of a split kernel before it splits: its work tiles, key blocks per head, the GPU's SMs, and its tile."""
 
     tiles: int
     key_blocks: int

@@ -83,8 +83,8 @@ COMBINED = 512
 
 @rule_book("flex")
 class FlexRules(TritonRules):
-    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM. A forward whose buffers do
-    not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs per SM. A forward whose buffers
+    do not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
     github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
 
     split_options: ClassVar = {

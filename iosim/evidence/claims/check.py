@@ -24,13 +24,13 @@ from iosim.evidence.claims.readings import (
 from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.confidence import basis
+from iosim.prediction.confidence import basis, in_dtype
 from iosim.prediction.predictor import predict
 from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -80,7 +80,6 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
-    _face = __name__
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction
@@ -105,18 +104,20 @@ class Check(Shown):
         for level in LEVELS:
             if level == quantity:
                 return {direction: p.total(level, direction) for direction in WAYS}
-        own = [
+        predicted = [
             r.value
             for r in _of_problem(self.claim, p.problem, p, None, replayed=True)
             if r.is_predicted
         ]
-        return {"total": own[0] if own else math.nan}
+        return {"total": predicted[0] if predicted else math.nan}
 
     def to_text(self) -> str:
         return f"{self.answer()}\n\n{as_text(self)}"
 
     def answer(self) -> str:
         claim = NAMES[self.claim.quantity].format(self.claim.text)
+        if self.published is None:
+            claim += in_dtype(self.prediction.problem)
         if self.agrees is not None:
             off = (
                 "to the digit"
@@ -129,10 +130,8 @@ class Check(Shown):
                 else ", within the error of the model"
             )
             r = self.agrees.reading
-            what = f"{r.counts}, {r.direction}" if r.direction else r.counts
-            true = (
-                f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
-            )
+            quantity = f"{r.counts}, {r.direction}" if r.direction else r.counts
+            true = f"{claim} agrees with the prediction: {quantity}, {self.text(r.value)} ({off}{within})"
             return sentences([true])
         if self.published is not None:
             return sentences([self._published(claim, self.published)])
@@ -166,7 +165,9 @@ class Check(Shown):
     def _published(self, claim: str, row: Row) -> str:
         """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
         for."""
-        title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
+        title = next(
+            section.title for section in sections() if section.letter == row.section
+        ).split(":")[0]
         computed = (
             "nothing"
             if row.computed is None
@@ -176,10 +177,10 @@ class Check(Shown):
 
     def _source(self, row: Row) -> list[str]:
         """Where a paper's number stands, and what is wrong with it."""
-        title = next(one.title for one in sections() if one.letter == row.section)
+        title = next(section.title for section in sections() if section.letter == row.section)
         wrong = [f"It is a mistake: {row.mistake}"] if row.mistake else []
-        said = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
-        return [said, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
+        place = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
+        return [place, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -209,14 +210,31 @@ class Check(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record = plain(
+            quantity=self.claim.quantity,
+            claim=self.claim.text,
+            value=self.claim.value,
+            tolerance=self.tolerance,
+            readings_tried=self.tried,
+            matches=self.matches,
+            nearest=self.nearest,
+            predicted=self.counter,
+            agrees=self.agrees,
+        )
         record["published"] = None if self.published is None else self.published.to_dict()
         return (
             record
-            | plain(p, "problem kernel=kernel.name profile=profile.name method")
+            | plain(
+                problem=p.problem, kernel=p.kernel.name, profile=p.profile.name, method=p.method
+            )
             | {"answer": self.answer()}
         )
+
+    def _line(self) -> str:
+        return line(self)
+
+    def _parts(self) -> list[Part]:
+        return parts(self)
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {
@@ -266,16 +284,20 @@ def check(
             up to 5 %.
         layers: of a model, where the claim may be of all of them.
     """
+    # a claim of few digits may be off by its own rounding: "4 GB" stands for 3.5 to 4.5
     allowed = max(TOLERANCE, min(MOST_TOLERANCE, claim.share)) if tolerance is None else tolerance
     if not 0 < allowed < 1:
         raise InputError(f"`tolerance` {allowed:g} is out of range; accepted: above 0 and below 1")
     gpu = _gpu(profile)
     p = predict(problem, kernel, gpu, overrides=overrides)
+    # a reading of zero bytes (a level that nothing crosses) agrees with no claim
     tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
     held = [Match(r, claim.value / r.value - 1) for r in tried]
+    # the simplest explanation wins: with enough slips, some count agrees with any number
     least = {m.reading.slips for m in held if abs(m.error) <= allowed}
     fewest = min(map(len, least), default=0)
     agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
+    # first the level that was claimed, then the closest, then those that need no further reason
     agreeing.sort(
         key=lambda m: (
             m.reading.level != claim.quantity,
@@ -283,6 +305,7 @@ def check(
             bool(m.reading.why),
         )
     )
+    # one count under several slips' values is one line
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
     nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
     agrees = _agreeing(
@@ -292,21 +315,23 @@ def check(
         allowed,
         within_error=tolerance is None,
     )
+    # a paper's own number is looked up only where no count agrees as it stands
     published = None if agrees is not None or (agreeing and fewest == 0) else _published(claim)
     matches = tuple(first for first, *_ in alike.values())
     return Check(claim, p, allowed, matches, nearest, len(tried), agrees, published)
 
 
 def _agreeing(
-    claim: Amount, p: Prediction, own: Sequence[Match], allowed: float, *, within_error: bool
+    claim: Amount, p: Prediction, predicted: Sequence[Match], allowed: float, *, within_error: bool
 ) -> Match | None:
     """The prediction that a claim agrees with: within what is allowed, or, where no tolerance was asked for, within the
     error that predictions of the quantity have."""
-    if not own:
+    if not predicted:
         return None
-    nearest = min(own, key=lambda m: abs(m.error))
+    nearest = min(predicted, key=lambda m: abs(m.error))
     if abs(nearest.error) <= allowed:
         return nearest
+    # a tolerance that was asked for is meant strictly: the model's error widens the default alone
     if not within_error:
         return None
     low, high = _error(claim, p, nearest.reading)
@@ -315,21 +340,26 @@ def _agreeing(
 
 def _error(claim: Amount, p: Prediction, r: Reading) -> tuple[float, float]:
     """Least and most of a true number over what is predicted: of HBM bytes and of what times decide."""
+    # HBM bytes: the range that was measured for such kernels, else the share that is unexplained
     if claim.quantity in ("hbm", "ratio") and claim.of != "time":
         way: Way = "write" if r.direction == "written" else "read"
-        found = p.hbm_range if claim.quantity == "hbm" else None
+        hbm_range = p.hbm_range if claim.quantity == "hbm" else None
         known = (
             None
-            if found is None
-            else {"read": found.read, "written": found.write}.get(r.direction, found.total)
+            if hbm_range is None
+            else {"read": hbm_range.read, "written": hbm_range.write}.get(
+                r.direction, hbm_range.total
+            )
         )
         share = UNEXPLAINED[way][0]
         return (1 - share, 1 + share) if known is None else (known[0] / r.value, known[1] / r.value)
+    # SM<->L2 bytes and operations are counted, not modelled
     if claim.quantity in ("l2", "flops"):
         return 1.0, 1.0
     span = p.time_range
     share = UNEXPLAINED["time"][0]
     low, high = (1 - share, 1 + share) if span is None else (s / p.time_s for s in span.seconds)
+    # speeds and utilisations fall where time grows: their range is the reciprocal one
     return (low, high) if claim.quantity in ("time", "ratio") else (1 / high, 1 / low)
 
 
@@ -340,6 +370,7 @@ def _published(claim: Amount) -> Row | None:
     def is_meant(stated: float, unit: str) -> bool:
         return unit in units and abs(stated * units[unit] / claim.value - 1) < 1e-6
 
+    # one number may stand in several papers: the row that is computed best is the one to quote
     rows = rows_that_claim(is_meant)
     return min(rows, key=lambda row: abs((row.ratio or math.inf) - 1), default=None)
 
@@ -347,6 +378,7 @@ def _published(claim: Amount) -> Row | None:
 def _readings(
     claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None
 ) -> Iterator[Reading]:
+    # every count of the problem as asked, and of each with one fact changed; each again by each factor
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
@@ -374,10 +406,12 @@ def _of_problem(
         prediction = (
             p
             if replayed
+            # time and operations of a changed problem need no replay
             else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
         )
     except InputError:
         return
+    # quantities of one prediction, without another kernel beside it
     yield from _OF_ONE[claim.quantity](prediction)
 
 
@@ -414,7 +448,12 @@ def head(c: Check) -> str:
 
 def table(c: Check) -> Table:
     columns = (
-        "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+        Column("counts", "what it may count"),
+        Column("direction"),
+        Column("value"),
+        Column("error", "claim is off by"),
+        Column("slips", "if it is"),
+        Column("why", "why a counter differs"),
     )
     rows = []
     for r, error in (
@@ -422,7 +461,7 @@ def table(c: Check) -> Table:
     ):
         counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
-    return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def as_text(c: Check) -> str:

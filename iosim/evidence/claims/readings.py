@@ -80,26 +80,29 @@ def byte_readings(
             call = planned(problem, name, gpu, settings)
         except InputError:
             continue
+        # naive attention's counts are tried beside the kernel's: many texts quote them as "attention's bytes"
         other = [] if name == kernel else [f"it is {name}'s, not {kernel}'s"]
+        # a slipped problem is replayed only where that takes a moment
         if replayed or tile_accesses(call.chain) <= QUICK_ACCESSES:
             p = predict(problem, name, gpu, overrides=settings)
             if p.hbm_known:
                 moved_by = (int(p.total("hbm", way)) for way in WAYS)
                 reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
-                own = quantity == "hbm" and name == kernel and replayed
+                is_predicted = quantity == "hbm" and name == kernel and replayed
                 yield from _both_ways(
-                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, own
+                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, is_predicted
                 )
                 if p.check_bits.total:
                     data = p.hbm_payload.read, p.hbm_payload.write
+                    # a tool that computes bytes from tensors knows nothing of ECC
                     less = [WITHOUT_CHECK_BITS, *reasons]
                     yield from _both_ways(
                         f"{name}'s HBM bytes without check bits", "hbm", data, less
                     )
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
-        own = quantity == "l2" and name == kernel and replayed
-        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons, own)
+        is_predicted = quantity == "l2" and name == kernel and replayed
+        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons, is_predicted)
         if name == kernel:
             least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
@@ -144,6 +147,7 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
         chain = standard(problem, standard_kernel(gpu, problem))
     except InputError:
         return
+    # standard attention (naive, unfused) is what papers count by hand: every matrix once each way
     once = sum(chain.tensors[n].bytes for n in "QKVO")
     scores = chain.tensors["S"].bytes
     yield _said("inputs_and_output", once)
@@ -154,8 +158,10 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
         return
     yield _said("standard", moved(chain))
     yield _said("without_softmax", moved(chain, outside=("softmax",)))
+    # the hand counts below are of full attention alone
     if problem.mask != "none":
         return
+    # FlashAttention by hand: keys and values once per query tile of so many rows, without the lse
     for rows in (64, 128, 256):
         try:
             kernel = resolve("flash", problem, gpu, Overrides(tile=(rows, 64)))
@@ -163,6 +169,7 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
             return
         tiled = moved(plan(problem, kernel.with_(writes_lse=False)))
         yield _said("query_tiles", tiled, rows=rows)
+        # a known mistake: the output taken as wide as the scores, written and read
         wide = tiled - chain.tensors["O"].bytes + 2 * scores
         yield _said("wide_output", wide, rows=rows, right=bytes_text(tiled))
 
@@ -175,6 +182,7 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
     moved_bytes["the SM<->L2 bytes"] = p.total("l2")
     if p.hbm_known:
         moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
+    # what a roofline by hand gives: bytes over the specified bandwidth, operations over the tensor rate
     bandwidth, rate = (
         gpu.dram_bandwidth_bytes_per_s,
         (gpu.tensor_flops_per_s or {}).get(p.problem.dtype),
@@ -190,23 +198,25 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
 def flop_readings(p: Prediction) -> Iterator[Reading]:
     q = p.problem
     whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
+    # two products forward, five backward: the convention of FlashAttention's benchmarks
     factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]
     yield replace(_said("kept_operations", p.flops), is_predicted=True)
     yield _said("multiply_adds", p.flops / 2)
     if q.mask != "none":
         yield _said("all_operations", whole * factor)
+    # benchmarks halve the operations of a causal mask, where the kept pairs are slightly more than half
     if q.mask == "causal":
         yield _said("half_operations", whole * factor / 2)
 
 
 def speed_readings(p: Prediction) -> Iterator[Reading]:
     """Operations per second, by each way to count operations, and the rates that a GPU is said to have."""
-    for one in flop_readings(p):
+    for count in flop_readings(p):
         yield replace(
-            one,
-            counts=f"{one.counts}, over the predicted time",
+            count,
+            counts=f"{count.counts}, over the predicted time",
             level="speed",
-            value=one.value / p.time_s,
+            value=count.value / p.time_s,
         )
     for name, rate in tensor_rates(p).items():
         yield Reading(
@@ -232,33 +242,35 @@ def tensor_rates(p: Prediction) -> dict[str, float]:
 def utilisation_readings(p: Prediction) -> Iterator[Reading]:
     """Shares of the tensor rate: of each speed, over each rate."""
     for how, rate in tensor_rates(p).items():
-        for one in flop_readings(p):
-            own = one.is_predicted and how == "specified"
+        for count in flop_readings(p):
+            is_predicted = count.is_predicted and how == "specified"
             why = (
-                one.why
+                count.why
                 if how == "specified"
-                else f"{one.why}; the specified rate is higher".removeprefix("; ")
+                else f"{count.why}; the specified rate is higher".removeprefix("; ")
             )
-            counts = f"{one.counts}, over the predicted time and the {how} tensor rate"
-            yield Reading(counts, "speed", "", one.value / p.time_s / rate, why, is_predicted=own)
+            counts = f"{count.counts}, over the predicted time and the {how} tensor rate"
+            yield Reading(
+                counts, "speed", "", count.value / p.time_s / rate, why, is_predicted=is_predicted
+            )
 
 
 def bandwidth_readings(p: Prediction) -> Iterator[Reading]:
     """Bytes per second that a call moves, and the rates that a GPU is said to have."""
     if p.hbm_known:
         moved_by = [int(p.total("hbm", way)) for way in WAYS]
-        for one in _both_ways(
+        for count in _both_ways(
             "HBM bytes over the predicted time", "hbm", moved_by, (), is_predicted=True
         ):
-            yield replace(one, value=one.value / p.time_s)
+            yield replace(count, value=count.value / p.time_s)
     counted = [int(p.total("l2", way)) for way in WAYS]
-    for one in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
-        yield replace(one, value=one.value / p.time_s)
+    for count in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
+        yield replace(count, value=count.value / p.time_s)
     least = (p.hbm_bounds.compulsory_read, p.hbm_bounds.compulsory_write)
-    for one in _both_ways(
+    for count in _both_ways(
         "the compulsory bytes over the predicted time", "hbm", least, [WHILE_IT_FITS]
     ):
-        yield replace(one, value=one.value / p.time_s)
+        yield replace(count, value=count.value / p.time_s)
     gpu = p.profile
     known = {
         "specified": gpu.dram_bandwidth_bytes_per_s,
@@ -285,12 +297,14 @@ def ratio_readings(
         return
     try:
         mine = p if replayed else predict(problem, kernel, gpu, method="capacity")
+        # naive attention's score matrix makes long replays: the capacity rule stands in
         quick = (
             replayed and tile_accesses(planned(problem, NAIVE, gpu, None).chain) <= QUICK_ACCESSES
         )
         other = predict(problem, NAIVE, gpu, method="replay" if quick else "capacity")
     except InputError:
         return
+    # a bare "9x" is of HBM bytes
     level = {"time": "time", "l2": "l2"}.get(claim.of, "hbm")
     pairs: list[tuple[str, str, float, float]] = [
         ("ratio_hbm", "hbm", other.total("hbm"), mine.total("hbm")),
@@ -300,10 +314,12 @@ def ratio_readings(
         ("ratio_memory", "memory", other.memory_bytes["peak"], mine.memory_bytes["peak"]),
     ]
     for key, at, above, below in pairs:
+        # nothing read or written at a level: no ratio
         if below:
-            own = replayed and at == level and key != "ratio_hbm_read"
-            yield replace(_said(key, above / below, kernel=kernel), is_predicted=own)
+            is_predicted = replayed and at == level and key != "ratio_hbm_read"
+            yield replace(_said(key, above / below, kernel=kernel), is_predicted=is_predicted)
     try:
+        # papers divide naive attention counted by hand by a counter's SM<->L2 bytes
         standard_bytes = moved(standard(problem, standard_kernel(gpu, problem)))
     except InputError:
         return
@@ -318,6 +334,7 @@ PASSES = {"fwd": "forward alone", "bwd": "backward alone", "fwd+bwd": "forward a
 
 def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]]:
     changes: dict[str, dict[str, object]] = {}
+    # one fact is changed at a time: element type, mask, pass, grouping of heads
     if p.input_type.bytes == 2:
         changes[f"fp32 in place of {p.dtype}"] = {"dtype": "fp32", "output": "fp32"}
     elif p.dtype == "fp32":
@@ -344,12 +361,14 @@ def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[
     if claim.quantity in RATES:
         return
     yield TWO_CALLS, 2.0
+    # a number of one head or one sequence is the claim times a unit fraction
     if p.heads > 1:
         yield "of one head", 1 / p.heads
     if p.batch > 1:
         yield "of one sequence", 1 / p.batch
     if layers is not None and layers > 1:
         yield f"of all {layers} layers", float(layers)
+    # what a bytes text may have mixed up: elements with bytes, powers of ten with powers of two
     if claim.unit in BYTES:
         if p.input_type.bytes > 1:
             yield "elements in place of bytes", 1 / p.input_type.bytes
@@ -443,11 +462,13 @@ def parse(quantity: str, text: str) -> Amount:
     Raises InputError where there is no number above zero with such a unit."""
     match, of = NUMBER.fullmatch(text), ""
     if match is None and (
+        # a comma before one, two or more than three digits is a decimal comma: it is named, not guessed
         decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)
     ):
         raise InputError(
             f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}"
         )
+    # --hbm 9x is a ratio of HBM bytes
     if match is not None and match[3].lower() == "x" and quantity in ("hbm", "l2", "time"):
         quantity, of = "ratio", quantity
     unit = None if match is None else _unit(quantity, match[3])
@@ -460,9 +481,10 @@ def parse(quantity: str, text: str) -> Amount:
     value = float(digits) * scale
     if not value > 0:
         raise InputError(f"`{quantity}` '{text}' is out of range; accepted: more than 0")
+    # half a unit of the last digit that was written, as a share of the number
     decimals = len(digits.partition(".")[2])
-    shown = text.strip() if match[3] else f"{text.strip()}{unit}"
-    return Amount(quantity, shown, value, unit, 0.5 * 10.0**-decimals * scale / value, of)
+    with_unit = text.strip() if match[3] else f"{text.strip()}{unit}"
+    return Amount(quantity, with_unit, value, unit, 0.5 * 10.0**-decimals * scale / value, of)
 
 
 def _unit(quantity: str, typed: str) -> str | None:
@@ -470,11 +492,13 @@ def _unit(quantity: str, typed: str) -> str | None:
     if quantity == "flops":
         known |= {f"{name.lower()}s": name for name in FLOPS}
     if quantity == "tflops":
+        # TFLOPS, TFLOPs/s and a bare number are TFLOP/s
         known |= {f"{name.lower()}s{end}": f"{name}/s" for name in FLOPS for end in ("", "/s")} | {
             "": "TFLOP/s"
         }
     if quantity == "ratio":
         known[""] = "x"
+    # G for GB and GFLOP: decimal units alone, GiB is always written out
     if quantity not in ("time", *RATES):
         known |= {
             name[0].lower(): name

@@ -24,7 +24,7 @@ _REPORT = re.compile(
     r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
     re.S,
 )
-"""Of a kernel; a function that it calls has no line of what is used."""
+"""What the assembler says of a kernel; a function that it calls has no line of what is used."""
 _WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
 
 OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
@@ -106,7 +106,7 @@ def parse_report(text: str) -> dict[str, Resources]:
 
 
 def cache_dir() -> Path:
-    """Where cubins are kept: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
+    """The folder of compiled cubins: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
     if folder := os.environ.get("IOSIM_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iosim" / "kernels"
@@ -115,6 +115,7 @@ def cache_dir() -> Path:
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
     digest = hashlib.sha256()
     for path in source_files(spec.source):
+        # the source with all that it includes, then what else decides the machine code
         digest.update(path.name.encode() + path.read_bytes())
     digest.update(
         json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode()
@@ -158,12 +159,14 @@ def build(spec: Spec, cc: str) -> Built:
         resources = {name: Resources(**values) for name, values in record["resources"].items()}
         return Built(cubin, cc, compiler, resources, tuple(record["warnings"]))
     directory.mkdir(parents=True, exist_ok=True)
+    # compiled beside its place and moved there whole: processes that build the same one do not meet half a file
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         fresh = Path(scratch) / "kernel.cubin"
         resources, warnings = compile_to(spec, cc, nvcc, fresh)
         text = Path(scratch) / "kernel.json"
         by_kernel = {name: asdict(values) for name, values in resources.items()}
         text.write_text(json.dumps({"resources": by_kernel, "warnings": warnings}))
+        # the report goes last: a cubin without one is compiled again
         fresh.replace(cubin)
         text.replace(report)
     return Built(cubin, cc, compiler, resources, warnings)

@@ -20,7 +20,7 @@ _ATTRIBUTES = {
     "memory_clock_khz": 36,
     "memory_bus_bits": 37,
 }
-"""Of a device, by cuda.h's CUdevice_attribute."""
+"""Attributes of a device, by cuda.h's CUdevice_attribute."""
 
 T = TypeVar("T")
 

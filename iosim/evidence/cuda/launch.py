@@ -195,6 +195,7 @@ class Forward(Loaded[FwdSpec]):
             heads, seq = (
                 (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
             )
+            # strides in elements: the kernels take any layout, tensors here are contiguous
             strides |= {f"{name}_row": d, f"{name}_head": seq * d, f"{name}_batch": heads * seq * d}
         p = FwdParams(
             **addresses,
@@ -210,10 +211,12 @@ class Forward(Loaded[FwdSpec]):
             scale2=scale * LOG2_E,
         )
         if spec.persistent:
+            # a persistent launch has the CTAs that run at once, each with a list of tiles
             ctas = min(tiles, multiprocessors() * self.main.ctas_per_sm(spec.threads))
         launches = [Launch(self.main, (ctas, 1, 1), spec.threads, p, spec.dynamic_shared_bytes)]
         if self.combine is not None:
             rows = shape.all_heads * shape.seq_q
+            # the combine has a warp per row, four per CTA
             launches.append(Launch(self.combine, (-(-rows // 4), 1, 1), 128, p, 0))
         return launches
 
@@ -243,6 +246,7 @@ class Backward(Loaded[BwdSpec]):
         key_blocks = -(-shape.seq_k // spec.block_k)
         main = Launch(
             self.main,
+            # a CTA owns keys of one key/value head, and walks the queries of its whole group
             (key_blocks, shape.kv_heads, shape.batch),
             spec.threads,
             p,
@@ -250,6 +254,7 @@ class Backward(Loaded[BwdSpec]):
         )
         first = Launch(self.rows, (-(-rows // 4), 1, 1), 128, p, 0)
         if spec.deterministic:
+            # deterministic: dQ is computed again, by CTAs that own query rows as the main ones own keys
             grid = (-(-shape.seq_q // spec.block_k), shape.heads, shape.batch)
             return [
                 first,
@@ -259,6 +264,7 @@ class Backward(Loaded[BwdSpec]):
         return [
             first,
             main,
+            # else dQ's fp32 sums are converted, 8 elements per thread
             Launch(self.query, (-(-rows * shape.head_dim // (8 * 256)), 1, 1), 256, p, 0),
         ]
 
@@ -277,6 +283,7 @@ class Naive(Loaded[NaiveSpec]):
         )
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
+        # 1 KiB of each CTA's shared memory is the driver's
         max_row_bytes = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
         if row_bytes > max_row_bytes:
             why = f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row"

@@ -27,7 +27,7 @@ MIB = 1 << 20
 SCAN_BYTES = 4 << 30
 """What a private scan reads for one point of its curve; in a shared scan each SM reads a 32nd of it."""
 FOOTPRINTS = (2, 4, 8, 12, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 40, 48)
-"""Of a rate's curve, in 32nds of the L2."""
+"""Footprints of a rate's curve, in 32nds of the L2."""
 SUSTAINED_S = 1.0
 """How long the products run before the clock that they hold is read."""
 
@@ -42,6 +42,7 @@ class Bench:
     def __init__(self, size_bytes: int) -> None:
         cubin = build(MicroSpec(), driver.compute_capability()).cubin
         self.kernels = {name: driver.Function(cubin, name) for name in MicroSpec.functions}
+        # one buffer for all footprints, a sink that keeps the loads alive, and the kernel's own clock readings
         self.buffer, self.out, self.clock = (
             driver.Buffer(size_bytes),
             driver.Buffer(256),
@@ -64,6 +65,7 @@ class Bench:
         self.kernels[name].launch((ctas, 1, 1), threads, p, 0, 0)
 
     def clock_hz(self) -> float:
+        # cycles and nanoseconds of the same interval, read by one thread
         clocks, ns = struct.unpack("<qq", self.clock.read(16))
         return 1e9 * clocks / ns if ns > 0 else 0.0
 
@@ -74,7 +76,7 @@ class Bench:
 
     def scan_rate(self, size: int, shared: bool) -> float:
         """Bytes a second that all SMs together read from a footprint, the first passes over it not counted. The better
-        of one and two CTAs an SM: some GPUs need more loads under way than one CTA makes."""
+        of one and two CTAs per SM: some GPUs need more loads under way than one CTA makes."""
         return max(self._scan_rate(size, shared, ctas * self.sms) for ctas in (1, 2))
 
     def _scan_rate(self, size: int, shared: bool, ctas: int) -> float:
@@ -87,6 +89,7 @@ class Bench:
                 lambda: self.launch("micro_scan", ctas, SCAN_THREADS, size, passes, shared)
             )
 
+        # the difference of two runs leaves out the launch and the first, cold passes
         reads = size * (ctas if shared else 1)
         return reads * (many - few) / (seconds(many) - seconds(few))
 
@@ -94,6 +97,7 @@ class Bench:
         """(seconds a dependent load over `size` bytes, a power of two; SM clock meanwhile). The chain is the same at
         each run: to miss the L2, `evict_bytes` are read before each."""
         few, many = 2_000, 10_000
+        # a chain of dependent addresses through the footprint, made once
         self.launch("micro_link", self.sms, SCAN_THREADS, size)
 
         def evict() -> None:
@@ -105,13 +109,15 @@ class Bench:
                 evict if evict_bytes else None,
             )
 
+        # the difference again: the launch's latency is in both
         spent = seconds(many) - seconds(few)
         return spent / (many - few), self.clock_hz()
 
     def math_rate(
         self, name: str, operations: float, iterations: int = 4096
     ) -> tuple[float, float]:
-        """(operations a second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
+        """(operations per second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
+        # enough warps per SM to keep its pipes full
         ctas = 4 * self.sms
         seconds = self.best_s(lambda: self.launch(name, ctas, MATH_THREADS, passes=iterations))
         return ctas * MATH_THREADS * operations * iterations / seconds, self.clock_hz()
@@ -122,6 +128,7 @@ class Bench:
         def work() -> None:
             self.launch("micro_tensor", 4 * self.sms, MATH_THREADS, passes=iterations)
 
+        # as many launches as fill SUSTAINED_S, back to back: power limits set in within a second
         once = self.best_s(work)
 
         def many() -> None:
@@ -134,7 +141,7 @@ class Bench:
 
 def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
     """The largest footprint whose rate is nearer to the L2's than to memory's (on a logarithmic scale). `curve`:
-    (footprint in bytes, bytes a second). `far_rate`: bytes a second from memory."""
+    (footprint in bytes, bytes per second). `far_rate`: bytes per second from memory."""
     best = max(rate for _, rate in curve)
     return max(size for size, rate in curve if rate * rate >= best * far_rate)
 
@@ -153,6 +160,7 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     facts = machine()
     l2, far = facts["l2_bytes"], far_bytes(facts["l2_bytes"])
     bench = Bench(far)
+    # whole MiB; a small L2's first parts come to none
     footprints = [size for part in FOOTPRINTS if (size := int(l2 * part / 32) // MIB * MIB)]
     curves: dict[str, list[tuple[int, float]]] = {}
     for name in ("shared", "private"):
@@ -166,9 +174,11 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far)
     )
     step("latencies")
+    # a footprint well inside the L2, and one far outside
     l2_latency, l2_clock = bench.latency(1 << (l2 // 8).bit_length() - 1)
     hbm_latency, hbm_clock = bench.latency(1 << far.bit_length() - 1, evict_bytes=far)
     step("exponentials, products, launches")
+    # independent chains per thread hide the latency of each operation
     exps, exp_clock = bench.math_rate("micro_exp", CHAINS)
     products, product_clock = bench.math_rate("micro_tensor", CHAINS * MMA_FLOPS / 32)
     best = {name: max(rate for _, rate in curve) for name, curve in curves.items()}
@@ -204,6 +214,7 @@ def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
         for _ in range(launches):
             bench.launch("micro_empty", 1, 32)
 
+    # a long launch goes before, so that the host has queued all empty ones when the first starts
     return bench.best_s(work, lambda: bench.launch("micro_chase", 1, 1, passes=40_000)) / launches
 
 
@@ -212,6 +223,7 @@ def play(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     bench = Bench(max(int(p["bytes"]) for p in plan))
     driver.call("cuProfilerStart")
     for p in plan:
+        # repeated scans have one CTA per SM, so that each rereads what its own SM read
         ctas = bench.sms * (1 if p["passes"] > 1 else 2)
         bench.launch(p["kernel"], ctas, SCAN_THREADS, p["bytes"], p["passes"], p["shared"])
         yield {}

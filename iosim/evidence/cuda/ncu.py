@@ -71,6 +71,7 @@ class Profiled:
 def unit_scale(unit: str) -> float:
     """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Kbyte/block` 1000, `cycle/nsecond` 1e9. Raises
     InputError where the unit is not known: guessing one would shift a number by powers of ten."""
+    # "Kbyte/block" counts a launch, "cycle/nsecond" a rate: only a time below the stroke changes the scale
     name, _, per = (part.strip() for part in unit.partition("/"))
     time = _UNIT.match(per)
     if time is not None and time.group(2) in _TIMES:
@@ -79,6 +80,7 @@ def unit_scale(unit: str) -> float:
         return 1.0
     match = _UNIT.match(name)
     if match is None:
+        # some versions write GByte and Mbyte: the prefix keeps its case, since m is milli and M is mega
         match = _UNIT.match(name[:1] + name[1:].lower())
     if match is None:
         accepted = "bytes, seconds and hertz with a prefix, and counts"
@@ -130,6 +132,7 @@ def raw_page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str
     """The header of a raw page in CSV, its row of units, and the others. Lines that the profiler prints before the
     table are skipped. Raises InputError where there is no table, no column that is needed, or no row of units."""
     lines = text.splitlines(keepends=True)
+    # ==PROF== lines and the profiled program's own output come before the table
     start = next((i for i, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
     if start is None:
         raise InputError(
@@ -146,6 +149,7 @@ def raw_page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str
             raise InputError(
                 f"the profiler's table has no column '{name}'; it breaks off or is not a raw page"
             )
+    # the row of units has an empty ID
     if not rows or len(rows[0]) != len(names) or rows[0][0].strip():
         raise InputError(
             "the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)"
@@ -158,7 +162,10 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     that breaks off. Raises InputError where there is no table, or no unit row, or a unit is not known."""
     names, units, rows = raw_page(text, ("Kernel Name", "Grid Size", "Block Size"))
     scales = {
-        name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in KNOWN
+        # units of metrics that are not read may be unknown ones
+        name: unit_scale(unit)
+        for name, unit in zip(names, units, strict=True)
+        if name in KNOWN
     }
     launches: list[Profiled] = []
     notes: list[str] = []
@@ -166,6 +173,7 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
         if len(row) != len(names):
             notes.append(f"row {number} has {len(row)} of {len(names)} columns and is left out")
             continue
+        # an interrupted write may cut the last cell in the middle of its number
         if number == len(rows) and not text.rstrip().endswith('"'):
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
@@ -200,6 +208,7 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
     if lacking := [metric for metric in metrics if metric not in names]:
         raise refused(f"it lacks {', '.join(lacking)}; it has {', '.join(names)}")
     places = list(map(names.index, metrics))
+    # the range's own row is the one whose first counter is a number
     ranges = [row for row in rows if len(row) == len(names) and _count(row[places[0]]) is not None]
     if len(ranges) != 1:
         raise refused(f"it has {len(ranges)} rows with {metrics[0]}, not the one of a range")
@@ -271,6 +280,7 @@ def import_report(path: Path) -> str:
 
 def refusal(output: str) -> str | None:
     """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
+    # by far the most frequent refusal, and the one that a user can lift
     if "ERR_NVGPUCTRPERM" in output:
         accepted = "as root, or with the driver's option NVreg_RestrictProfilingToAdminUsers=0"
         return (
@@ -293,6 +303,7 @@ def available_metrics() -> frozenset[str] | None:
 
 def parse_query(text: str) -> frozenset[str] | None:
     names = re.findall(r"^([a-z]\w*__\w+)\s", text, flags=re.MULTILINE)
+    # every GPU has this counter: without it the output is no list of counters
     if "gpu__time_duration" not in names:
         return None
     return frozenset(names) | {

@@ -67,6 +67,7 @@ def parse_rows(lines: Sequence[str]) -> tuple[list[Profiled], list[str]]:
     current: dict[tuple[str, ...], _Launch] = {}
     notes: list[str] = []
     for number, cells in enumerate(_cells(lines), start=1):
+        # a header again: another run's launches begin, and may have the same numbers
         if cells is None:
             current = {}
             continue
@@ -77,6 +78,7 @@ def parse_rows(lines: Sequence[str]) -> tuple[list[Profiled], list[str]]:
             continue
         key = tuple(cells.get(name, "") for name in OF_LAUNCH)
         metric = cells.get("Section Name", ""), cells[METRIC]
+        # the same metric of the same section twice: another launch of the kernel, in a table without an ID
         if key not in current or metric in current[key].metrics:
             current[key] = _Launch(cells)
             launches.append(current[key])
@@ -88,6 +90,7 @@ def _cells(lines: Sequence[str]) -> Iterator[dict[str, str] | None]:
     """Cells of each row by column; None at a header, one cell alone of a row that breaks off. Lines that the profiler
     prints around its table are skipped."""
     names: list[str] = []
+    # what a program prints between the rows has mostly neither quotes nor commas
     table = (line for line in lines if '"' in line or "," in line)
     try:
         for row in csv.reader(table, skipinitialspace=True):
@@ -133,6 +136,7 @@ def _sizes(launch: _Launch, column: str) -> Sizes:
     if launch.cells.get(column):
         return sizes_of(launch.cells[column])
     by_name = {name: cell for (_, name), (_, cell) in launch.metrics.items()}
+    # older versions have no columns of sizes: they stand among the metrics of a launch
     axes = [by_name.get(DIMENSIONS[column].format(axis)) for axis in "xyz"]
     if all(axes):
         return sizes_of(",".join(map(_whole, axes)))
@@ -148,6 +152,7 @@ def _shared(launch: _Launch) -> dict[str, float]:
     """Shared memory of a block as the sum of its parts, where the page of details has all of them."""
     names = [f"{who} Shared Memory Per Block" for who in SHARED_PARTS]
     parts = [cell for (_, name), cell in launch.metrics.items() if name in names]
+    # a part that is missing would make the sum too small
     if len(parts) < len(names):
         return {}
     return {

@@ -55,6 +55,7 @@ class Spec:
     def defines(self) -> dict[str, int]:
         macros = {"dtype": self.dtype_macro}
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        # words become the numbers that the sources compare, flags 0 and 1
         codes = {name: self.codes.get(name, {}).get(value, value) for name, value in values.items()}
         return {macros.get(name, name.upper()): int(code) for name, code in codes.items()}
 
@@ -120,6 +121,7 @@ class FwdSpec(Spec):
 
     @property
     def dynamic_shared_bytes(self) -> int:
+        # Q once, K and V per stage, two bytes per element
         return (self.block_q + 2 * self.stages * self.block_k) * self.head_dim * 2
 
     def check(self, cc: str) -> None:
@@ -163,6 +165,7 @@ class BwdSpec(Spec):
 
     @property
     def dynamic_shared_bytes(self) -> int:
+        # K and V stay; Q and dO are double-buffered; then dS and the row statistics
         key_tiles = 2 * self.block_k * self.head_dim * 2
         query_tiles = 4 * self.block_q * self.head_dim * 2
         return key_tiles + query_tiles + self.block_q * self.block_k * 2 + 4 * self.block_q * 4
@@ -220,6 +223,7 @@ class MinimalSpec(Spec):
 
     @property
     def dynamic_shared_bytes(self) -> int:
+        # one column of padding keeps threads of a warp off one another's banks
         return (2 * 32 * self.head_dim + 32 * (self.head_dim + 1) + 32 * 33) * 4
 
     def check(self, cc: str) -> None:

@@ -1,7 +1,7 @@
 """What the compiler says of tiles of iosim's own forward: compiled now, or kept from before.
 
-Each is compiled as for the table of `kernels/resources.csv`: for the most CTAs an SM that spill nothing, else for one.
-Cubins lie in the user's cache, by source, compiler and options. For how many CTAs an SM to build a tile of which the
+Each is compiled as for the table of `kernels/resources.csv`: for the most CTAs per SM that spill nothing, else for one.
+Cubins lie in the user's cache, by source, compiler and options. For how many CTAs per SM to build a tile of which the
 table has nothing is guessed from shared memory, warps and live values.
 """
 
@@ -82,6 +82,7 @@ def without_report(ranking: TileRanking) -> list[Tile]:
                 * problem.head_dim
                 * problem.input_type.bytes
             )
+            # a tile that is thought to spill is ranked as if it did not: only the compiler knows
             tried = try_tile(tile, problem, gpu, unit, BuildReport(max_registers, shared))
         if not isinstance(tried, str):
             missing.append(tried.candidate)
@@ -136,10 +137,11 @@ def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
 
 
 def _report(spec: FwdSpec, cc: str) -> BuildReport:
-    """Of the builds for fewer and fewer CTAs an SM the first that spills nothing, or the last."""
+    """The first build that spills nothing, for fewer and fewer CTAs per SM, or the last."""
     for ctas in range(most_ctas(spec, cc), 0, -1):
         built = build(replace(spec, min_ctas=ctas), cc)
         used = built.resources[FUNCTION]
+        # fewer CTAs per SM leave a thread more registers
         if used.spill_store_bytes == 0:
             break
     frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
@@ -165,6 +167,7 @@ def most_ctas(spec: FwdSpec, cc: str) -> int:
         + STATIC_BYTES_MARGIN
         + (0 if cc == "7.5" else DRIVER_SHARED_BYTES)
     )
+    # addresses, masks and statistics besides output and scores: LIVE_MARGIN registers per thread
     by_registers = REGISTERS_PER_SM // (spec.threads * (live_registers(spec) + LIVE_MARGIN))
     by_shared = (capability_fact(cc, "shared_memory_per_sm_bytes") or 0) // shared
     by_warps = (capability_fact(cc, "max_warps_per_sm") or 0) // spec.warps
@@ -199,11 +202,12 @@ _shipped = cache(lambda: read_table(data_dir("kernels") / "resources.csv"))
 
 
 def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
-    """The spec built for the most CTAs an SM that spill nothing: the resource table's, or a guess where it has none;
+    """The spec built for the most CTAs per SM that spill nothing: the resource table's, or a guess where it has none;
     InputError where it cannot be built."""
     spec.check(cc)
     plain = replace(
         spec,
+        # the table has one type per capability and no windows: its nearest row stands for the others
         dtype="fp16" if cc == "7.5" else "bf16",
         mask="none" if spec.mask == "none" else "causal",
     )

@@ -73,6 +73,7 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
             f"'{path}' lacks what predictions need: {missing[0]}; 'iosim profiles check' lists all of it"
         )
     place = _place(checked_name(name or profile.name), replace)
+    # the name in the file must be that of the file, or no command would find it
     if place.stem != profile.name:
         text = re.sub(r"(?m)^name\s*=.*$", f'name = "{place.stem}"', text, count=1)
     files = {place: text}

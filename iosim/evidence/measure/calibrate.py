@@ -33,15 +33,15 @@ TABLES = ("l2_curves", "counters")
 COUNTED = ("hbm_read", "hbm_write")
 LARGEST = 1e20
 MOST = {"footprint_bytes": 1 << 40, "passes": 64, "ctas": 1 << 16}
-"""Of a scan that was counted: what nobody would wait for."""
+"""Sizes of a counted scan beyond which nobody would have waited for it."""
 MOST_READ = 1.2
 """What a scan reads from HBM at most, over the bytes that it asks for; and OTHERS besides, of other programs."""
 OTHERS = 64 * MIB
 WGMMA_CC = 90
 """From here on other instructions than mma.sync reach the tensor cores' full rate."""
 FILLED = 23 / 24
-"""Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
-copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
+"""Share of the most dirty lines that sets may hold which a long fill leaves: of three lines that come two are dirty,
+one is a copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     private = curves.get("private") if isinstance(curves, Mapping) else None
     messages = private if isinstance(private, list) else []
     pairs = [p for p in messages if isinstance(p, list | tuple) and len(p) == 2]
+    # a point that is no pair of numbers is dropped, not the curve
     points = [
         (int(size), rate)
         for size, rate in pairs
@@ -130,6 +131,7 @@ def _why_not(row: Any) -> str:
     for name in COUNTED:
         if row.get(name) is not None and not _number(row[name]):
             return f"{name} {shown(row[name])} is no number"
+    # only scans that read a footprint again tell of the L2
     if row["pattern"] in PATTERNS:
         read_bytes = row["passes"] * row["footprint_bytes"]
         if row["passes"] < 2:

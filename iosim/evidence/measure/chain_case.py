@@ -28,8 +28,8 @@ CHAINS = {
 """Chains as their table names them, and as a table of launches does."""
 PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
 COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
-"""Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
-not compare it. `launches` is empty where they were not listed."""
+"""Columns of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides:
+validate does not compare it. `launches` is empty where they were not listed."""
 Known = Mapping[str, Collection[object]]
 ACCEPTED: Known = {
     "chain": CHAINS,

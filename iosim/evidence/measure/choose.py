@@ -131,6 +131,7 @@ def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]
     }
     base = replace(base, mask=mask, dtype=choice.dtype or "fp16", **settings)
     if choice.tile is None and choice.warps is None:
+        # the default tiles are those of compute capability 9.0: there they stand as they are
         return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
     sides = choice.tile or ((base.block_q, base.block_k),)
     specs = (replace(base, block_q=block_q, block_k=block_k) for block_q, block_k in sides)
@@ -179,6 +180,7 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
         try:
             if isinstance(spec, FwdSpec) and cc != "9.0":
                 spec = replace(spec, dtype="fp16", stages=1) if cc == "7.5" else spec
+                # a tile of a sweep is the point of its row: it is refused, not changed
                 spec = tuned(spec if case.note == "sweep" else _shrunk(spec, cc), cc)
             elif isinstance(spec, BwdSpec):
                 spec = _shrunk_backward(spec, cc)
@@ -202,6 +204,7 @@ def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
     """The spec with fewer stages, then shorter key blocks, then shorter query blocks, until it fits."""
     room = _shared_bytes(cc) - STATIC_BYTES_MARGIN
     while spec.dynamic_shared_bytes > room:
+        # what costs least first: a stage, then keys per step, then query rows
         if spec.stages > 1:
             spec = replace(spec, stages=spec.stages - 1)
         elif spec.block_k >= 2 * LEAST_BLOCK_K:

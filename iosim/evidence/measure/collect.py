@@ -71,7 +71,7 @@ LIBRARY_COLUMNS = (
     "left_out",
 )
 LIBRARY_COUNTED = (*COUNTED, "seconds", "sm_clock_hz", "registers", "smem_bytes")
-"""Of METRICS: each more takes the profiler more passes over every launch."""
+"""METRICS that are counted: each more takes the profiler more passes over every launch."""
 SPILLED = ("local_read", "local_write")
 RANGE_COUNTED = (*COUNTED, "seconds")
 RANGE_OPTIONS = (
@@ -191,6 +191,7 @@ def run_group(command: Sequence[str], session: bool = True) -> str:
 
 
 def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> list[str]:
+    # a counter that this GPU lacks would end the profiler's run
     have = available_metrics()
     metrics = [
         METRICS[name][0]
@@ -292,6 +293,7 @@ def collect(
         table.left_out += [
             f"{calls[n].implementation} call {n}: {why}" for n, why in refused.items()
         ]
+        # a portion of which every call was refused leaves no report, and needs none
         if done.page or done.why or launches_of or not done.lines:
             counted, notes = done.launches()
             fresh, lost = join(calls, launches_of, counted)
@@ -313,10 +315,12 @@ def join(
     for n, launches in launches_of.items():
         profiles = counted.get(n, ())
         for profile, columns in zip(profiles, launches, strict=False):
+            # launches pair by their order within the call: names and grids prove that none was missed
             if (columns["kernel"], columns["grid"]) != (profile.kernel, str(profile.grid)):
                 raise InputError(
                     f"launch {columns['kernel']} {columns['grid']} meets {profile.kernel} {profile.grid} in the report"
                 )
+        # part of a call is worse than none: its L2 state and sums would be of other launches
         if len(profiles) < len(launches):
             broken.append(str(n))
             continue
@@ -367,6 +371,7 @@ def collect_library(
     table = Table(out, LIBRARY_COLUMNS, provenance(command, options, inputs=inputs, l2_start=COLD))
     held = {int(row["call"]) for row in table.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
+    # calls of compiled kernels last, in portions of their own: those wait for a compiler
     by_kind = (
         [entry for entry in todo if (entry[1].backend == "flex") == compiled]
         for compiled in (False, True)
@@ -412,6 +417,7 @@ def short_name(kernel: str) -> str:
     head = re.sub(r"^void ", "", kernel)
     depth = 0
     for at, letter in enumerate(head):
+        # the call's parentheses are the first outside the template's brackets
         depth += (letter == "<") - (letter == ">")
         if letter == "(" and depth == 0 and at:
             head = head[:at]
@@ -451,12 +457,14 @@ def collect_chains(
     todo = missing(cases, table.rows)
     wanted = set(unlisted(cases, listing.rows)) if listing is not None else set()
     prebuild([case.problem.spec for case in todo if case.chain == OWN], cc)
+    # a chain may be measured and not listed, or the other way round: each is run once for both
     work = list(dict.fromkeys([*todo, *(case for case in cases if case in wanted)]))
     good: set[ChainCase] = set()
     for portion in _portions(work, CHAIN_PORTION):
         calls = dict(enumerate(portion, start=1))
         profile = [n for n, case in calls.items() if case in wanted]
         done = run_calls("chain", calls, options if profile else None, profile=profile)
+        # a call without a line is one that the process did not survive
         why = dict.fromkeys(calls, f"the checking process ended; {done.end}")
         why |= {line["call"]: line.get("left_out", "") for line in done.lines}
         table.left_out += [f"{_named(calls[n])}: {reason}" for n, reason in why.items() if reason]
@@ -484,12 +492,14 @@ def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None
     try:
         done = run_calls("range", {1: case}, RANGE_OPTIONS)
         try:
+            # a report that is not understood is kept whole: a new version of the profiler may print another form
             values = parse_range(done.report(" of the range"), RANGE_COUNTED)
         except InputError:
             text = f"{_named(case)}\n{done.output}\n{done.page}\n"
             write_whole(table.path.with_suffix(".failed.txt"), text)
             raise
     except InputError as reason:
+        # where the first range fails, the cause is the machine or the profiler: the others would fail alike
         if not table.measured:
             raise
         table.left_out.append(f"{_named(case)}: {reason}")

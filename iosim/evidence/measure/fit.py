@@ -32,7 +32,8 @@ ON_CLIFF = (0.002, 0.998)
 BLOCK_SCAN = "block_scan"
 CURVES = (*PATTERNS, BLOCK_SCAN)
 FOOT = 0.25
-"""Of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the L2."""
+"""Share of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the
+L2."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
     if not curve or not raw.get("hbm_read_bandwidth_bytes_per_s"):
         return []
     fast, slow = 1 / max(rate for _, rate in curve), 1 / raw["hbm_read_bandwidth_bytes_per_s"]
+    # an L2 no faster than memory by time: nothing tells misses from hits
     if slow <= fast:
         return [(int(size), 0.0) for size, _ in curve]
     return [
@@ -103,6 +105,7 @@ def _missing_bytes(points: Sequence[Point], share: float) -> float | None:
 def partitions_of(points: Sequence[Point], l2_bytes: int) -> int | None:
     """2 where data that all SMs read stop fitting nearer to half of the L2 than to all of it, else 1; where none such
     were counted, data that one SM reads."""
+    # with two partitions each holds a copy of data that all SMs read: they fit up to half of the size
     half = half_missing_bytes(points, "shared_scan")
     if half is None:
         half = _missing_bytes([p for p in points if p.ctas == 1], FOOT)
@@ -118,6 +121,7 @@ def cliff(points: Sequence[Point]) -> list[Point]:
         curve = sorted((p for p in points if p.pattern == pattern), key=lambda p: p.footprint_bytes)
         inside = [n for n, p in enumerate(curve) if ON_CLIFF[0] < p.misses < ON_CLIFF[1]]
         if inside:
+            # flat parts of a curve agree with any constants: they would only dilute the error
             near += curve[max(0, inside[0] - 1) : inside[-1] + 2]
     return near
 
@@ -140,6 +144,7 @@ def fit(
         tried()
         return mean
 
+    # the capacity first, coarse then fine, at the usual ways; then the ways at that capacity
     coarse = min(CAPACITY, key=error)
     fraction = min((min(round(coarse + step, 2), 1.0) for step in FINER), key=error)
     by_ways = {ways: error(fraction, ways) for ways in WAYS}

@@ -65,6 +65,7 @@ def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     def like(name: str) -> torch.Tensor:
         return torch.full_like(t[name], math.nan)
 
+    # NaN where the kernel must write: an element that it skips shows in the error
     rows = poison(s.batch, s.heads, s.seq_q)
     if isinstance(case.spec, FwdSpec):
         w = {"o": like("q"), "lse": rows}
@@ -82,6 +83,7 @@ def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     if isinstance(case.spec, MinimalSpec):
         o = torch.zeros_like(t["q"])
         return {"o": o, "sum": torch.zeros_like(rows), "top": torch.full_like(rows, -math.inf)}
+    # the backward's inputs from the reference: an error of a forward is none of its own
     o, lse = reference(case, t)
     w = {"o": o.to(t["q"].dtype), "lse": lse.float().contiguous(), "rows": poison(*rows.shape, 2)}
     w |= {"dq": like("q"), "dk": like("k"), "dv": like("v")}
@@ -127,6 +129,7 @@ def reference(
     lse = torch.zeros((s.batch, s.heads, len(rows)), device=t["q"].device, dtype=torch.float64)
     for b, h, _, _, _, v, scores in _heads(case, t, rows, scale):
         lse[b, h] = torch.logsumexp(scores, -1)
+        # a row that keeps no key has lse -inf: clamped, its weights come out 0 and not NaN
         o[b, h] = torch.exp(scores - lse[b, h].clamp_min(-1e300)[:, None]) @ v
     return o, lse
 
@@ -152,6 +155,7 @@ def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     ):
         d_o, p = t["d_o"][b, h].double(), torch.nan_to_num(torch.softmax(scores, -1))
         d_p = d_o @ v.T
+        # dS = P * (dP - rowsum(P * dP)), then the chain rule through S = Q K^T / sqrt(d)
         d_s = p * (d_p - (p * d_p).sum(-1, keepdim=True)) / math.sqrt(case.shape.head_dim)
         grads["dv"][b, kv] += p.T @ d_o
         grads["dq"][b, h] = d_s @ k
@@ -172,6 +176,7 @@ def reference_rows(case: Case) -> torch.Tensor:
     s = case.shape
     if s.batch * s.heads * s.seq_q * s.seq_k <= SAMPLED_PAIRS:
         return torch.arange(s.seq_q, device="cuda")
+    # first and last rows have the masks' corners and the ragged tiles
     edge, rows = min(64, s.seq_q), torch.arange(s.seq_q, device="cuda")
     some = torch.randint(0, s.seq_q, (64,), device="cuda")
     picked: torch.Tensor = torch.unique(torch.cat([rows[:edge], rows[-edge:], some]))
@@ -195,6 +200,7 @@ def check(
     errors = {"o": relative(w["o"][:, :, rows], o)}
     if "lse" in w:
         got = w["lse"][:, :, rows].double()
+        # rows without a key are held apart: their lse must be -inf and their output 0
         empty = lse == -math.inf
         same = bool((got[empty] == -math.inf).all()) and bool(
             (w["o"][:, :, rows][empty] == 0).all()

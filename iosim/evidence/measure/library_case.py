@@ -41,7 +41,7 @@ BACKENDS = {
     "flex": (("flex", 1.0),),
 }
 WIDEST = {"flash": 256, "efficient": 256, "cudnn": 128, "flex": 256}
-"""Of the head dimensions that are drawn: multiples of 8 up to here; powers of two for flex."""
+"""Largest of the head dimensions that are drawn: multiples of 8 up to here; powers of two for flex."""
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class LibraryCase:
 
     @property
     def tensor_bytes(self) -> int:
-        """Of Q, K, V and O, and for a backward of their gradients."""
+        """Bytes of Q, K, V and O, and for a backward of their gradients."""
         tokens = 2 * self.heads * self.seq_q + 2 * self.kv_heads * self.seq_k
         size = 4 if self.dtype == "fp32" else 2
         return self.batch * tokens * self.head_dim * size * (3 if self.passes == "bwd" else 1)
@@ -116,6 +116,7 @@ def drawn(seed: int, calls: int) -> list[LibraryCase]:
         raise InputError(f"`calls` {calls} is out of range; accepted: 1 or more")
     rng = random.Random(seed)
     cases: list[LibraryCase] = []
+    # rejection: the generator goes on, so that the list depends on the seed alone
     while len(cases) < calls:
         case = _draw(rng)
         max_flops = MOST_FLOPS_SLOW if case.backend == "efficient" else MOST_FLOPS
@@ -143,6 +144,7 @@ def _log_uniform(rng: random.Random, low: int, high: int) -> int:
 
 def _length(rng: random.Random, longest: int = LONGEST) -> int:
     length, kind = _log_uniform(rng, 1, longest), rng.random()
+    # odd lengths are those whose last tiles are ragged
     if kind < 0.5:
         return min(longest - 1, length) | 1
     return max(2, length // 2 * 2) if kind < 0.75 else max(128, length // 128 * 128)

@@ -62,6 +62,7 @@ def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
         and raw.get("sms")
         and raw.get("clock_hz")
     ):
+        # rates of one capability go with SMs and clock
         share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
         rates = {"fp32_flops_per_s": relative.fp32_flops_per_s}
         rates |= {
@@ -109,6 +110,7 @@ def combined(
             raise InputError(f"no shipped profile describes '{readable['gpu']}', {more}")
     while True:
         values = _values(readable, base, entries, name)
+        # one contradicting number is dropped at a time, until the profile is valid or no number is to blame
         wrong = parse(values).problems
         guilty = _guilty(
             wrong, entries, lambda less: parse(_values(readable, base, less, name)).problems
@@ -156,6 +158,7 @@ def _values(
             values[table] = {**values.get(table, {}), dtype: asdict(entry)}
         else:
             values[table] = asdict(entry)
+    # a far partition is never nearer than the near one
     near, far = (values.get(f"l2_latency_{side}_cycles") for side in ("near", "far"))
     if near and far and {"value"} <= near.keys() & far.keys() and far["value"] < near["value"]:
         del values["l2_latency_far_cycles"]  # known before, and overtaken by the measured one

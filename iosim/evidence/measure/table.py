@@ -30,9 +30,9 @@ COLUMNS = (
     "spill_store_bytes",
     "sources",
 )
-"""Of a profiled table; kernels/measurements/README.md says what each counts."""
+"""Columns of a profiled table; kernels/measurements/README.md says what each counts."""
 TIME_COLUMNS = ("call", *PROBLEM, *TILE, *KNOBS, "l2_start", "ms", "tflops")
-"""Of a table of times: `l2_start` is warm or cold, `ms` the median, `tflops` over the kept pairs."""
+"""Columns of a table of times: `l2_start` is warm or cold, `ms` the median, `tflops` over the kept pairs."""
 
 Row = dict[str, str]
 
@@ -51,11 +51,11 @@ C = TypeVar("C", bound=Described)
 @dataclass
 class Table:
     """A table that is being filled: its rows, how many calls were measured in this run, and why others were not.
-    `told` is what its provenance says beside the machine."""
+    `provenance` is what is said of it beside the machine."""
 
     path: Path
     columns: Sequence[str]
-    told: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     rows: list[Row] = field(init=False)
     measured: int = 0
     left_out: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Table:
 
     def save(self) -> None:
         write_table(self.path, self.rows, self.columns)
-        write_provenance(self.path, {**facts(), **self.told})
+        write_provenance(self.path, {**facts(), **self.provenance})
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -108,6 +108,7 @@ def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str
         row.get("call", n): (*map(row.get, names), row.get("l2_start", ""))
         for n, row in enumerate(rows)
     }
+    # counted, not a set: a plan may have the same call several times on purpose
     remaining, wanted = Counter(calls.values()), []
     for case in cases:
         key = (*case.columns().values(), l2_start)

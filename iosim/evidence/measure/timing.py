@@ -31,6 +31,7 @@ def median_ms(call: Callable[[], object], flush: bool, repeats: int = REPEATS) -
     pairs = []
     for _ in range(repeats):
         if scratch is not None:
+            # more than any L2 holds, so that nothing of the call's tensors stays
             scratch.zero_()
         torch.cuda._sleep(QUEUE_CYCLES)  # type: ignore[no-untyped-call]
         start, end = _event(), _event()
@@ -38,6 +39,7 @@ def median_ms(call: Callable[[], object], flush: bool, repeats: int = REPEATS) -
         call()
         end.record()
         pairs.append((start, end))
+    # one wait at the end: a wait after each call would let the GPU fall idle
     torch.cuda.synchronize()
     return float(statistics.median(start.elapsed_time(end) for start, end in pairs))
 

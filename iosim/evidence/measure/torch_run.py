@@ -33,7 +33,7 @@ BACKENDS = {
 }
 SEED, WARM_UPS = 7, 2
 CAUSAL_LOWER_RIGHT = 2
-"""Of the memory-efficient kernel's `custom_mask_type`."""
+"""A value of the memory-efficient kernel's `custom_mask_type`."""
 
 aten: Any = torch.ops.aten
 
@@ -255,7 +255,7 @@ def _cudnn(
 def _efficient(
     case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> Callable[[], Any]:
-    """As scaled_dot_product_attention calls it; with lengths that differ, as torch.nn.attention.bias does."""
+    """The call that scaled_dot_product_attention makes; with lengths that differ, that of torch.nn.attention.bias."""
     causal, trains = case.mask == "causal", case.passes == "bwd"
     if not causal or case.seq_q == case.seq_k:
         return lambda: aten._scaled_dot_product_efficient_attention(

@@ -17,7 +17,7 @@ from iosim.evidence.published.tables import BYTES, LeftOut, Sample, read
 from iosim.prediction.many import try_all
 from iosim.prediction.predictor import Request, planned
 from iosim.prediction.result import Prediction
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 
 SMALL_BYTES = 20_000
 """Fewer are mostly what a launch reads beside its tensors: no error is formed."""
@@ -78,16 +78,16 @@ class OfGpu:
     @property
     def line(self) -> str:
         """What README says of a GPU."""
-        said = [
+        medians = [
             f"{KINDS[kind]}: {some(self.rows[kind], 'row')} within {100 * error:.1f} %"
             for kind, error in self.median_error.items()
             if error is not None
         ]
         shares = f", {100 * self.inside:.0f} % inside the range" if self.inside is not None else ""
-        return f"{self.gpu}, medians: {'; '.join(said) or 'no row compared'}{shares}"
+        return f"{self.gpu}, medians: {'; '.join(medians) or 'no row compared'}{shares}"
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "gpu": self.gpu,
             "backed_by": self.backed_by,
             "inside": self.inside,
@@ -95,8 +95,8 @@ class OfGpu:
             "line": self.line,
         }
         for kind in KINDS:
-            found |= {f"{kind}_rows": self.rows[kind], f"{kind}_median": self.median_error[kind]}
-        return found
+            record |= {f"{kind}_rows": self.rows[kind], f"{kind}_median": self.median_error[kind]}
+        return record
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,25 @@ class Verdict:
 
     @property
     def gpus(self) -> tuple[OfGpu, ...]:
-        of_gpu = grouped(self.judged, lambda one: one.sample.profile.name)
+        of_gpu = grouped(self.judged, lambda row: row.sample.profile.name)
         return tuple(_of_gpu(gpu, rows, self.left_out) for gpu, rows in sorted(of_gpu.items()))
 
     @property
     def answer(self) -> str:
-        return sentences(one.line for one in self.gpus) or "No row was compared."
+        return sentences(gpu.line for gpu in self.gpus) or "No row was compared."
 
     def table(self) -> Table:
         columns = (
-            "gpu=GPU | backed_by=backed by | bytes_rows:count=bytes, rows | bytes_median:error=median | "
-            "times_rows:count=times, rows | times_median:error=median | plain_rows:count=plain, rows | "
-            "plain_median:error=median | inside:error=inside the range | left_out:count=left out"
+            Column("gpu", "GPU"),
+            Column("backed_by", "backed by"),
+            Column("bytes_rows", "bytes, rows", kind="count"),
+            Column("bytes_median", "median", kind="error"),
+            Column("times_rows", "times, rows", kind="count"),
+            Column("times_median", "median", kind="error"),
+            Column("plain_rows", "plain, rows", kind="count"),
+            Column("plain_median", "median", kind="error"),
+            Column("inside", "inside the range", kind="error"),
+            Column("left_out", "left out", kind="count"),
         )
         rows = (
             (
@@ -131,33 +138,33 @@ class Verdict:
             )
             for g in self.gpus
         )
-        return Table(columns_of(columns), tuple(rows))
+        return Table(columns, tuple(rows))
 
     def to_dict(self) -> dict[str, Any]:
-        left = [
-            {"source": one.source, "row": one.row, "gpu": one.gpu, "reason": one.reason}
-            for one in self.left_out
+        skipped = [
+            {"source": row.source, "row": row.row, "gpu": row.gpu, "reason": row.reason}
+            for row in self.left_out
         ]
         return {
             "gpus": [g.to_dict() for g in self.gpus],
             "rows": [j.to_dict() for j in self.judged],
-            "skipped": left,
+            "skipped": skipped,
         }
 
 
 def _of_gpu(gpu: str, rows: Sequence[Judged], left_out: Iterable[LeftOut]) -> OfGpu:
-    kept = [one for one in rows if not one.sample.fitted]
-    errors = {kind: [abs(one.error) for one in kept if one.kind == kind] for kind in KINDS}
-    ranged = [one.inside for one in kept if one.inside is not None]
+    held_out = [row for row in rows if not row.sample.fitted]
+    errors = {kind: [abs(row.error) for row in held_out if row.kind == kind] for kind in KINDS}
+    ranged = [row.inside for row in held_out if row.inside is not None]
     profile = rows[0].sample.profile
-    of_files = {one.sample.source for one in rows}
+    of_files = {row.sample.source for row in rows}
     return OfGpu(
         gpu,
         profile.backed_by,
         {kind: len(some) for kind, some in errors.items()},
         {kind: median(some) if some else None for kind, some in errors.items()},
         sum(ranged) / len(ranged) if ranged else None,
-        sum(one.source in of_files for one in left_out),
+        sum(row.source in of_files for row in left_out),
     )
 
 
@@ -170,64 +177,73 @@ def judge(
     for file in files:
         of_file, refused = read(file)
         left_out += refused
-        for one in of_file:
-            if one.quantity in BYTES and one.quantity != "l2_hits" and one.measured < SMALL_BYTES:
-                left_out.append(_left(one, f"{one.measured:,.0f} bytes are too few to compare"))
+        for sample in of_file:
+            if (
+                sample.quantity in BYTES
+                and sample.quantity != "l2_hits"
+                and sample.measured < SMALL_BYTES
+            ):
+                left_out.append(
+                    _left(sample, f"{sample.measured:,.0f} bytes are too few to compare")
+                )
             else:
-                samples.append(one)
+                samples.append(sample)
     requests: list[Request] = []
-    asked: list[Sample] = []
-    for one in samples:
+    requested: list[Sample] = []
+    for sample in samples:
         try:
-            requests.append(_request(one, ecc))
-            asked.append(one)
+            requests.append(_request(sample, ecc))
+            requested.append(sample)
         except InputError as reason:
-            left_out.append(_left(one, str(reason)))
+            left_out.append(_left(sample, str(reason)))
     judged = []
-    for one, outcome in zip(asked, try_all(requests, progress=progress), strict=True):
+    # all together: equal launches are replayed once
+    for sample, outcome in zip(requested, try_all(requests, progress=progress), strict=True):
         if isinstance(outcome, InputError):
-            left_out.append(_left(one, str(outcome)))
+            left_out.append(_left(sample, str(outcome)))
         else:
-            judged.append(_judged(one, outcome))
+            judged.append(_judged(sample, outcome))
     return Verdict(tuple(judged), tuple(left_out))
 
 
-def _left(one: Sample, reason: str) -> LeftOut:
-    return LeftOut(one.source, one.row, one.profile.name, reason)
+def _left(sample: Sample, reason: str) -> LeftOut:
+    return LeftOut(sample.source, sample.row, sample.profile.name, reason)
 
 
-def _request(one: Sample, ecc: str) -> Request:
+def _request(sample: Sample, ecc: str) -> Request:
     """What is asked of a sample; times take the quick rule for bytes. Raises InputError: the kernel cannot run it."""
-    method: Method | None = "capacity" if one.quantity == "time" else None
+    method: Method | None = "capacity" if sample.quantity == "time" else None
     chain = None
-    if one.launch:
-        whole = planned(one.problem, one.kernel, one.profile).chain
-        launches = tuple(launch for launch in whole.launches if launch.name == one.launch)
+    if sample.launch:
+        whole = planned(sample.problem, sample.kernel, sample.profile).chain
+        launches = tuple(launch for launch in whole.launches if launch.name == sample.launch)
         if not launches:
-            raise InputError(f"kernel {one.kernel} has no launch {one.launch} here")
+            raise InputError(f"kernel {sample.kernel} has no launch {sample.launch} here")
         chain = replace(whole, launches=launches)
     return Request(
-        one.problem,
-        one.kernel,
-        one.profile,
+        sample.problem,
+        sample.kernel,
+        sample.profile,
         chain=chain,
         method=method,
-        l2_start=one.l2_start,
-        clocks=one.clocks,
-        ecc=ecc if one.profile.ecc else "delivered",
+        l2_start=sample.l2_start,
+        clocks=sample.clocks,
+        ecc=ecc if sample.profile.ecc else "delivered",
     )
 
 
-def _judged(one: Sample, p: Prediction) -> Judged:
-    if one.quantity == "time":
+def _judged(sample: Sample, p: Prediction) -> Judged:
+    if sample.quantity == "time":
         times = p.time_range
-        inside = None if times is None else times.seconds[0] <= one.measured <= times.seconds[1]
-        return Judged(one, p.time_s, inside, algorithm_of(p.kernel.algorithm).standard)
-    if one.quantity == "l2_hits":
-        return Judged(one, p.l2_hit_rate or 0.0, None)
-    predicted = {"hbm": p.hbm.total, "hbm_read": p.hbm.read, "hbm_write": p.hbm.write}[one.quantity]
+        inside = None if times is None else times.seconds[0] <= sample.measured <= times.seconds[1]
+        return Judged(sample, p.time_s, inside, algorithm_of(p.kernel.algorithm).standard)
+    if sample.quantity == "l2_hits":
+        return Judged(sample, p.l2_hit_rate or 0.0, None)
+    predicted = {"hbm": p.hbm.total, "hbm_read": p.hbm.read, "hbm_write": p.hbm.write}[
+        sample.quantity
+    ]
     span = p.hbm_range
     if span is None:
-        return Judged(one, predicted, None)
-    least, most = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[one.quantity]
-    return Judged(one, predicted, least <= one.measured <= most)
+        return Judged(sample, predicted, None)
+    low, high = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[sample.quantity]
+    return Judged(sample, predicted, low <= sample.measured <= high)

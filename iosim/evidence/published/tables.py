@@ -87,7 +87,7 @@ def read(path: str | Path) -> tuple[list[Sample], list[LeftOut]]:
     reader = csv.DictReader(io.StringIO(text_of_file(path, where), newline=""))
     form = form_of(reader.fieldnames or ())
     if form is None:
-        known = "; ".join(one["title"] for one in _known()["form"])
+        known = "; ".join(known_form["title"] for known_form in _known()["form"])
         raise InputError(f"{where} has the columns of no published table; accepted: {known}")
     samples: list[Sample] = []
     left_out: list[LeftOut] = []
@@ -107,10 +107,10 @@ def _samples(
     for name, pattern in form.get("rows", {}).items():
         if not re.search(pattern, row.get(name, "")):
             raise Unread(f"{name} '{row.get(name, '')}'")
-    said = row[form["kernel"]]
-    kernel, launch = _kernel(form, said)
+    kernel_text = row[form["kernel"]]
+    kernel, launch = _kernel(form, kernel_text)
     profile, problem = _profile(gpu), _problem(form, row)
-    fitted = bool(form.get("fitted") and re.search(form["fitted"], said))
+    fitted = bool(form.get("fitted") and re.search(form["fitted"], kernel_text))
     start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
     for quantity, measured in _measured(form, row):
         yield Sample(
@@ -128,15 +128,16 @@ def _samples(
         )
 
 
-def _kernel(form: Mapping[str, Any], said: str) -> tuple[str, str]:
+def _kernel(form: Mapping[str, Any], text: str) -> tuple[str, str]:
     for pattern, name in form["kernels"].items():
-        found = re.search(pattern, said)
-        if found:
+        match = re.search(pattern, text)
+        if match:
+            # the table names this kernel on purpose as one that the catalog does not describe
             if name == NOT_DESCRIBED:
                 break
-            kernel, _, launch = name.format(found[0]).partition(":")
+            kernel, _, launch = name.format(match[0]).partition(":")
             return kernel, launch
-    raise Unread(f"no kernel of the catalog is '{said[:60]}'")
+    raise Unread(f"no kernel of the catalog is '{text[:60]}'")
 
 
 def _profile(gpu: str) -> HardwareProfile:
@@ -149,6 +150,7 @@ def _problem(form: Mapping[str, Any], row: Mapping[str, str]) -> AttentionProble
     values: dict[str, Any] = dict(form.get("values", {}))
     for field, column in columns.items():
         text = row.get(column, "")
+        # a column with gaps went through floats in some tables: 128.0
         text = text.removesuffix(".0")
         if text and not text.isdigit():
             raise Unread(f"{column} '{text}' is no number")
@@ -171,8 +173,8 @@ def _mask(form: Mapping[str, Any], row: Mapping[str, str], values: Mapping[str, 
         return "window"
     if form.get("prefill") and row.get("phase") == "prefill":
         return str(form["prefill"])
-    said = row.get("mask", "")
-    causal = said.startswith("causal") or row.get("causal") == "1"
+    mask_text = row.get("mask", "")
+    causal = mask_text.startswith("causal") or row.get("causal") == "1"
     return "causal" if causal and values["seq_q"] > 1 else "none"
 
 
@@ -183,6 +185,6 @@ def _measured(form: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[tuple
             raise Unread(f"quantity '{row['quantity']}' is not compared")
         yield quantity, float(row["value"]) * _known()["units"][row["unit"]]
         return
-    for column, (quantity, one) in form["measured"].items():
+    for column, (quantity, unit) in form["measured"].items():
         if row.get(column):
-            yield quantity, float(row[column]) * one
+            yield quantity, float(row[column]) * unit

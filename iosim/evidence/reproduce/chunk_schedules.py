@@ -64,6 +64,7 @@ def received(
         ),
         Fraction(),
     )
+    # papers count a GPU's own chunk as received, too: gpus chunks in place of gpus - 1
     whole = float(counted * Fraction(gpus, gpus - 1))
     return {"computed": megatron / whole if megatron else whole, "counted": float(counted)}
 
@@ -84,6 +85,7 @@ def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
         idleness.slots if schedule == "vanilla" else idleness.of_unbalanced,
         idleness.slots,
     )
+    # the schedule that is simulated and the paper's formula must agree exactly
     assert slots == closed_forms.idle_fraction(schedule, gpus)
     return {
         "computed": float(share),
@@ -104,7 +106,7 @@ def _forward_s(schedule: str, problem: AttentionProblem, gpus: int, gpu: str) ->
 
 @arithmetic
 def forward_speed_up(of: Side, schedule: str, gpus: int, slower: str = "") -> dict[str, Any]:
-    """Of attention's forward over one GPU, or over a `slower` schedule."""
+    """Speed-up of attention's forward over one GPU, or over a `slower` schedule."""
     took = _forward_s(schedule, of.problem, gpus, of.gpu.name)
     other = _forward_s(slower, of.problem, gpus, of.gpu.name) if slower else float(of.time)
     return {"computed": other / took, "other": other, "took": took}
@@ -205,7 +207,7 @@ def iteration(
 def iteration_speed_up(
     of: Side, slower: str, model: str, gpus: int, tokens: int, shared: bool, recompute: bool = False
 ) -> dict[str, Any]:
-    """Of DistFlashAttn over another scheme, or over itself with attention computed again."""
+    """Speed-up of DistFlashAttn over another scheme, or over itself with attention computed again."""
     slow = iterated(slower, model, gpus, tokens * K, of.gpu.name, shared, recompute).seconds
     fast = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared).seconds
     return {"computed": slow / fast, "slow": slow, "fast": fast}
@@ -247,6 +249,7 @@ def training_bytes(model: str, tokens: int, gpus: int) -> float:
 @arithmetic
 def sequence_that_fits(of: Side, model: str, gpus: int, tokens: int) -> dict[str, Any]:
     """Thousands of tokens whose training fits in the GPUs' memory; `tokens` the published ones, in thousands."""
+    # bytes grow linearly with tokens: two points give the line
     budget = of.gpu.need_memory_bytes()
     used, fixed = (training_bytes(model, n, gpus) for n in (tokens * K, 0))
     longest = (budget - fixed) / ((used - fixed) / (tokens * K)) / K

@@ -116,7 +116,7 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
 
 def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
     """The rows whose published number, in its unit, is the one that is meant; no other is computed."""
-    return [row for one in sections() for row in one.rows(is_meant)]
+    return [row for section in sections() for row in section.rows(is_meant)]
 
 
 def _stated(keys: Keys) -> float | None:
@@ -134,11 +134,13 @@ def _rows(
 ) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
+        # the nearer goes over the farther: defaults, claim, point, row
         shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
         of_code = [_EACH[claim["each_of"]]()] if "each_of" in claim else []
         points, several = list(crossed(claim.get("each", ()), *of_code)), claim.get("row", [{}])
         for row in several:
             _refuse_unread(row, _read({**shared, **row}))
+        # a misspelt key is refused: it would be ignored in silence, and the row computed without it
         here = set[str]().union(*(_read({**shared, **points[0], **row}) for row in several))
         _refuse_unread(claim, here)
         _refuse_unread(points[0] if "each" in claim else (), here)
@@ -180,6 +182,7 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
 
 def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
+        # the best of several settings stands for the claim, as where a paper tunes its tiles
         points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
         values_of_row = {"min": min, "max": max}[keys["choose"]](
             points, key=lambda values: float(values["computed"])
@@ -268,8 +271,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         record = plain(
-            self,
-            "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value",
+            section=self.section,
+            claim=self.claim,
+            claimed=self.claimed,
+            computed=self.computed,
+            unit=self.unit,
+            ratio=self.ratio,
+            arithmetic=self.arithmetic,
+            note=self.note,
+            mistake=self.mistake,
+            verdict=self.verdict.value,
         )
         return record | {"mistake": self.mistake or None}
 

@@ -1,6 +1,6 @@
 """Published speeds of attention kernels (measurements/published_utilisation.csv), and iosim's prediction of each.
 
-The papers fix 16k tokens in all and 2,048 columns over all heads, and count 4 N^2 d operations a head: half of them
+The papers fix 16k tokens in all and 2,048 columns over all heads, and count 4 N^2 d operations per head: half of them
 under a causal mask, 2.5 times as many in a backward pass. Beside them, counts of a call that no reader of iosim makes:
 what tools count wrongly, what a tile takes, what fits.
 """
@@ -28,7 +28,7 @@ TOKENS = 16384
 WIDTH = 2048
 PASS_FACTOR = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}
 FIT_LENGTHS = (512, 2048, 8192)
-"""Of the six lengths of FlashAttention-3's fp16 forward, those on which constants were fitted."""
+"""Lengths on which constants were fitted, of the six of FlashAttention-3's fp16 forward."""
 CLOCKS = {"h100-sxm": 1.83e9}
 """The clock in hertz at which FlashAttention-3's authors fix their H100 (arXiv 2407.08608, appendix on benchmarks);
 other papers say nothing."""
@@ -175,7 +175,7 @@ def split_decode(of: Side) -> dict[str, Any]:
 
 FP32_BYTES = 4
 WARP_SCHEDULERS = 4
-"""Of an SM since Volta, each with a quarter of its fp32 lanes: what one warp can use."""
+"""Schedulers of an SM since Volta, each with a quarter of its fp32 lanes: what one warp can use."""
 
 
 @arithmetic

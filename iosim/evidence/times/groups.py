@@ -15,7 +15,7 @@ from iosim.base.units import parse_limit
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times import tables
 from iosim.evidence.times.tables import Case, Timed
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 
 Reads = Callable[[int], Iterator[Case]]
 Shows = Callable[[Sequence[Reads]], Iterable[Reads]]
@@ -71,12 +71,17 @@ class Row:
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        case = "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime row=case.number"
-        times = "measured_s=timed.measured_s predicted_s=timed.predicted_s error=timed.error"
-        return (
-            plain(self, case)
-            | {"launch": self.timed.launch or "call"}
-            | plain(self, f"held_out {times}")
+        return plain(
+            group=self.group.key,
+            kernel=self.case.name,
+            gpu=self.case.call.profile.name,
+            regime=self.case.regime,
+            row=self.case.number,
+            launch=self.timed.launch or "call",
+            held_out=self.held_out,
+            measured_s=self.timed.measured_s,
+            predicted_s=self.timed.predicted_s,
+            error=self.timed.error,
         )
 
 
@@ -122,6 +127,7 @@ def rows_of(
 ) -> list[Row]:
     rows, times = [], dict[int, list[Timed]]()
     for group, case in cases:
+        # one case may be in several groups: it is predicted once
         if id(case) not in times:
             times[id(case)] = list(case.times((changed or {}).get(id(case))))
         rows += [
@@ -189,13 +195,24 @@ class TimesReport:
                         f"{f.mean:.1%} of {f.n}" if f else "",
                     )
                 )
-        columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
-        return Table(columns_of(columns), tuple(lines))
+        columns = (
+            Column("group"),
+            Column("title", "rows"),
+            Column("n"),
+            Column("mean"),
+            Column("p90"),
+            Column("max"),
+            Column("signed", "median, signed"),
+            Column("target"),
+            Column("fitted", "fitted on"),
+        )
+        return Table(columns, tuple(lines))
 
     def by_gpu(self) -> Table:
         """Errors of each GPU's times, of rows that nothing was fitted on, a row that is in several groups once."""
-        own = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
-        of_gpu = grouped(own.values(), lambda row: row.case.call.profile.name)
+        # groups overlap: a row counts once
+        distinct = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
+        of_gpu = grouped(distinct.values(), lambda row: row.case.call.profile.name)
         lines: list[tuple[Cell, ...]] = []
         for gpu in sorted(of_gpu):
             e = Errors.of([row.timed.error for row in of_gpu[gpu]])
@@ -211,7 +228,15 @@ class TimesReport:
                     )
                 )
         return Table(
-            columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines)
+            (
+                Column("gpu", "GPU"),
+                Column("n"),
+                Column("median"),
+                Column("mean"),
+                Column("p90"),
+                Column("signed", "median, signed"),
+            ),
+            tuple(lines),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,7 +244,11 @@ class TimesReport:
         for g, e in ((g, self.held_out.get(g.key)) for g in GROUPS):
             if e is not None:
                 meets = None if g.target is None else e.mean <= g.target
-                groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
+                groups.append(
+                    plain(group=g.key, title=g.title, target=g.target)
+                    | asdict(e)
+                    | {"meets": meets}
+                )
         numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
         record = {
             "answer": self.answer,

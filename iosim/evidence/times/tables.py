@@ -154,7 +154,7 @@ def moved(call: Call) -> Traffic:
 
 
 def flushed(call: Call) -> Traffic:
-    """The same where each launch starts from an empty L2, as under the profiler."""
+    """Bytes at both levels where each launch starts from an empty L2, as under the profiler."""
     chains = (replace(call.chain, launches=(launch,)) for launch in call.chain.launches)
     estimates = (
         Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains
@@ -212,6 +212,7 @@ def library_cases(
         call = called(problem, name, gpu, built(r) if name == "triton_plain" else None)
         seconds = tuple(float(x["seconds"]) for x in launches)
         spills = (
+            # builds that keep registers in memory: constants of a step are not fitted on them
             name.startswith("pytorch_flash")
             or (name == "triton_plain" and (r["block_q"], r["warps"]) == ("256", "4"))
             or (
@@ -370,6 +371,7 @@ def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Calls whose heads have one block of queries each, one behind the other in a CUDA graph (h200_streams.csv,
     h100_streams.csv), but for those whose heads all read the same keys: never fitted on."""
     gpu, replays = load_profile(gpu_name), Replays()
+    # calls stand behind one another in the graph: each costs a launch, not a call
     between = gpu.need("graph_launch_latency_s") - gpu.need("graph_call_latency_s")
     for number, r in numbered(f"{gpu_name[:4]}_streams.csv", every):
         if r["keys_lie"] == "shared":

@@ -86,7 +86,7 @@ VARIANT = {
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
 MAX_CTAS, MAX_THREADS, MAX_REGISTERS, MAX_SPILLED_BYTES = (1 << 31) - 1, 1024, 255, 1 << 19
-"""What CUDA lets a launch have: CTAs, threads a CTA, registers and local memory a thread."""
+"""What CUDA lets a launch have: CTAs, threads per CTA, registers and local memory a thread."""
 
 
 class NoModel(Exception):
@@ -110,6 +110,7 @@ def problem_of(row: Row) -> AttentionProblem:
     """The attention problem of a row. Raises InputError where its sizes make no sense; NoModel where the row leaves
     one empty."""
     name, facts = row.implementation, row.facts
+    # a flex row states its mask in its note: the column of a causal flag is empty there
     noted = _noted_mask(facts.get("note", ""))
     needed = CHAIN if row.chain else LAUNCH_COLUMNS
     if missing := [n for n in needed if not facts[n] and not (noted and n == "causal")]:
@@ -128,6 +129,7 @@ def problem_of(row: Row) -> AttentionProblem:
         mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
         values |= {"kv_heads": row.number("kv_heads"), "passes": "bwd" if backward else "fwd"}
         values |= noted or {"mask": mask, "window": window}
+        # lengths of a packed batch stand for both sequences
         if lengths := facts.get("seq_lens"):
             values["seq_lens"] = tuple(map(int, lengths.split()))
         else:
@@ -153,6 +155,7 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
     no sense; NoModel where no catalog kernel stands for the rows."""
     first = rows[0]
     try:
+        # a name that the catalog does not have is reported before the row's sizes are looked at
         entry_name(_catalog_name(first))
     except InputError:
         raise NoModel(f"no model for '{first.implementation}'") from None
@@ -181,6 +184,7 @@ def _check_call(rows: Sequence[Row]) -> None:
         return
     if refused := first.facts.get("left_out"):
         raise NoModel(f"not measured: {refused}")
+    # a profiler that was stopped midway leaves a call without its first or last launches
     if [r.launch for r in rows] != list(range(1, len(rows) + 1)):
         raise NoModel(
             f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}"
@@ -189,6 +193,7 @@ def _check_call(rows: Sequence[Row]) -> None:
         if len({r.facts.get(name) for r in rows}) > 1:
             raise NoModel(f"the call's rows differ in {name}")
     note = first.facts.get("note", "")
+    # a note that is not understood may change the launch: such rows are left out, not compared
     if not NOTES.fullmatch(note) and OWN_NOTES.get(first.implementation) != note:
         raise NoModel(
             f"no model for '{first.implementation}' with the note '{first.facts['note']}'"
@@ -199,11 +204,15 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     row = rows[0]
     kernel = kernel_of(rows, problem, profile)
     chain = plan(problem, kernel)
+    # its settings are those of the backward: the chain is changed where the rows say so
     if row.implementation == "flash_bwd_sm90":
+        # the backward has settings of its own, which no override of the catalog carries
         chain = _as_described(rows, chain)
     _check_size(chain)
-    own = row.implementation in OWN
-    launches = [n for n in chain.launches if not n.joins and not (own and n.name in HOST_FILLS)]
+    is_own = row.implementation in OWN
+    # the model's launches that rows stand for: no joined CTAs, no fills that the host makes
+    launches = [n for n in chain.launches if not n.joins and not (is_own and n.name in HOST_FILLS)]
+    # rows of some stages alone: the others of the chain were not measured
     if row.facts.get("stage"):
         launches = [n for n in launches if n.name in [r.facts["stage"] for r in rows]]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
@@ -217,7 +226,7 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
             f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}"
         )
     # rows that say what their kernel was built as have its resources
-    described = own or bool(row.facts.get("block_q"))
+    described = is_own or bool(row.facts.get("block_q"))
     chains = tuple(
         replace(chain, launches=(_with_facts(n, r) if described else n, *_joining(chain, n)))
         for n, r in zip(launches, rows, strict=True)
@@ -235,27 +244,31 @@ def _joining(chain: Chain, launch: Launch) -> tuple[Launch, ...]:
 def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
     """Rows in which a pass over a tensor of 2 GiB and more is one: PyTorch launches it in pieces whose offsets fit into
     32 bits (TensorIterator's with_32bit_indexing), one after the other, each pass in as many."""
+    # runs of rows with one kernel name, and runs of the model's launches of one kind, side by side
     pieces = [
         list(run) for _, run in groupby(rows, key=lambda row: row.facts.get("kernel") or row.launch)
     ]
     passes = [
         len(list(run)) for _, run in groupby(launches, key=lambda name: SAME_PASS.sub("", name))
     ]
+    # as many rows as launches, or no pairing of the runs: nothing is joined
     if len(rows) <= len(launches) or len(pieces) != len(passes):
         return list(rows)
-    made: list[Row] = []
+    merged: list[Row] = []
     for run, several in zip(pieces, passes, strict=True):
-        each, over = divmod(len(run), several)
+        # each of several passes takes as many pieces as the others
+        length, over = divmod(len(run), several)
         if over:
             return list(rows)
-        for part in (run[n * each : (n + 1) * each] for n in range(several)):
+        for part in (run[n * length : (n + 1) * length] for n in range(several)):
+            # bytes and seconds of pieces add up; a quantity that one of them lacks is left out
             quantities = [q for q in part[0].measured if all(q in row.measured for row in part)]
-            made.append(
+            merged.append(
                 replace(
                     part[0], measured={q: sum(row.measured[q] for row in part) for q in quantities}
                 )
             )
-    return made
+    return merged
 
 
 def _check_size(chain: Chain) -> None:
@@ -271,6 +284,7 @@ def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareP
     """The catalog's kernel of a call, with the settings that its rows state. Raises NoModel where settings are not
     modelled."""
     row = rows[0]
+    # the catalog's choice, with what the row states over it
     kernel = resolve(_catalog_name(row), problem, profile, overrides_of(row))
     if row.implementation == "flash_bwd":
         tile = replace(kernel.tile, stages=kernel.tile_backward.stages)
@@ -278,6 +292,7 @@ def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareP
     if row.implementation == "flash_bwd_sm90":
         kernel = _backward_in_order(row, kernel)
     if isinstance(kernel.options, CudaOptions):
+        # two launches with one split: the build combines even a single part
         alone = len(rows) == 2 and kernel.splits == 1
         options = replace(
             kernel.options,
@@ -301,6 +316,7 @@ def overrides_of(row: Row) -> Overrides | None:
             )
         if row.implementation != "flash_fwd_sm90":
             return None
+    # `blocks` is the later column and goes before the flag
     heavy, fold = row.flag("heavy_first"), None
     if blocks := facts.get("blocks"):
         if blocks not in BLOCKS_FIRST:
@@ -310,6 +326,7 @@ def overrides_of(row: Row) -> Overrides | None:
         heavy, fold = BLOCKS_FIRST[blocks]
         heavy = None if fold else bool(heavy)
     by_head = facts.get("order") == "head"
+    # one setting under two column names: of the kernels for compute capability 9.0, and of the others
     section = row.number("section_heads" if row.implementation in SM90 else "section")
     scheduler = SCHEDULERS.get(
         facts.get("schedule", ""), "persistent" if row.flag("persistent") else None
@@ -330,6 +347,7 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
         raise NoModel(
             f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}"
         )
+    # orders and directions of the backward run over key blocks, as those of the forward over query blocks
     order, direction = (
         Order(facts.get("order") or Order.QUERY),
         Direction(facts.get("direction") or "ascending"),
@@ -344,6 +362,7 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
 
 def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
     launches = chain.launches[: len(rows)]
+    # ordered sums: pairs wait for their turn at a counter in memory, a packet a warpgroup
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead(
             "turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh"
@@ -359,6 +378,7 @@ def _with_spills(row: Row, kernel: Kernel) -> Kernel:
     spilled = _within(
         "spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES
     )
+    # a persistent CTA stores what it spills once, ahead of its list of tiles; else it is taken per tile pair
     if kernel.schedule.scheduler is Scheduler.PERSISTENT and row.implementation == "flash_fwd":
         source = "the compiler's report, taken to lie before the list of tiles"
         once = Overhead(
@@ -379,20 +399,24 @@ def _with_spills(row: Row, kernel: Kernel) -> Kernel:
 
 def _with_facts(launch: Launch, row: Row) -> Launch:
     registers, shared = row.number("registers"), row.number("smem_bytes")
+    # resources of a row are taken whole or not at all
     if not row.facts.get("block") or not registers or shared is None:
         return launch
     _within("registers", registers, 1, MAX_REGISTERS)
-    threads, own = _product(row, "block", MAX_THREADS), max(0, shared - DRIVER_SHARED_BYTES)
-    return replace(launch, resources=Resources(threads, registers, own))
+    threads, shared_bytes = (
+        _product(row, "block", MAX_THREADS),
+        max(0, shared - DRIVER_SHARED_BYTES),
+    )
+    return replace(launch, resources=Resources(threads, registers, shared_bytes))
 
 
-def _product(row: Row, name: str, most: int) -> int:
+def _product(row: Row, name: str, limit: int) -> int:
     """CTAs of a grid, or threads of a block, written "(8, 2, 8)"."""
     text = row.facts.get(name, "")
     match = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
     if not match:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
-    return _within(name, prod(map(int, match.groups())), 1, most)
+    return _within(name, prod(map(int, match.groups())), 1, limit)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:
@@ -411,10 +435,10 @@ def _variant(row: Row) -> str:
         f |= {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"}
     else:
         return ""
-    said = (
+    settings = (
         (text, silent, f.get(name, "").replace("_", " "))
         for name, (text, silent) in VARIANT.items()
     )
     return ", ".join(
-        text.format(value) for text, silent, value in said if value not in ("", silent)
+        text.format(value) for text, silent, value in settings if value not in ("", silent)
     )

@@ -86,14 +86,15 @@ class LaunchAnswer:
     def quantities(self) -> list[dict[str, Any]]:
         if self.prediction is None or self.row is None:
             return []
-        p, found = self.prediction, []
+        p, rows = self.prediction, []
         for name, predicted in values_of(p.chain, p, p.time.total_s).items():
             counted = self.row.measured.get(name)
             if counted is None:
                 continue
             off = abs(counted - predicted)
+            # a difference counts where it is large as a share and in bytes
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
-            found.append(
+            rows.append(
                 {
                     "quantity": name,
                     "predicted": predicted,
@@ -102,7 +103,7 @@ class LaunchAnswer:
                     "differs": differs,
                 }
             )
-        return found
+        return rows
 
     def answer(self) -> str:
         if self.prediction is None:
@@ -119,25 +120,26 @@ class LaunchAnswer:
     def _by_tensor(self) -> str:
         """Predicted bytes at HBM of each tensor, small ones left out: the profiler prints no tables on a terminal."""
         large = [x for x in self.parts if x.predicted >= SMALL] or self.parts[:1]
-        moved = ((x, f"{bytes_text(x.predicted)} {MOVED[x.direction]}") for x in large)
+        words = ((x, f"{bytes_text(x.predicted)} {MOVED[x.direction]}") for x in large)
         return ", ".join(
-            f"{x.tensor} {text} ({bytes_text(x.once)} compulsory)" for x, text in moved
+            f"{x.tensor} {text} ({bytes_text(x.once)} compulsory)" for x, text in words
         )
 
     def _where(self, direction: str) -> str:
-        one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
-        if one is None or not one["differs"]:
+        quantity = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
+        if quantity is None or not quantity["differs"]:
             return ""
         parts = sorted(
             (x for x in self.parts if x.direction == direction and x.laid),
             key=lambda x: -abs(x.laid),
         )
         names = ", ".join(f"{x.tensor} ({_signed(x.laid)})" for x in parts)
-        rest = int(one["unpredicted"]) - sum(x.laid for x in parts)
-        said = [f"as far as its tensors have room for it: {names}"] if names else []
+        # what no tensor has room for is traffic that the description lacks
+        rest = int(quantity["unpredicted"]) - sum(x.laid for x in parts)
+        clauses = [f"as far as its tensors have room for it: {names}"] if names else []
         if abs(rest) > SMALL:
-            said.append(f"{_signed(rest)} belong to no tensor of the kernel as it is described")
-        return f"Of the {_signed(int(one['unpredicted']))} {MOVED[direction]}, {'; '.join(said)}"
+            clauses.append(f"{_signed(rest)} belong to no tensor of the kernel as it is described")
+        return f"Of the {_signed(int(quantity['unpredicted']))} {MOVED[direction]}, {'; '.join(clauses)}"
 
     @property
     def advice(self) -> str:
@@ -149,6 +151,7 @@ class LaunchAnswer:
         e = self.explanation
         if e is None or not e.tried.trials or e.prediction.time.total_s <= 0:
             return 0.0
+        # trials are sorted by HBM bytes: the first is the best
         saved = 1 - e.tried.trials[0].time_s / e.prediction.time.total_s
         return 100 * saved if saved >= HELPS else 0.0
 
@@ -162,7 +165,7 @@ class LaunchAnswer:
                 {"name": METRICS[COLUMN[name]][0], **both, "differs": q["differs"], "words": words}
             )
         p, row = self.prediction, self.row
-        return plain(self, "kernel status reason") | {
+        return plain(kernel=self.kernel, status=self.status, reason=self.reason) | {
             "problem": None if p is None else p.problem.to_dict(),
             "implementation": None if row is None else row.implementation,
             "profile": None if p is None else p.profile.name,
@@ -247,12 +250,13 @@ def _sentence(q: Mapping[str, Any]) -> str:
 
 
 def answer_launch(
-    launch: Profiled, stated: Given, profile: HardwareProfile, told: Told
+    launch: Profiled, stated: Given, profile: HardwareProfile, read_range: Told
 ) -> LaunchAnswer:
     try:
-        said = said_of(launch, stated, told)
-        found = whole_call(recognise(launch.kernel, launch.grid, said), said)
-        row = row_of(launch, found, found.facts, "the profile")
+        # facts from the ranges and options, then the row, the case and its one chain; any of these may refuse
+        stated_facts = said_of(launch, stated, read_range)
+        recognised = whole_call(recognise(launch.kernel, launch.grid, stated_facts), stated_facts)
+        row = row_of(launch, recognised, recognised.facts, "the profile")
         if not row.measured:
             raise Unknown("the profile has none of the counters that are compared")
         case = match([row], profile)
@@ -268,6 +272,7 @@ def answer_launch(
 def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explanation | None, str]:
     if not is_attention_loop(chain.launches[0]):
         return None, ""
+    # advice is for the whole call: a change of the tile moves its other launches, too
     whole = plan(case.problem, case.kernel)
     if len(whole.launches) > 1:
         prediction = Request(case.problem, case.kernel, prediction.profile).predict(Replays())
@@ -277,13 +282,14 @@ def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explan
 
 
 def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
-    found: list[Part] = []
+    parts_found: list[Part] = []
     for direction in ("read", "write"):
         mine = [s for s in sources(p) if s.direction == direction]
         loads = p.traffic.tensors("l2")
         l2 = [int(loads.get((s.tensor, direction), 0)) for s in mine]
         counted = row.measured.get(f"hbm_{direction}")
         off = 0 if counted is None else int(counted) - sum(s.hbm_bytes for s in mine)
+        # the room of each tensor by the sign of the difference, as the module's text says
         if off >= 0:
             rooms = [max(0, n - s.hbm_bytes) for n, s in zip(l2, mine, strict=True)]
         elif direction == "read":
@@ -292,13 +298,14 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
             rooms = [s.hbm_bytes for s in mine]
         laid = _laid(off, rooms)
         parts = zip(mine, l2, laid, strict=True)
-        found += [
+        parts_found += [
             Part(s.tensor, direction, s.hbm_bytes, s.once_bytes, n, part) for s, n, part in parts
         ]
-    return tuple(sorted(found, key=lambda x: -x.predicted))
+    return tuple(sorted(parts_found, key=lambda x: -x.predicted))
 
 
 def _laid(off: int, rooms: Sequence[int]) -> list[int]:
     room = sum(rooms)
+    # in proportion to the rooms, and never more than they hold
     share = min(1.0, abs(off) / room) if room else 0.0
-    return [(1 if off > 0 else -1) * round(share * one) for one in rooms]
+    return [(1 if off > 0 else -1) * round(share * part_room) for part_room in rooms]

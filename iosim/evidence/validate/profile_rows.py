@@ -40,7 +40,7 @@ class ProfileRows:
 def read_profile(
     path: str | Path,
     stated: Given,
-    told: Told = lambda text: Given(),
+    read_range: Told = lambda text: Given(),
     opened: Opened = lambda path: None,
 ) -> ProfileRows:
     """The launches of a profile, matched with catalog kernels by their names and grids and by what is given. Raises
@@ -49,7 +49,7 @@ def read_profile(
     Args:
         path: a report, or a CSV that ncu wrote: its raw page, or a row a metric.
         stated: what is said of all calls.
-        told: reads what an NVTX range says of the calls in it, which goes before `stated`.
+        read_range: reads what an NVTX range says of the calls in it, which goes before `stated`.
         opened: reads a report by the profiler's Python module, where there is one.
     """
     where = f"{OPTION} '{path}'"
@@ -63,7 +63,7 @@ def read_profile(
         raise InputError(
             f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}"
         )
-    return matched(launches, stated, Path(path).name, notes, told)
+    return matched(launches, stated, Path(path).name, notes, read_range)
 
 
 def metrics() -> str:
@@ -84,17 +84,19 @@ def _launches(path: str | Path, where: str, opened: Opened) -> tuple[list[Profil
 
 
 def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
-    """By the profiler's Python module; where there is none, or none new enough, by the profiler."""
+    """Launches of a report by the profiler's Python module; without one that is new enough, by the profiler."""
     refused: InputError | None = None
     try:
-        found = opened(path)
-        if found is not None:
-            return [profiled_of(facts) for facts in found], []
+        # the profiler's Python module needs no GPU tools; where it is missing or too old, ncu itself converts
+        by_module = opened(path)
+        if by_module is not None:
+            return [profiled_of(facts) for facts in by_module], []
     except InputError as error:
         refused = error
     try:
         return parse_raw(import_report(path))
     except InputError as error:
+        # the module's reason where there is no profiler, else the profiler's own
         why = refused if refused is not None and not _has_ncu() else error
         hint = f"or a CSV made elsewhere with ncu --import {path.name} --csv --page raw --print-units base"
         accepted = f"a report that ncu here can read, or its Python module (pip install ncu-report), {hint}"
@@ -109,13 +111,14 @@ def _has_ncu() -> bool:
     return True
 
 
-def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
+def said_of(launch: Profiled, stated: Given, read_range: Told) -> Given:
     """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`. Raises Unknown
     where a range says what is no option."""
+    # outermost first, so that what an inner range says goes over it
     for text in launch.ranges:
         for words in TOLD.findall(text):
             try:
-                stated = stated.under(told(words.strip()))
+                stated = stated.under(read_range(words.strip()))
             except InputError as error:
                 raise Unknown(f"NVTX range 'iosim{words}': {error}") from None
     return stated
@@ -126,7 +129,7 @@ def matched(
     stated: Given,
     source: str,
     notes: Sequence[str] = (),
-    told: Told = lambda text: Given(),
+    read_range: Told = lambda text: Given(),
 ) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
@@ -137,9 +140,10 @@ def matched(
     for number, launch in enumerate(launches, start=1):
         measured = _measured(launch)
         try:
-            recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, told))
+            recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, read_range))
             if not measured:
                 raise Unknown("has none of the counters that are compared")
+            # a launch that belongs to others is taken only right behind all of them
             before = (first and first.implementation, tuple(parts))
             if recognised.follows and before != (recognised.implementation, recognised.follows):
                 raise Unknown(
@@ -153,9 +157,11 @@ def matched(
                     [],
                 )  # PyTorch's elementwise kernels and fills may stand between those of one call
             continue
+        # a launch with none before it begins a call
         if not recognised.follows:
             call, first, parts = call + 1, None, []
         parts.append(recognised.part)
+        # later launches have the problem of the first: their names and grids do not tell it
         facts = recognised.facts if first is None else dict(first.facts)
         rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
         first = first or rows[-1]
@@ -177,12 +183,12 @@ def row_of(
     call: int = 1,
     number: int = 1,
 ) -> Row:
-    own = {
+    columns = {
         "implementation": recognised.implementation,
         "stage": recognised.part,
         "kernel": launch.kernel,
     }
-    own |= {
+    columns |= {
         "grid": str(launch.grid or ""),
         "block": str(launch.block or ""),
         "call": str(call),
@@ -190,11 +196,18 @@ def row_of(
     }
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
-        own[name] = "" if value is None else str(round(value))
+        columns[name] = "" if value is None else str(round(value))
+    # iosim's forward has a warp per 32 threads of its block; other libraries add loading warps
     if recognised.implementation == "flash_fwd" and not facts.get("warps") and launch.block:
-        own["warps"] = str(launch.block[0] // 32)
+        columns["warps"] = str(launch.block[0] // 32)
     return Row(
-        source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch)
+        source,
+        call,
+        number,
+        False,
+        recognised.implementation,
+        {**facts, **columns},
+        _measured(launch),
     )
 
 

@@ -1,7 +1,7 @@
 """Why rows miss their target: groups of rows by a condition, each with its reason and the experiment that shows it.
 
 The groups stand in `reasons.toml`; the first whose condition holds takes the row. A reason belongs to a group only when
-an experiment isolates it; a group that nothing explains yet says so (`found = false`).
+an experiment isolates it; a group that nothing explains yet says so (`isolated = false`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Group:
     name: str
     quantities: tuple[str, ...]
     when: Mapping[str, tuple[str, ...]]
-    found: bool
+    isolated: bool
     title: str
     reason: str
     experiment: str
@@ -79,13 +79,13 @@ def answer(r: Residual, key: str) -> str:
     if key in YES_NO:
         return "yes" if YES_NO[key](r) else "no"
     sign = "over" if r.difference > 0 else "under"
-    own = {
+    of_row = {
         "regime": r.regime,
         "stage": r.launch,
         "sign": sign,
         "implementation": r.row.implementation,
     }
-    return own[key] if key in own else r.row.facts.get(key, "")
+    return of_row[key] if key in of_row else r.row.facts.get(key, "")
 
 
 @cache

@@ -46,18 +46,18 @@ class Given:
     causal: bool | None = None
     window: int | None = None
     settings: Facts = field(default_factory=dict)
-    """Of the project's own kernels: block_q, block_k, stages, order, heavy_first, section, direction, persistent,
-    splits."""
+    """Settings of the project's own kernels: block_q, block_k, stages, order, heavy_first, section, direction,
+    persistent, splits."""
 
     def under(self, closer: Given) -> Given:
         """What `closer` says, and of the rest what this says."""
-        said = {f.name: getattr(closer, f.name) for f in fields(self)}
-        kept = {
+        values = {f.name: getattr(closer, f.name) for f in fields(self)}
+        stated = {
             name: value
-            for name, value in said.items()
+            for name, value in values.items()
             if value not in (None, ()) and name != "settings"
         }
-        return replace(self, **kept, settings={**self.settings, **closer.settings})
+        return replace(self, **stated, settings={**self.settings, **closer.settings})
 
 
 class Unknown(Exception):
@@ -87,10 +87,11 @@ def needs(stated: Given, *names: str) -> None:
 def only(values: Sequence[int], fits: Callable[[int], bool], option: str, why: str) -> int:
     if not values:
         raise Unknown(f"needs {option}")
+    # a value that was given is taken only where it is the one that the grid or the build allows
     good = [value for value in values if fits(value)]
     if len(good) != 1:
-        told = ", ".join(map(str, values))
-        raise Unknown(f"{'more than one' if good else 'none'} of {option} {told} {why}")
+        listed_values = ", ".join(map(str, values))
+        raise Unknown(f"{'more than one' if good else 'none'} of {option} {listed_values} {why}")
     return good[0]
 
 
@@ -174,11 +175,13 @@ def _arguments(text: str) -> list[str]:
 def _flags(name: str) -> list[bool]:
     """The truth values behind the traits in a kernel's template arguments, in order."""
     depth = 0
+    # the traits nest: their closing bracket is where the depth is zero again; the flags follow it
     for at in range(name.index("_kernel_traits<"), len(name)):
         depth += (name[at] == "<") - (name[at] == ">")
         if depth == 0 and name[at] == ">":
             words = _arguments(name[at + 1 :].partition(">")[0])
             flags = [w in ("true", "1") for w in words if w in ("true", "false", "0", "1")]
+            # a profiler that cuts names off may leave some flags: those would be read as others
             if len(flags) >= LEAST_FLAGS and ">" in name[at + 1 :]:
                 return flags
     raise Unknown(CUT_SHORT)
@@ -203,12 +206,14 @@ def _flash(name: str, grid: Grid, stated: Given) -> Given:
     split = "splitkv" in name
     values = _flags(name)
     flags = dict(zip(SPLIT_FLAGS if split else FORWARD_FLAGS, values, strict=False))
+    # even columns: the head dimension is the template's width; else one that is given and not above it
     head_dim = width if flags["even_columns"] else width_of(stated, 0, width)
     if flags["local"] and stated.window is None:
         raise Unknown("has a sliding window; needs --window")
     if not flags["local"] and stated.window is not None:
         raise Unknown(f"is built without the window of --window {stated.window}")
     seq = fitting(stated, block_q, along(grid, 0), whole=not split and flags["even_rows"])
+    # Split is the last flag but one: the third axis is then batch x heads
     if split and values[-2]:
         batch, heads = _both(along(grid, 2), stated, packed=seq == 1)
     else:
@@ -228,10 +233,12 @@ def _both(product: int | None, stated: Given, packed: bool) -> tuple[int, int]:
         return needed("batch", batch), needed("heads", heads)
     if batch is None and heads is None:
         raise Unknown(f"needs --batch or --heads: its grid has their product {product} only")
+    # the one that is not given follows; the product is checked below
     batch = batch if batch is not None else product // (heads or 1)
     heads = heads if heads is not None else product // batch
-    each = stated.kv_heads if packed and stated.kv_heads is not None else heads
-    if batch * each != product:
+    # one query with grouped heads: a group's queries are rows of one tile, so the grid has key/value heads
+    grid_heads = stated.kv_heads if packed and stated.kv_heads is not None else heads
+    if batch * grid_heads != product:
         raise Unknown(f"--batch {batch} and --heads {heads} do not make the {product} of its grid")
     return batch, heads
 
@@ -264,9 +271,13 @@ def _cutlass(name: str, grid: Grid, stated: Given) -> Given:
     if backward:
         width_of(stated, 0, int(match[4]))
         return stated
+    # 64x128 in the name: query rows by key columns of its tile
     seq, columns = fitting(stated, int(match[2]), along(grid, 0)), int(match[3])
     head_dim = width_of(
-        stated, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS
+        # _rf_ keeps the output in registers, as wide as the tile at most; else it goes through memory
+        stated,
+        0 if columns <= 64 else 64,
+        columns if "_rf_" in name else MOST_COLUMNS,
     )
     return replace(stated, seqs=(seq,), head_dims=(head_dim,))
 
@@ -277,12 +288,13 @@ def _own_forward(name: str, grid: Grid, stated: Given) -> Given:
     s = stated.settings
     if not s.get("block_q"):
         raise Unknown("needs --tile")
-    each = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
+    # a one-dimensional grid: what is left of it after batch, heads and splits is query blocks
+    ctas_per_block = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
     if s.get("persistent") == "1" or grid is None:
         return stated
-    if grid[0] % each:
+    if grid[0] % ctas_per_block:
         raise Unknown(f"--batch, --heads and --splits do not make the {grid[0]} CTAs of its grid")
-    return replace(stated, seqs=(fitting(stated, int(s["block_q"]), grid[0] // each),))
+    return replace(stated, seqs=(fitting(stated, int(s["block_q"]), grid[0] // ctas_per_block),))
 
 
 SM90_SCHEDULES = {"static": "one_tile", "persistent": "static", "dynamic": "dynamic"}
@@ -299,6 +311,7 @@ def _own_sm90(name: str, grid: Grid, stated: Given) -> Given:
     if not rows or rows % SM90_ROWS:
         raise Unknown(f"needs --tile, query rows in {SM90_ROWS}s")
     facts = facts_of(stated)
+    # how it is scheduled shows in the grid: a CTA a tile (in whole clusters), or fewer CTAs than tiles
     tiles = -(-int(facts["seq_q"]) // rows) * int(facts["batch"]) * int(facts["heads"])
     cluster = int(s.get("cluster") or 1)
     schedule = SM90_SCHEDULES[s["scheduler"]] if s.get("scheduler") else None
@@ -338,7 +351,7 @@ class Meaning:
     reads: Callable[[str, Grid, Given], Given] = lambda name, grid, stated: stated
     """By default nothing of the grid: a kernel whose CTAs take tiles from a list says nothing of the problem there."""
     settings: bool = False
-    """Whether the settings that are given are facts of it."""
+    """True where the settings that are given are facts of it."""
 
 
 FLASH, FLASH_BACKWARD = "pytorch_flash", "pytorch_flash_backward"
@@ -371,13 +384,15 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
 """Patterns of kernel names, the first that matches wins."""
 
 
-def whole_call(found: Call, stated: Given) -> Call:
+def whole_call(recognised: Call, stated: Given) -> Call:
     """A launch that belongs to others before it, by itself: what they would tell of the problem must be given.
     Raises Unknown where it is not."""
     return (
-        found
-        if found.facts
-        else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
+        recognised
+        if recognised.facts
+        else Call(
+            recognised.implementation, {**facts_of(stated), **stated.settings}, recognised.part
+        )
     )
 
 
@@ -387,6 +402,7 @@ def recognise(name: str, grid: Grid, stated: Given) -> Call:
     if kernel is None:
         raise Unknown("no catalog kernel has this name")
     facts: Facts = {}
+    # a launch that follows others takes the facts of the call's first
     if not kernel.follows:
         stated = kernel.reads(name, grid, stated)
         facts = facts_of(stated) | (stated.settings if kernel.settings else {})

@@ -31,7 +31,7 @@ from iosim.evidence.validate.summary import (
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -50,16 +50,21 @@ NAMES = {
     "time": "time",
 }
 ERRORS = (
-    "rows:count | median_error:error=median | p95_error:error=p95 | max_error:error=max | "
-    "near_share:error=within 5 % or 2 MB"
+    Column("rows", kind="count"),
+    Column("median_error", "median", kind="error"),
+    Column("p95_error", "p95", kind="error"),
+    Column("max_error", "max", kind="error"),
+    Column("near_share", "within 5 % or 2 MB", kind="error"),
 )
+QUANTITY = Column("quantity")
+CALL = (Column("row"), Column("problem"), Column("settings"))
 
 
-def titled(title: str, columns: str, rows: Iterable[tuple[Cell, ...]]) -> Section:
+def titled(title: str, columns: Iterable[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
     return Section(
         re.sub(r"\W+", "-", title.lower()).strip("-"),
         title,
-        table=Table(columns_of(columns), tuple(rows)),
+        table=Table(tuple(columns), tuple(rows)),
     )
 
 
@@ -68,7 +73,9 @@ def with_rows(sections: Iterable[Section]) -> list[Section]:
 
 
 def errors(
-    title: str, columns: str, summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]]
+    title: str,
+    columns: Iterable[Column],
+    summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]],
 ) -> Section:
     """A table of errors: the cells of `columns`, then those of the summary beside them, where it has rows."""
     rows = (
@@ -76,7 +83,7 @@ def errors(
         for cells, s in summaries
         if s is not None and s.n
     )
-    return titled(title, f"{columns} | {ERRORS}", rows)
+    return titled(title, (*columns, *ERRORS), rows)
 
 
 def percent(error: float | None) -> str:
@@ -157,28 +164,30 @@ def beneath(comparison: Comparison) -> str:
     return "".join(f"{part}.\n" for part in parts)
 
 
-def tables(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
+def tables(
+    comparison: Comparison, *, split: bool = False, rows_shown: int = WORST
+) -> list[Section]:
     every = comparison.residuals
     of_source, of_regime = (
         groups(clean(every), lambda r: r.row.source),
         groups(every, lambda r: r.regime),
     )
     by_name = {f"Without spills, {name}": s for name, s in of_source.items() if len(of_source) > 1}
-    found = [
+    sections = [
         _summary("Kernels without spills", by_quantity(clean(every))),
         *(_summary(title, summaries) for title, summaries in by_name.items()),
         _summary("Kernels with spills", by_quantity(r for r in every if r.spills)),
         _small(every),
     ]
     if split:
-        found += [_summary(_half(name), summaries) for name, summaries in halves(every).items()]
-    found += [
+        sections += [_summary(_half(name), summaries) for name, summaries in halves(every).items()]
+    sections += [
         _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
         _by("implementation", groups(every, lambda r: r.row.implementation)),
-        *(_worst(every, q, most) for q in QUANTITIES),
+        *(_worst(every, q, rows_shown) for q in QUANTITIES),
         skipped_section(comparison),
     ]
-    return with_rows(found)
+    return with_rows(sections)
 
 
 def _half(name: str) -> str:
@@ -188,11 +197,16 @@ def _half(name: str) -> str:
 
 
 def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
-    return errors(title, "quantity", (((NAMES[q],), s) for q, s in by_quantity_name.items()))
+    return errors(title, (QUANTITY,), (((NAMES[q],), s) for q, s in by_quantity_name.items()))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
-    columns = "quantity | rows:count | median_difference:right=median difference | max_difference:right=max difference"
+    columns = (
+        QUANTITY,
+        Column("rows", kind="count"),
+        Column("median_difference", "median difference", kind="right"),
+        Column("max_difference", "max difference", kind="right"),
+    )
     differences = ("median_difference", "max_difference")
     rows = (
         (NAMES[q], s["n"], *(amount(q, s[name]) for name in differences))
@@ -201,16 +215,21 @@ def _small(residuals: Sequence[Residual]) -> Section:
     return titled("Rows under 2 MB", columns, rows)
 
 
-def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
+def _by(criterion: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
     quantities = ("hbm_read", "hbm_write", "smem")
     cells = (((group, NAMES[q]), s.get(q)) for q in quantities for group, s in by_group.items())
-    return errors(f"By {what}", f"{what} | quantity", cells)
+    return errors(f"By {criterion}", (Column(criterion), QUANTITY), cells)
 
 
-def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
+def _worst(residuals: Sequence[Residual], quantity: str, rows_shown: int) -> Section:
     unit = "s" if quantity == "time" else "bytes"
-    both = f"measured_{unit}=measured | predicted_{unit}=predicted"
-    columns = f"row | problem | settings | {both} | error:error | regime"
+    columns = (
+        *CALL,
+        Column(f"measured_{unit}", "measured"),
+        Column(f"predicted_{unit}", "predicted"),
+        Column("error", kind="error"),
+        Column("regime"),
+    )
     rows = (
         (
             name_text(r),
@@ -221,7 +240,7 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
             r.error,
             r.regime,
         )
-        for r in worst(residuals, quantity, most)
+        for r in worst(residuals, quantity, rows_shown)
     )
     return titled(f"Largest errors: {NAMES[quantity]}", columns, rows)
 
@@ -229,7 +248,15 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
 def skipped_section(comparison: Comparison) -> Section:
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
     rows = ((name, n, reason) for (name, reason), n in counted.items())
-    return titled("Skipped", "implementation | rows:count | reason", rows)
+    return titled(
+        "Skipped",
+        (
+            Column("implementation"),
+            Column("rows", kind="count"),
+            Column("reason"),
+        ),
+        rows,
+    )
 
 
 # Figures, and the page of any comparison
@@ -245,18 +272,24 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels.append(_by_regime(residuals))
     figures = Section("figures", "Figures", legend=legend(residuals), panels=tuple(panels))
+    # the figures and the first table stand open; the rest is folded
     first, *others = [figures, *tables(comparison, split=split)]
-    shown = (first, *others[:1], *(replace(section, folded=True) for section in others[1:]))
-    return _page(TITLE, INTRODUCTION, shown, command, comparison)
+    sections = (first, *others[:1], *(replace(section, folded=True) for section in others[1:]))
+    return _page(TITLE, INTRODUCTION, sections, command, comparison)
 
 
 def _page(
     title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison
 ) -> Page:
-    said = answer(comparison).split("\n")
+    sentences = answer(comparison).split("\n")
     under = [beneath(comparison).strip()] if beneath(comparison) else []
     return Page(
-        title, subject, sections, command=command, answer=(*said, *under), verdict=(said[0],)
+        title,
+        subject,
+        sections,
+        command=command,
+        answer=(*sentences, *under),
+        verdict=(sentences[0],),
     )
 
 
@@ -276,17 +309,19 @@ def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[
 
 
 def scatters(
-    residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()
+    residuals: Sequence[Residual], name: str, subject: str, bands: Sequence[float] = ()
 ) -> list[Panel]:
     of_quantity = grouped(
-        (r for r in residuals if min(r.measured, r.predicted) >= least(r)), lambda r: r.quantity
+        # zero has no place on a logarithmic axis
+        (r for r in residuals if min(r.measured, r.predicted) >= least(r)),
+        lambda r: r.quantity,
     )
     return [
         _scatter(
             of_quantity[quantity],
             quantity,
             f"{name}-{quantity}",
-            f"{NAMES[quantity]}: {what}",
+            f"{NAMES[quantity]}: {subject}",
             bands,
         )
         for quantity in QUANTITIES
@@ -300,10 +335,10 @@ def least(r: Residual) -> float:
 
 
 def hover(r: Residual) -> str:
-    what = f"{name_text(r)}: {size_text(r.problem)}"
+    row_text = f"{name_text(r)}: {size_text(r.problem)}"
     both = f"measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
     return "<br>".join(
-        filter(None, [what, r.variant, both, f"error {percent(r.error)}, {r.regime}"])
+        filter(None, [row_text, r.variant, both, f"error {percent(r.error)}, {r.regime}"])
     )
 
 
@@ -319,6 +354,7 @@ def _scatter(
         for share in (band, -band):
             line = [end * (1 + share) for end in ends]
             data.append(axes.guide(f"{share:+.0%}", ends, line, f"{share:+.0%} of measured", "dot"))
+    # a regime has the same colour in every figure, whatever regimes are absent
     for n, regime, mine in _regimes(points):
         x, y = [r.measured for r in mine], [r.predicted for r in mine]
         data.append(axes.line(regime, x, y, list(map(hover, mine)), n, mode="markers"))
@@ -373,9 +409,10 @@ OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    own = {True: "own", False: "library"}
+    kind_of = {True: "own", False: "library"}
     by_kind = grouped(
-        comparison.residuals, lambda r: "chain" if r.row.chain else own[r.row.implementation in OWN]
+        comparison.residuals,
+        lambda r: "chain" if r.row.chain else kind_of[r.row.implementation in OWN],
     )
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
@@ -391,7 +428,14 @@ def report_sections(comparison: Comparison) -> list[Section]:
 
 
 def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
-    columns = "quantity | rows:count | target | reached | met | misses:count"
+    columns = (
+        QUANTITY,
+        Column("rows", kind="count"),
+        Column("target"),
+        Column("reached"),
+        Column("met"),
+        Column("misses", kind="count"),
+    )
     of_quantity, rows = grouped(clean(residuals), lambda r: r.quantity), []
     for quantity in (q for q in QUANTITIES if q in of_quantity):
         target, compared = TARGETS[quantity], of_quantity[quantity]
@@ -412,7 +456,7 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
         for q in QUANTITIES
         for regime in REGIMES
     )
-    return errors(f"{kind}: errors by level and regime", "quantity | regime", cells)
+    return errors(f"{kind}: errors by level and regime", (QUANTITY, Column("regime")), cells)
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
@@ -428,9 +472,9 @@ def _why(kind: str, missed: Sequence[Residual]) -> Section:
 
 
 def _group(group: Group, rows: Sequence[Residual]) -> str:
-    state = "isolated by experiment" if group.found else "not isolated"
-    what = f"{group.experiment} `{group.command}`"
-    return f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\nExperiment: {what}"
+    state = "isolated by experiment" if group.isolated else "not isolated"
+    experiment = f"{group.experiment} `{group.command}`"
+    return f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\nExperiment: {experiment}"
 
 
 def _found(rows: Sequence[Residual]) -> str:
@@ -446,7 +490,15 @@ def _signed(r: Residual) -> float:
 
 
 def _missed(kind: str, missed: Sequence[Residual]) -> Section:
-    columns = "quantity | row | problem | settings | measured:right | predicted:right | error:right | regime | group"
+    columns = (
+        QUANTITY,
+        *CALL,
+        Column("measured", kind="right"),
+        Column("predicted", kind="right"),
+        Column("error", kind="right"),
+        Column("regime"),
+        Column("group"),
+    )
     rows = (
         (
             NAMES[r.quantity],
@@ -465,10 +517,10 @@ def _missed(kind: str, missed: Sequence[Residual]) -> Section:
 
 
 def as_page(comparison: Comparison) -> Page:
-    what, drawn = "predicted against measured, with lines at 5 and 10 %", []
+    subject, drawn = "predicted against measured, with lines at 5 and 10 %", []
     for kind, residuals in parts(comparison).items():
-        panels = tuple(scatters(residuals, f"figure-{kind}", what, BANDS))
+        panels = tuple(scatters(residuals, f"figure-{kind}", subject, BANDS))
         drawn.append(Section(kind, KINDS[kind], legend=legend(residuals, BANDS), panels=panels))
     first, *others = (*drawn, *report_sections(comparison))
-    kept = [s if "targets" in s.id else replace(s, folded=True) for s in others]
-    return _page(REPORT_TITLE, SUBJECT, (first, *kept), COMMAND, comparison)
+    folded = [s if "targets" in s.id else replace(s, folded=True) for s in others]
+    return _page(REPORT_TITLE, SUBJECT, (first, *folded), COMMAND, comparison)

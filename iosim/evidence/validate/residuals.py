@@ -30,7 +30,7 @@ COMPULSORY_FLOOR_BYTES = 65536
 """What a launch reads beside its tensors."""
 THRASHING_SHARE = 0.05
 SPILL_SHARE = 0.02
-"""Of what a launch writes to L2: less changes nothing that is compared here."""
+"""Share of what a launch writes to L2 below which spilled registers change nothing that is compared here."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,16 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(
-            self, "problem quantity measured predicted check_bits error difference regime spills"
+        record = plain(
+            problem=self.problem,
+            quantity=self.quantity,
+            measured=self.measured,
+            predicted=self.predicted,
+            check_bits=self.check_bits,
+            error=self.error,
+            difference=self.difference,
+            regime=self.regime,
+            spills=self.spills,
         )
         note = self.row.facts.get("note", "")
         return {
@@ -70,7 +78,7 @@ class Residual:
             "stage": self.launch,
             "variant": self.variant,
             "note": note,
-            **found,
+            **record,
         }
 
 
@@ -105,8 +113,8 @@ class Comparison:
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that belong together: those of one call in order of their launches, a chain by itself."""
-    each = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
-    return [sorted(members, key=lambda row: row.launch) for members in each]
+    by_call = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
+    return [sorted(members, key=lambda row: row.launch) for members in by_call]
 
 
 def compare(
@@ -116,11 +124,13 @@ def compare(
     what a replay needs."""
     residuals: list[Residual] = []
     skipped: list[Skipped] = []
+    # the profiler's flush before a launch leaves dirty lines of its own (docs/replay.md)
     flushed = replace(
         profile, l2_foreign_dirty_bytes=0
     )  # a range's flush leaves none: a sum's writes, h200_passes.csv
     for members in progress(calls(rows)):
         try:
+            # rows are matched first: a call that no model covers costs no replay
             case = match(members, profile)
         except NoModel as reason:
             skipped += [Skipped(row, str(reason)) for row in members]
@@ -134,9 +144,11 @@ def compare(
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-def values_of(chain: Chain, moved: Traffic | Prediction, seconds: float) -> dict[str, int | float]:
-    """By quantity, in order of QUANTITIES; those that are not known are left out."""
-    counts = {q: int(moved.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
+def values_of(
+    chain: Chain, traffic: Traffic | Prediction, seconds: float
+) -> dict[str, int | float]:
+    """Values by quantity, in order of QUANTITIES; those that are not known are left out."""
+    counts = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
     smem = wavefront_bytes(chain)
     return {**counts, **({} if smem is None else {"smem": smem}), "time": seconds}
 
@@ -145,6 +157,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
+        # of keys and values only those that some query keeps must be read
         rows = (
             problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
             if name in ("K", "V")
@@ -159,12 +172,15 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     checks = check_bits(traffic, call.profile)
     values = values_of(call.chain, traffic + checks, call.time(traffic).total_s)
     launches = call.chain.launches
-    most = call.profile.need_int("max_registers_per_thread")
+    register_limit = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
+    # a kernel spills where its live values exceed the registers, or where the compiler's report says so
     wanting = any(
-        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
+        launch.work.exps_per_pair and needed_registers(launch) > register_limit
+        for launch in launches
     )
     spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
+    # counters see check bits; what decides the regime is the data without them
     of_checks = {f"hbm_{way}": int(checks.total("hbm", way)) for way in WAYS}
     of_data = {q: value - of_checks.get(q, 0) for q, value in values.items()}
     regime, stage = _regime(row, call, of_data, spills), "" if row.chain else launches[0].name
@@ -196,6 +212,7 @@ def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: boo
     if spills:
         return "spill"
     launch = call.chain.launches[0]
+    # each test holds only where those above it do not: the order is part of the definition
     if launch.outer is Outer.FLAT or launch.role is LaunchRole.COMBINE:
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:

@@ -122,6 +122,7 @@ def read(path: str | Path) -> list[Row]:
         if not values:
             continue
         at = f"{where} row {number}"
+        # a short or long row would shift its values under other columns
         if len(values) != len(header):
             raise InputError(
                 f"{at} has {len(values)} fields; accepted: {len(header)}, as in its header"
@@ -155,8 +156,10 @@ def _form(header: list[str], where: str) -> bool:
     if len(set(header)) != len(header):
         twice = next(c for c in header if header.count(c) > 1)
         raise InputError(f"{where} names column '{twice}' twice; accepted: once")
+    # a table of chains has one length per row and no numbers of calls
     chain = "seq" in header and "call" not in header
     needed: tuple[str, ...] = CHAIN if chain else LAUNCH_COLUMNS
+    # without both columns each row is a call of one launch, numbered as it stands
     if not {"call", "launch"} & {*header}:
         needed = tuple(c for c in needed if c not in ("call", "launch"))
     missing = [c for c in needed + NEEDED if c not in header]
@@ -198,6 +201,7 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
             seconds = float(text)
         except ValueError:
             seconds = -1.0
+        # a NaN fails both comparisons, and so is refused like a negative time
         if 0 <= seconds < math.inf:
             return seconds
         raise InputError(

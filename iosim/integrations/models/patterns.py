@@ -192,8 +192,8 @@ def plamo(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
 
 
 READERS: Mapping[str, Reader] = {
-    one.__name__: one
-    for one in (
+    rule.__name__: rule
+    for rule in (
         words,
         letters,
         numbers,

@@ -248,12 +248,12 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function.overloadpacket in INDEXED and any(map(_is_mask, args[1])):
             places: list[Any] = []
             for index in args[1]:
-                found = (
+                coordinates = (
                     self.__torch_dispatch__(aten.nonzero.default, (), (index,))
                     if _is_mask(index)
                     else None
                 )
-                places += [index] if found is None else found.unbind(1)
+                places += [index] if coordinates is None else coordinates.unbind(1)
             args = (args[0], places, *args[2:])
         return function, args
 
@@ -261,13 +261,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool
     ) -> None:
         recorder = self.recorder
-        given = list(formulas.tensors_in((args, kwargs)))
-        before = {t.untyped_storage()._cdata for t in given}
+        inputs = list(formulas.tensors_in((args, kwargs)))
+        before = {t.untyped_storage()._cdata for t in inputs}
         results = list(formulas.tensors_in(out))
-        recorder.seen(given, [t for t in results if t.untyped_storage()._cdata not in before])
+        recorder.seen(inputs, [t for t in results if t.untyped_storage()._cdata not in before])
         if higher:
             recorder.notes[UNKNOWN.format(function.name())] = None
-            recorder.pieces(function.name(), [Pass(given, results)], known=False)
+            recorder.pieces(function.name(), [Pass(inputs, results)], known=False)
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)

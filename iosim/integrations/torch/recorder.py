@@ -127,11 +127,11 @@ class Recorder:
     # ---- storages ----
 
     def view(self, tensor: torch.Tensor) -> View:
-        storage, offset = self.storage(tensor, made=None), int(tensor.storage_offset())
+        storage, offset = self.storage(tensor, made_by=None), int(tensor.storage_offset())
         sizes, strides = (tuple(map(int, axes)) for axes in (tensor.shape, tensor.stride()))
         return View(storage, offset, sizes, strides, tensor.element_size())
 
-    def storage(self, tensor: torch.Tensor, made: int | None) -> int:
+    def storage(self, tensor: torch.Tensor, made_by: int | None) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive and self._references[key]() is None:
@@ -139,7 +139,7 @@ class Recorder:
         if key not in self._alive:
             number = self._alive[key] = len(self._storages)
             self._references[key] = weakref.ref(storage, lambda _: self._dead.append((key, number)))
-            self._storages.append(Storage(int(storage.nbytes()), made))
+            self._storages.append(Storage(int(storage.nbytes()), made_by))
         return self._alive[key]
 
     def was_there(self, number: int) -> bool:
@@ -154,14 +154,14 @@ class Recorder:
 
     # ---- operators ----
 
-    def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
+    def seen(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
         if self.ended:
             return
         self._forget()
-        for tensor in given:
-            self.storage(tensor, made=None)
-        for tensor in made:
-            self.storage(tensor, made=len(self._operators))
+        for tensor in inputs:
+            self.storage(tensor, made_by=None)
+        for tensor in outputs:
+            self.storage(tensor, made_by=len(self._operators))
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
         if self.ended:
@@ -169,6 +169,9 @@ class Recorder:
         module, attention = self._place_in_tree()
         phase = self.phase()
         for piece in pieces:
+            # Memory that no operator's arguments or results hold is made for this launch, as a workspace is.
+            outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
+            self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
             called = f"{name}.{piece.name}" if piece.name else name
             flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
@@ -264,7 +267,7 @@ class Recorder:
         self.launched += 1
         self._forget()
         for tensor in bound.values():  # what was not seen before was made for the kernel
-            self.storage(tensor, made=len(self._operators))
+            self.storage(tensor, made_by=len(self._operators))
         views = {n: self.view(t) for n, t in bound.items() if n in call.chain.tensors}
         self._operators.append(
             Operator(

@@ -112,7 +112,7 @@ def answer(
 
 
 def is_known(recorder: Recorder, tensor: Tensor) -> bool:
-    return not is_real(tensor) and recorder.storage(tensor, made=None) in recorder.known
+    return not is_real(tensor) and recorder.storage(tensor, made_by=None) in recorder.known
 
 
 def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
@@ -120,7 +120,7 @@ def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
     if not is_known(recorder, tensor):
         return None
     with _disable_current_modes():
-        return _view(recorder.known[recorder.storage(tensor, made=None)].storage, tensor)
+        return _view(recorder.known[recorder.storage(tensor, made_by=None)].storage, tensor)
 
 
 def learn(
@@ -140,24 +140,24 @@ def learn(
             tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU
         ).untyped_storage()
         _view(storage, tensor).copy_(torch.as_tensor(values, device=CPU))
-        recorder.known[recorder.storage(tensor, made=None)] = Known(storage, assumed, tokens)
+        recorder.known[recorder.storage(tensor, made_by=None)] = Known(storage, assumed, tokens)
 
 
 def follow(
     recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> None:
     """What an operator that has run does to the values of what it made and wrote."""
-    given = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+    inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     results = list(tensors_in(out))
-    made = [t.untyped_storage()._cdata not in given for t in results]
+    is_new = [t.untyped_storage()._cdata not in inputs for t in results]
     written = list(overwritten(function, args, dict(kwargs)))
-    changed = [*written, *(t for t, new in zip(results, made, strict=True) if new)]
+    changed = [*written, *(t for t, new in zip(results, is_new, strict=True) if new)]
     if all(is_real(t) for t in changed):
         return
     with _disable_current_modes():
         values, assumed = _result(recorder, function, args, kwargs, changed)
         for tensor in changed if values is None else written:
-            number = recorder.storage(tensor, made=None)
+            number = recorder.storage(tensor, made_by=None)
             if values is None:
                 recorder.known.pop(number, None)
             elif number in recorder.known:
@@ -166,7 +166,7 @@ def follow(
         tokens = function._schema.name.removeprefix("aten::") in SAME_TOKENS and any(
             _tokens(recorder, args)
         )
-        for tensor, new, value in zip(results, made, values or (), strict=False):
+        for tensor, new, value in zip(results, is_new, values or (), strict=False):
             if new and value is not None:
                 learn(recorder, tensor, value, assumed, tokens)
 
@@ -209,30 +209,34 @@ def _result(
 
 
 def _taken(
-    function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: Sequence[Tensor]
+    function: Any,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    results: Sequence[Tensor],
 ) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """Values that are assumed of what an operator makes of unknown ones."""
-    if name in FOUND and made:
-        return [torch.full(made[0].shape, FOUND[name], device=CPU)], frozenset((CHECKS,))
-    if name not in PICKS or PICKS[name] >= len(made):
+    if name in FOUND and results:
+        return [torch.full(results[0].shape, FOUND[name], device=CPU)], frozenset((CHECKS,))
+    if name not in PICKS or PICKS[name] >= len(results):
         return None, frozenset()
-    places = made[PICKS[name]]
-    asked = named_arguments(function, args, dict(kwargs))
-    along = asked.get("dim", -1)
+    places = results[PICKS[name]]
+    named = named_arguments(function, args, dict(kwargs))
+    along = named.get("dim", -1)
     rows = args[0].shape[along] if along is not None and args[0].dim() else args[0].numel()
     keeps = places.dim() == args[0].dim() and places.dim() > 0 and along is not None
     spread = torch.arange(places.numel(), device=CPU) % max(1, rows)
     if keeps:
         spread = spread.view(places.movedim(along, -1).shape).movedim(-1, along)
-    values: list[Tensor | None] = [None] * len(made)
+    values: list[Tensor | None] = [None] * len(results)
     values[PICKS[name]] = spread.reshape(places.shape)
     return values, frozenset((ROUTING,))
 
 
-def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
+def _copies(recorder: Recorder, arguments: Any) -> tuple[Any, frozenset[str]]:
     """An operator's arguments with tensors that have values; None where one of them is not known."""
     known: dict[int, Known] = {}
-    for tensor in tensors_in(given):
+    for tensor in tensors_in(arguments):
         if not is_real(tensor):
             values = _known(recorder, tensor)
             if values is None:  # of most operators: nothing more is looked at
@@ -246,11 +250,11 @@ def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
         return leaf if values is None else _view(values.storage, leaf)
 
     assumed = frozenset().union(*(values.assumed for values in known.values()))
-    return tree_map(copied, given), assumed
+    return tree_map(copied, arguments), assumed
 
 
 def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
-    number = recorder.storage(tensor, made=None)
+    number = recorder.storage(tensor, made_by=None)
     if (
         number not in recorder.known
         and recorder.was_there(number)
@@ -269,10 +273,10 @@ def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
     return recorder.known.get(number)
 
 
-def _tokens(recorder: Recorder, given: Any) -> list[bool]:
+def _tokens(recorder: Recorder, arguments: Any) -> list[bool]:
     """Of each tensor in an operator's arguments, whether it holds numbers of tokens."""
-    without = [t for t in tensors_in(given) if not is_real(t)]
-    known = [recorder.known.get(recorder.storage(t, made=None)) for t in without]
+    without = [t for t in tensors_in(arguments) if not is_real(t)]
+    known = [recorder.known.get(recorder.storage(t, made_by=None)) for t in without]
     return [values is not None and values.tokens for values in known]
 
 

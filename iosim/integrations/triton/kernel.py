@@ -239,19 +239,34 @@ class TritonList:
             else ""
         )
         where = f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim}"
-        made = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
+        config = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
         took = f"{best.time_ms:.4g} ms, bound by {best.bound_by}, {best.registers} registers a thread, {how}"
-        return f"{where} the fastest Triton configuration is {made}: {took}{spilled}."
+        return f"{where} the fastest Triton configuration is {config}: {took}{spilled}."
 
     @property
     def heading(self) -> str:
         return f"{self.profile}: {self.problem.line}"
 
     def rows(self) -> list[dict[str, Any]]:
-        head = {"profile": self.profile, **plain(self.problem, "seq_q seq_k")}
-        config = "BLOCK_M=config.block_m BLOCK_N=config.block_n num_warps=config.num_warps num_stages=config.num_stages"
-        found = f"{config} time_ms bound_by ctas_per_sm registers registers_source spilled_bytes shared_memory_bytes"
-        return [head | plain(t, found) for t in self.configs]
+        return [
+            plain(
+                profile=self.profile,
+                seq_q=self.problem.seq_q,
+                seq_k=self.problem.seq_k,
+                BLOCK_M=timed.config.block_m,
+                BLOCK_N=timed.config.block_n,
+                num_warps=timed.config.num_warps,
+                num_stages=timed.config.num_stages,
+                time_ms=timed.time_ms,
+                bound_by=timed.bound_by,
+                ctas_per_sm=timed.ctas_per_sm,
+                registers=timed.registers,
+                registers_source=timed.registers_source,
+                spilled_bytes=timed.spilled_bytes,
+                shared_memory_bytes=timed.shared_memory_bytes,
+            )
+            for timed in self.configs
+        ]
 
 
 Compiles = Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]]

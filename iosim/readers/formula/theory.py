@@ -329,9 +329,20 @@ class LevelBound:
 
     def to_dict(self) -> dict[str, Any]:
         return plain(
-            self,
-            "level fast_memory fast_bytes fast_elements term=term_text source term_bytes compulsory_bytes bound_bytes "
-            "decided_by moved_bytes times_above crossover_tokens crossover_head_dim",
+            level=self.level,
+            fast_memory=self.fast_memory,
+            fast_bytes=self.fast_bytes,
+            fast_elements=self.fast_elements,
+            term=self.term_text,
+            source=self.source,
+            term_bytes=self.term_bytes,
+            compulsory_bytes=self.compulsory_bytes,
+            bound_bytes=self.bound_bytes,
+            decided_by=self.decided_by,
+            moved_bytes=self.moved_bytes,
+            times_above=self.times_above,
+            crossover_tokens=self.crossover_tokens,
+            crossover_head_dim=self.crossover_head_dim,
         ) | {"term_bytes": round(self.term_bytes), "bound_bytes": round(self.bound_bytes)}
 
 

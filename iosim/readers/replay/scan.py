@@ -20,7 +20,8 @@ from iosim.readers.replay.templates import Template
 
 PATTERNS = ("shared_scan", "private_scan")
 OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}
-"""What a CTA of 1,024 threads reads at a time, 16 bytes a thread, and half of it so that short slices divide evenly."""
+"""What a CTA of 1,024 threads reads at a time, 16 bytes per thread, and half of it so that short slices divide
+evenly."""
 
 
 def scan(

@@ -18,7 +18,7 @@ from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running
-from iosim.readers.timing.warps import PARTS, SmPace, Turn, placed_warps, regions_turn
+from iosim.readers.timing.warps import PARTS, SmPace, Turn, ctas_in_turn, placed_warps, regions_turn
 
 UNIT_NAMES = {
     "tensor": "tensor",
@@ -78,6 +78,11 @@ class MachineRates:
         """What each runs beside its steps."""
         return regions_turn(self.machine.tile, placed_warps(self.threads, ctas), self.pace)
 
+    def in_turn(self, ctas: int, together: Turn) -> float:
+        """Cycles that a round of CTAs adds to others; `together` is what one takes by itself."""
+        warps = placed_warps(self.threads, ctas)
+        return ctas_in_turn(self.machine.tile, warps, self.pace, together)
+
 
 def machine_computing(running: Running, machine: Machine) -> Computing:
     """A launch whose code is known: its steps in the schedule of its CTAs, as its warps play them."""
@@ -89,7 +94,7 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
-        return _tiles_alone(running, tile, clock)
+        return _tiles_alone(running, tile, lambda turn: played.in_turn(per_sm, turn), clock)
     span = makespan(launch, sms, per_sm, lambda ctas: step(ctas).cycles, tile(per_sm).cycles)
     of_all = step(per_sm)
     return Computing(
@@ -101,13 +106,20 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     )
 
 
-def _tiles_alone(running: Running, tile: Callable[[int], Turn], clock: float) -> Computing:
-    """A launch without a loop over keys: rounds of CTAs."""
+def _tiles_alone(
+    running: Running, tile: Callable[[int], Turn], in_turn: Callable[[Turn], float], clock: float
+) -> Computing:
+    """A launch without a loop over keys: rounds of CTAs; `in_turn` gives the cycles that a round adds to others."""
     launch, resident, sms = running.launch, running.resident, running.rates.profile.sm_count
     # Full rounds, and a last one with fewer CTAs on the busiest SM.
     full, rest = divmod(launch.work_tiles, resident.slots)
     shared = -(-rest // sms)
-    cycles = full * tile(running.ctas_per_sm).cycles + (tile(shared).cycles if rest else 0.0)
+    # rounds run into one another: the first of them takes all of its time, each other what it adds
+    cycles = tile(shared).cycles if rest else 0.0
+    if full:
+        added = full - 1 if rest == 0 else full
+        first = 0.0 if rest else tile(running.ctas_per_sm).cycles
+        cycles += first + added * in_turn(tile(running.ctas_per_sm))
     busy = {unit: full * taken for unit, taken in tile(running.ctas_per_sm).busy.items()}
     if rest:
         busy = {unit: busy.get(unit, 0.0) + taken for unit, taken in tile(shared).busy.items()}

@@ -37,6 +37,8 @@ QUEUED_CYCLES = 24.0
 """How far a unit may be behind before a warp waits to issue to it: some instructions' worth of a queue."""
 TICKS_PER_CYCLE = 64
 """Ticks of a cycle, in which times are compared."""
+ROUNDS_PLAYED = 4
+"""CTAs that follow one another in each place of an SM while they are played."""
 WARM_TURNS = 2
 """Turns of a loop before one is timed."""
 GROUP_LATENCY = {
@@ -162,7 +164,11 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
 
 
 def play(
-    slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace, turns: int = 1
+    slots: Sequence[Slot],
+    warps: Sequence[tuple[int, int]],
+    rates: SmPace,
+    turns: int = 1,
+    apart: float | None = None,
 ) -> Turn:
     """A turn of a loop's trace, the last of `turns`, in which the ones before it are still at work.
 
@@ -171,11 +177,15 @@ def play(
         warps: the CTA and the part of each warp.
         rates: of the SM.
         turns: 1 for code that is run once.
+        apart: cycles from the start of a CTA to that of the next, where a turn is a whole CTA, in whose place another
+            starts when all its warps have ended; None where all start together and each warp goes on by itself.
     """
     if not slots or not warps:
         return Turn(0.0, {})
-    sm, states, last = _Sm(), [_Warp(*warp) for warp in warps], len(slots) * turns
-    queue = [(0.0, n, n) for n in range(len(states))]  # earliest time, who came first, the warp
+    sm, states, last = _Sm(), _starting(warps, apart or 0.0), len(slots) * turns
+    # earliest time, who came first, the warp
+    queue = [(state.ready, n, n) for n, state in enumerate(states)]
+    heapq.heapify(queue)
     came = count(len(states))
     costs = [_cost(slot, rates) for slot in slots]
     while queue:
@@ -196,12 +206,18 @@ def play(
         if state.at % len(slots) == 0:
             state.marks.append(state.ready)
         freed = [number]
-        if slot.group == "barrier" and slot.unit == "control":
+        ends = apart is not None and state.at % len(slots) == 0
+        if ends or (slot.group == "barrier" and slot.unit == "control"):
             freed = _meet(number, states, sm, earliest)
         for other in freed:
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
     return _turn(states, sm, turns)
+
+
+def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
+    """Warps before their first instruction, each CTA's so many cycles after those of the one before it."""
+    return [_Warp(cta, part, ready=in_ticks(cta * apart)) for cta, part in warps]
 
 
 def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
@@ -301,6 +317,22 @@ def _meet(number: int, states: Sequence[_Warp], sm: _Sm, now: float) -> list[int
     return sm.meeting.pop(cta)
 
 
+def ctas_in_turn(
+    regions: Sequence[Region], warps: Sequence[tuple[int, int]], rates: SmPace, alone: Turn
+) -> float:
+    """Cycles in which an SM's places make a CTA each, where others start as they end: they are spread over the time of
+    one, so that some load while others compute or store. `alone` is what they take when all start together. Code with
+    loops is played loop by loop, and told by that."""
+    ctas = len({cta for cta, _ in warps})
+    if ctas < 2 or len(regions) != 1 or regions[0].repeats:
+        return alone.cycles
+    slots = regions[0].slots
+    if len(slots) * len(warps) * ROUNDS_PLAYED > MOST_PLAYED:
+        return alone.cycles
+    spread = play(slots, warps, rates, ROUNDS_PLAYED, apart=alone.cycles / ctas)
+    return min(alone.cycles, spread.cycles)
+
+
 def loop_turn(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace) -> Turn:
     """A turn of a loop that is run many times."""
     return play(slots, warps, rates, turns=WARM_TURNS + 1)
@@ -337,4 +369,13 @@ def one_part(warps: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], f
     return mine, len(warps) / len(mine)
 
 
-__all__ = ["SmPace", "Turn", "loop_turn", "one_part", "placed_warps", "play", "regions_turn"]
+__all__ = [
+    "SmPace",
+    "Turn",
+    "ctas_in_turn",
+    "loop_turn",
+    "one_part",
+    "placed_warps",
+    "play",
+    "regions_turn",
+]

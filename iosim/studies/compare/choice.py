@@ -21,11 +21,11 @@ from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
+from iosim.show.shown import Faced
 from iosim.show.tables import grouped
+from iosim.studies.compare.points import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import Model
-from iosim.studies.report.collect import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.requests import ChoiceRequest
 
 FINALISTS = 2
@@ -108,7 +108,7 @@ class Option:
     predictions: tuple[Prediction, ...]
     """One of each part of the work."""
     price: float | None
-    """Dollars an hour of one GPU."""
+    """Dollars per hour of one GPU."""
     frontier: tuple[str, ...] = ()
     """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
     the other."""
@@ -189,8 +189,16 @@ class Option:
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys tokens=work.tokens"
-        row = plain(self, f"gpu=gpu.label kernel {sizes} gpus price_per_hour=price")
+        row = plain(
+            gpu=self.gpu.label,
+            kernel=self.kernel,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            tokens=self.work.tokens,
+            gpus=self.gpus,
+            price_per_hour=self.price,
+        )
         cost = self.a_token("dollars")
         # Each amount in three columns: its value and the ends of its range.
         amounts = {
@@ -207,7 +215,12 @@ class Option:
                 f"{name}_low": low,
                 f"{name}_high": high,
             }
-        row |= plain(self, "bound_by=slowest.bound_by method=slowest.method memory_bytes fits")
+        row |= plain(
+            bound_by=self.slowest.bound_by,
+            method=self.slowest.method,
+            memory_bytes=self.memory_bytes,
+            fits=self.fits,
+        )
         return row | {"frontier": " ".join(self.frontier)}
 
 
@@ -227,7 +240,7 @@ def _energy(p: Prediction) -> Amount:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Shown):
+class Choice(Faced):
     """GPUs, ranked for each length: those with the memory first, and of them those whose quantity is known."""
 
     _face = "iosim.studies.compare.choice_face"
@@ -301,7 +314,16 @@ class Choice(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
+        return {
+            "schema": 1,
+            **plain(
+                per=self.per,
+                model=self.model,
+                rows=self.options,
+                cannot_run=self.missing,
+                notes=self.notes,
+            ),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]
@@ -462,7 +484,7 @@ def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) ->
 
 
 def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Dollars an hour by a GPU's label."""
+    """Dollars per hour by a GPU's label."""
     prices: dict[str, float] = {}
     for text in request.price or ():
         name, _, number = text.rpartition("=")

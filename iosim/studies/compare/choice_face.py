@@ -13,13 +13,12 @@ from iosim.base.units import (
     some,
 )
 from iosim.base.words import sentences
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
 from iosim.show import axes
-from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.page import Panel as Plot
-from iosim.show.shown import Part
-from iosim.show.tables import Cell, Table, columns_of, grouped
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.shown import Part, panels_of
+from iosim.show.tables import Cell, Column, Table, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
 
@@ -101,8 +100,9 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    dtype = in_dtype(best.predictions[0].problem)
     parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"
+        f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}{dtype}: {ranked(choice, best)}{of} with {best.kernel}"
     ]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
@@ -227,11 +227,20 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
-    columns = columns_of(
-        "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
-        "bound_by=bound by | fits | frontier"
+    """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
+    columns = (
+        Column("seq_q", "queries", kind="count"),
+        Column("seq_k", "keys", kind="count"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("tokens_per_s", "tokens/s", kind="right"),
+        Column("time", "time per call", kind="right"),
+        Column("energy", "energy per token", kind="right"),
+        Column("cost", f"cost {unit(choice, 'dollars')}", kind="right"),
+        Column("bound_by", "bound by"),
+        Column("fits"),
+        Column("frontier"),
     )
     rows = tuple(_row(choice, option) for option in choice.options)
     # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
@@ -276,6 +285,10 @@ def as_text(choice: Choice) -> str:
     return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
+def panels(choice: Choice) -> tuple[Panel, ...]:
+    return panels_of(as_page(choice))
+
+
 def line(choice: Choice) -> str:
     best = next(
         (
@@ -305,7 +318,7 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
     of nothing that fits."""
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
     text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
@@ -349,7 +362,9 @@ def figure(choice: Choice, word: str) -> Figure | None:
         )
         x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
         layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
-        panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
+        panels.append(
+            Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
+        )
         rows += [
             (
                 title,
@@ -375,8 +390,16 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={axis_title} | frontier"
-    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    columns = (
+        Column("length", "tokens"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("time_s", "time a call"),
+        Column(word, axis_title, kind="right"),
+        Column("frontier"),
+    )
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
     title = f"Time against {word}"
     return Figure(
         word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by

@@ -16,14 +16,11 @@ from iosim.prediction.result import Prediction, marked
 from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
-from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.shown import Part
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.page import Figure, Page, Panel, Series, listed
+from iosim.show.shown import Part, panels_of
+from iosim.show.tables import Cell, Column, ColumnKind, Table
 from iosim.show.tables import grouped as grouped_by
-from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
-from iosim.studies.report.collect import ALWAYS_SAID, Point
-from iosim.studies.report.face import LEVELS, further, in_short, subject, verdicts
-from iosim.studies.report.figures import (
+from iosim.studies.compare.lines import (
     FROM,
     WHO,
     call_time,
@@ -32,18 +29,35 @@ from iosim.studies.report.figures import (
     memory_footprint,
     who,
 )
-from iosim.studies.report.overview import overview
+from iosim.studies.compare.overview import overview
+from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.points import ALWAYS_SAID, Point
+from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 
 QUICK_ACCESSES = 5_000_000
-"""Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
+"""Tile accesses up to which a problem is replayed with a key/value head per query head, too: a quarter of a second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
-COLUMNS = columns_of(
-    "gpu=GPU | kernel | seq_len:count=N | tile | smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | "
-    "time_s=time | bound_by=bound by | peak_bytes=peak | workspace_bytes=workspace | fits | "
-    "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
-    "memory_ratio:number=x less memory | reason=cannot run"
+COLUMNS = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("seq_len", "N", kind="count"),
+    Column("tile"),
+    Column("smem_bytes", "shared memory"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("peak_bytes", "peak"),
+    Column("workspace_bytes", "workspace"),
+    Column("fits"),
+    Column("l2_ratio", "x less L2", kind="number"),
+    Column("hbm_ratio", "x less HBM", kind="number"),
+    Column("time_ratio", "x faster", kind="number"),
+    Column("memory_ratio", "x less memory", kind="number"),
+    Column("reason", "cannot run"),
 )
 BY_PROBLEM = (COLUMNS[2], *COLUMNS[:2], *COLUMNS[3:])
 """With the length first, under which rows are grouped."""
@@ -115,7 +129,7 @@ def _row(e: Entry) -> dict[str, Any]:
 
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:
-    """A row a prediction: bytes by group of tensors, for groups that any of them has."""
+    """A row per prediction: bytes by group of tensors, for groups that any of them has."""
     by_entry: list[tuple[Entry, dict[str, float | None]]] = []
     for e in entries:
         if e.point is not None:
@@ -130,7 +144,7 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
                 )
             )
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
-    columns = columns_of(" | ".join(["gpu=GPU", "kernel", *(f"{g}:bytes" for g in used)]))
+    columns = (Column("gpu", "GPU"), Column("kernel"), *(Column(g, kind="bytes") for g in used))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
     return Table(columns, tuple(rows) if used else ())
 
@@ -190,32 +204,28 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         missing.append(
             f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
         )
-    ratios = f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
-    first, *others = figures(comparison)
-    legend_lines = [f"{comparison.legend}."] if comparison.legend else []
     runnable = tuple(e for e in comparison.entries if e.point is not None)
-    sections = (
-        first.section(comparison.legend, folded=False),
-        Section(
-            "summary",
-            "Side by side",
-            (ratios, *legend_lines),
-            table=summary(runnable, BY_PROBLEM).without("reason"),
-        ),
-        *listed("missing", "Cannot run", missing),
-        *(f.section(comparison.legend) for f in others),
-        *listed("notes", "Notes", comparison.notes, folded=True),
-        Section("reading", "How to read this page", (LEVELS,), folded=True),
-    )
-    return Page(
+    table = summary(runnable, BY_PROBLEM).without("reason")
+    return side_by_side(
+        comparison,
+        comparison.points,
         TITLE,
-        subject(comparison.request),
-        sections,
+        comparison.baseline.kernel,
+        figures(comparison),
+        under=beneath(comparison),
+        tables=(
+            numbers(comparison, "Side by side", table, (ratios(comparison),)),
+            *listed("missing", "Cannot run", missing),
+        ),
+        closing=listed("notes", "Notes", comparison.notes, folded=True),
+        reading=(LEVELS,),
         command=command,
         commands=comparison.commands,
-        answer=(*answer(comparison).split("\n"), *beneath(comparison)),
-        verdict=in_short(comparison.points, comparison.baseline.kernel),
     )
+
+
+def panels(comparison: Comparison) -> tuple[Panel, ...]:
+    return panels_of(as_page(comparison))
 
 
 def line(comparison: Comparison) -> str:
@@ -268,12 +278,13 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
 
 
 def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Figure:
-    """One quantity, a panel a GPU and a bar a kernel; what is missing has no bar."""
+    """One quantity, a panel per GPU and a bar per kernel; what is missing has no bar."""
     known = [e for e in comparison.entries if e.value(quantity) is not None]
-    kind = "seconds" if quantity == "time" else "bytes"
+    kind: ColumnKind = "seconds" if quantity == "time" else "bytes"
     columns = (
         *WHO,
-        *columns_of(f"{quantity}:{kind}={title} | ratio:ratio={comparison.baseline} over it"),
+        Column(quantity, title, kind=kind),
+        Column("ratio", f"{comparison.baseline} over it", kind="ratio"),
         FROM,
     )
     rows: list[tuple[Cell, ...]] = []
@@ -334,7 +345,12 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     points = [p for p in comparison.points if p.seq_len == comparison.request.lengths[-1]]
     parts = {p.id: by_group(p.prediction, level) for p in points}
     used = [g for g in GROUPS if any(g in part for part in parts.values())]
-    columns = (*WHO, *columns_of(f"group=tensors | bytes:bytes={word} bytes"), FROM)
+    columns = (
+        *WHO,
+        Column("group", "tensors"),
+        Column("bytes", f"{word} bytes", kind="bytes"),
+        FROM,
+    )
     rows = tuple((*who(p), g, n, p.id) for p in points for g, n in parts[p.id].items())
     top = float(max((sum(part.values()) for part in parts.values()), default=0))
     panels = []

@@ -9,20 +9,28 @@ from iosim.base.progress import Progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.confidence import confidence
+from iosim.prediction.confidence import confidence, in_dtype
 from iosim.show import axes
 from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
 
-COLUMNS = columns_of(
-    "gpu=GPU | kernel | seq_len:count=N | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | l2_ratio:number=x less L2 | "
-    "hbm_ratio:number=x less HBM | time_ratio:number=x faster | cannot_run=cannot run"
+COLUMNS = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("seq_len", "N", kind="count"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("l2_ratio", "x less L2", kind="number"),
+    Column("hbm_ratio", "x less HBM", kind="number"),
+    Column("time_ratio", "x faster", kind="number"),
+    Column("cannot_run", "cannot run"),
 )
 DRAWN = (("time_s", "Time", seconds_text), ("hbm_bytes", "HBM bytes", bytes_text))
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
@@ -38,7 +46,7 @@ class ModelComparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row a GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
+        """A row per GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
         kind of layer cannot run."""
         # Rows of all kinds of layers with the same length, GPU and kernel add up to one row. Lengths are
         # those of a sequence: a packed call of chunks counts its tokens otherwise.
@@ -77,7 +85,8 @@ class ModelComparison:
                 f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}"
             )
         predictions = [p.prediction for _, comparison in self.parts for p in comparison.points]
-        of = f"For the attention of {self.model.title} at {some(longest, 'token')}"
+        dtype = in_dtype(predictions[0].problem)
+        of = f"For the attention of {self.model.title}{dtype} at {some(longest, 'token')}"
         sure = sentences([confidence(predictions)])
         if len(clauses) == 1:
             return f"{of}, {clauses[0]}. {sure}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, plain
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT, Level
 from iosim.catalog.algorithms import algorithm_of
 from iosim.catalog.libraries import entry, is_choice
@@ -15,9 +15,10 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
-from iosim.studies.report.collect import notes as said
+from iosim.show.shown import Faced
+from iosim.show.tables import grouped
+from iosim.studies.compare.points import CaseGrid, Omission, Point, collect, label_of, name_on
+from iosim.studies.compare.points import notes as said
 from iosim.studies.requests import CompareRequest
 
 USUAL_KERNELS = ("naive", DEFAULT)
@@ -132,17 +133,17 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(Faced):
     """Entries by length, GPU and kernel, in the order of the request."""
 
     _face = "iosim.studies.compare.face"
 
-    request: ReportRequest
+    request: CaseGrid
     """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
     """What the ratios are to."""
     entries: tuple[Entry, ...]
-    """A row a kernel, GPU and length, what cannot run among them."""
+    """A row per kernel, GPU and length, what cannot run among them."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know, a sentence each."""
     commands: Mapping[str, str]
@@ -159,22 +160,38 @@ class Comparison(Shown):
         return tuple(e for e in self.entries if e.point is None)
 
     @property
+    def omissions(self) -> tuple[Omission, ...]:
+        """What cannot run, the lengths together that have one reason, in the order of the request."""
+        reasons = {(e.gpu, e.kernel, e.seq_len): str(e.reason) for e in self.missing}
+        cases = [(gpu.label, kernel, p.seq_q) for gpu, kernel, p, _ in self.request.jobs]
+        alike = grouped(
+            (case for case in cases if case in reasons), lambda case: (*case[:2], reasons[case])
+        )
+        return tuple(
+            Omission(gpu, kernel, tuple(length for *_, length in cases_of), reason)
+            for (gpu, kernel, reason), cases_of in alike.items()
+        )
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """The predictions, of what can run."""
         return tuple(e.point for e in self.entries if e.point is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row a prediction."""
+        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row per prediction."""
         first = self.request.problems[0].to_dict()
         problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
         tensors = [
-            plain(p, "gpu=gpu.label kernel seq_len")
+            plain(gpu=p.gpu.label, kernel=p.kernel, seq_len=p.seq_len)
             | {"l2": by_group(p.prediction, "l2")}
             | {"hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
             for p in self.points
         ]
         conditions = plain(
-            self, "method=request.method legend l2_start=request.l2_start rows=entries"
+            method=self.request.method,
+            legend=self.legend,
+            l2_start=self.request.l2_start,
+            rows=self.entries,
         )
         document = {
             "schema": 1,
@@ -183,7 +200,7 @@ class Comparison(Shown):
             **conditions,
             "tensors": tensors,
         }
-        return document | plain(self, "notes commands")
+        return document | plain(notes=self.notes, commands=self.commands)
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]
@@ -228,7 +245,7 @@ def run(compare_request: CompareRequest, progress: Progress = silent) -> Compari
     )
     # A baseline that was not among the kernels is predicted, too, in the first row.
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(
+    request = CaseGrid.of(
         tuple(compare_request.gpu),
         names,
         tuple(compare_request.problems),
@@ -236,15 +253,22 @@ def run(compare_request: CompareRequest, progress: Progress = silent) -> Compari
         method=method,
     )
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
-    notes: tuple[str, ...] = ()
+    comparison = compared(request, against, progress, is_default=baseline is None)
     if method == "bounds":
-        notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
-    points, omissions, commands = collect(request, progress)
+        without_hbm = "time: without that of HBM, whose bytes the bounds alone do not give"
+        return replace(comparison, notes=(without_hbm, *comparison.notes))
+    return comparison
+
+
+def compared(
+    request: CaseGrid, against: Baseline, progress: Progress = silent, *, is_default: bool = False
+) -> Comparison:
+    """All cases of a grid beside a baseline, which gives way to a kernel that runs where it `is_default`."""
+    points, reasons, commands = collect(request, progress)
+    runs = {p.kernel for p in points.values()}
     # The chosen baseline ran nowhere: the first kernel that did takes its place.
-    if baseline is None and all(kernel not in (p.kernel, DEFAULT) for p in points):
-        against = Baseline(points[0].kernel)
-    by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
-    reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
+    if is_default and against.kernel not in (*runs, DEFAULT):
+        against = Baseline(next(iter(points.values())).kernel)
     entries = []
     for gpu, name, problem, asked_for in sorted(request.jobs, key=lambda job: job[2].seq_q):
         # "kernel@gpu" holds every row against one GPU; else each row against its own.
@@ -256,10 +280,11 @@ def run(compare_request: CompareRequest, progress: Progress = silent) -> Compari
         entries.append(
             Entry(
                 *row,
-                by_row.get(row),
+                points.get(row),
                 reasons.get(row),
-                by_row.get((*base, problem.seq_q)),
+                points.get((*base, problem.seq_q)),
                 asked_for,
             )
         )
-    return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
+    remarks = said(tuple(points.values()))
+    return Comparison(request, against, tuple(entries), remarks, commands)

@@ -229,7 +229,7 @@ class DecodePoint:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second, all sequences together, if attention were all there is."""
+        """Tokens per second, all sequences together, if attention were all there is."""
         return self.tokens / self.step_s
 
     @property
@@ -307,14 +307,17 @@ class DecodePoint:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
         whole = {"profile": p.profile.name} | plain(
-            self, "kernel=kernel_name batch context new_tokens"
+            kernel=self.kernel_name,
+            batch=self.batch,
+            context=self.context,
+            new_tokens=self.new_tokens,
         )
         whole |= {
             "layers": sum(part.shape.layers for part in self.parts),
             "splits": p.kernel.splits,
         }
         whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(
-            self, "cache_bytes weight_bytes fits"
+            cache_bytes=self.cache_bytes, weight_bytes=self.weight_bytes, fits=self.fits
         )
         levels: tuple[Level, ...] = ("hbm", "l2")
         whole |= {
@@ -327,10 +330,10 @@ class DecodePoint:
             "step_s": self.step_s,
         }
         whole |= {"s_per_token": self.step_s / self.tokens} | plain(
-            self, "tokens_per_s bound_tokens_per_s"
+            tokens_per_s=self.tokens_per_s, bound_tokens_per_s=self.bound_tokens_per_s
         )
         whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(
-            p, "problem notes"
+            problem=p.problem, notes=p.notes
         )
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()

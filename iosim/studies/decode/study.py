@@ -19,15 +19,15 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.answer import ONCE, times_text
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of, grouped, spread_out
+from iosim.show.shown import Several, panels_of
+from iosim.show.tables import Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
@@ -74,18 +74,41 @@ FITS = {
     False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
 }
 """What fits, with the weights and without."""
-COLUMNS = columns_of(
-    "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
-    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
-    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("step_s", "step"),
+    Column("tokens_per_s", "tokens/s", kind="per_second"),
+    Column("bound_tokens_per_s", "K/V bound", kind="per_second"),
+    Column("bound_by", "bound by"),
+    Column("splits", kind="count"),
+    Column("cache_bytes", "cache"),
+    Column("weight_bytes", "weights"),
+    Column("fits"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("l2_bytes_per_token", "SM<->L2/token", kind="bytes"),
 )
-KIND_COLUMNS = columns_of(
-    "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
-    "hbm_bytes_per_token:bytes=HBM/token | step_s=of the step | share=of the time | bound_by=bound by"
+KIND_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("cache_bytes", "cache"),
+    Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
+    Column("step_s", "of the step"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
 )
-WORK_COLUMNS = columns_of(
-    "gpu | kernel | context:count | sequences:count | splits:count | keys_per_split:count=keys per split | "
-    "work_tiles:count=work tiles"
+WORK_COLUMNS = (
+    Column("gpu"),
+    Column("kernel"),
+    Column("context", kind="count"),
+    Column("sequences", kind="count"),
+    Column("splits", kind="count"),
+    Column("keys_per_split", "keys per split", kind="count"),
+    Column("work_tiles", "work tiles", kind="count"),
 )
 Value = Callable[[DecodePoint], float | None]
 
@@ -94,15 +117,18 @@ Value = Callable[[DecodePoint], float | None]
 class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
-    _members = "points"
     points: tuple[DecodePoint, ...]
-    """A point a GPU, kernel and context, in the order of the request."""
+    """A point per GPU, kernel and context, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[DecodePoint, ...]:
+        return self.points
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a point: bytes, seconds and tokens per second of all layers, per generated token."""
+        """A row per point: bytes, seconds and tokens per second of all layers, per generated token."""
         return ({k: v for k, v in p.to_dict().items() if k not in NOT_FLAT} for p in self.points)
 
     @property
@@ -234,6 +260,9 @@ class Decoding(Several[DecodePoint]):
         more = (part for both in self._more() for part in both)
         return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
 
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
     """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
@@ -335,7 +364,7 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
     rows = (
-        plain(p, "gpu=prediction.profile.name kernel=kernel_name") | sequence
+        plain(gpu=p.prediction.profile.name, kernel=p.kernel_name) | sequence
         for p in batches
         for sequence in p.sequences
     )
@@ -348,11 +377,11 @@ def _row(p: DecodePoint) -> dict[str, Any]:
 
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
-    """A row a kind of layer at the longest context; None where there is one kind."""
+    """A row per kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
         _row(part)
-        | plain(kind, "layer=name count sees")
+        | plain(layer=kind.name, count=kind.count, sees=kind.sees)
         | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
         if p.model is not None and p.context == longest and len(p.kinds) > 1
@@ -375,7 +404,8 @@ def _where(p: DecodePoint) -> str:
 
 
 def _step(p: DecodePoint) -> str:
-    who = f"{p.kernel_name} on {p.prediction.profile.name}"
+    dtype = in_dtype(p.prediction.problem, p.prediction.profile)
+    who = f"{p.kernel_name} on {p.prediction.profile.name}{dtype}"
     step_tokens = "one token" if p.tokens == 1 else some(p.tokens, "token")
     bound = f", bound by {p.prediction.time.bound_by}"
     if p.bound_tokens_per_s is not None:
@@ -569,7 +599,7 @@ def _name(p: DecodePoint) -> str:
 def _panel(
     name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:
-    """A line a GPU and kernel; one for those that do not differ."""
+    """A line per GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []
     readings: list[str] = []

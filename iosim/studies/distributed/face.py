@@ -12,7 +12,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.links import TIMED_GPUS, longer_than_predicted
 from iosim.studies.distributed.schedule import schedules
@@ -30,16 +30,41 @@ NOTES = """\
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
 
-COLUMNS = (
-    "name=method | steps:count | idle_slots=idle slots | idle_of_unbalanced=idle /P^2 | "
-    "received_bytes_per_gpu:bytes=received | received_nd:number=in Nd | compute_s=computing | exposed_s=exposed | "
-    "time_s=time | speedup:ratio=speed-up | memory_bytes_per_gpu:bytes=memory | longest_sequence:count=longest N"
-)
 ON_TERMINAL = (
-    "name=method | steps:count | idle_slots:right=idle | idle_of_unbalanced:right=idle/P^2 | "
-    "received_bytes_per_gpu:bytes=received | received_nd:number=Nd | compute_s=computing | exposed_s=exposed | "
-    "time_s=time | speedup:number=speed-up | memory_bytes_per_gpu:bytes=memory | longest_sequence:count=longest"
+    Column("name", "method"),
+    Column("steps", kind="count"),
+    Column("idle_slots", "idle", kind="right"),
+    Column("idle_of_unbalanced", "idle/P^2", kind="right"),
+    Column("received_bytes_per_gpu", "received", kind="bytes"),
+    Column("received_nd", "Nd", kind="number"),
+    Column("compute_s", "computing"),
+    Column("exposed_s", "exposed"),
+    Column("time_s", "time"),
+    Column("speedup", "speed-up", kind="number"),
+    Column("memory_bytes_per_gpu", "memory", kind="bytes"),
+    Column("longest_sequence", "longest", kind="count"),
 )
+
+
+def on_page(gpus: int) -> tuple[Column, ...]:
+    """Columns of a page's table, which has room for the bytes of all GPUs beside those of one."""
+    return (
+        Column("name", "method"),
+        Column("steps", kind="count"),
+        Column("idle_slots", "idle slots"),
+        Column("idle_of_unbalanced", "idle /P^2"),
+        Column("received_bytes", f"received by all {gpus}"),
+        Column("received_bytes_per_gpu", "by a GPU", kind="bytes"),
+        Column("received_nd", "in Nd", kind="number"),
+        Column("compute_s", "computing"),
+        Column("exposed_s", "exposed"),
+        Column("time_s", "time"),
+        Column("speedup", "speed-up", kind="ratio"),
+        Column("memory_bytes_per_gpu", "memory", kind="bytes"),
+        Column("longest_sequence", "longest N", kind="count"),
+    )
+
+
 NAMES = (
     "Idle slots: (GPU, step) slots without work over all slots; /P^2: over those of the unbalanced schedule. Exposed: "
     "time beyond the busiest GPU's computing. Memory: attention alone, without weights and other activations."
@@ -56,7 +81,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     and the others."""
     best = min(results, key=lambda r: r.seconds)
     first = (
-        f"{best.name} is the fastest of {len(results)} methods on"
+        f"{best.name} is fastest of {len(results)} methods on"
         if len(results) > 1
         else f"{best.name} runs on"
     )
@@ -68,7 +93,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     hidden = (
         "hidden behind computation"
         if best.exposed_s <= HARDLY * best.seconds
-        else (f"waiting {seconds_text(best.exposed_s)} for them")
+        else (f"waiting {seconds_text(best.exposed_s)}")
     )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
@@ -77,7 +102,7 @@ def answer(results: Sequence[Result], gpus: str, number: int) -> str:
     if others:
         named = f"{others[0].name} {'ties' if as_long[0] == '1' else f'takes {as_long[0]}x'}"
         if len(others) > 1:
-            named += f"; {others[-1].name} is slowest, {as_long[-1]}x"
+            named += f"; {others[-1].name} (slowest) {as_long[-1]}x"
         parts.append(named)
     shortest_factor, longest_factor = longer_than_predicted(number)
     if longest_factor > shortest_factor:
@@ -102,12 +127,12 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     return sentences([fits, eight, by_default])
 
 
-def table(results: Sequence[Result], columns: str = COLUMNS, gpus: int = 1) -> Table:
+def table(results: Sequence[Result], columns: Sequence[Column], gpus: int = 1) -> Table:
     rows = []
     for r in results:
         received = round(r.received_bytes)
         rows.append(r.row | {"received_bytes_per_gpu": received, "received_bytes": gpus * received})
-    return Table.of(rows, columns_of(columns))
+    return Table.of(rows, columns)
 
 
 def as_page(
@@ -131,9 +156,8 @@ def as_page(
         most_across=1,
     )
     # The page compares clusters of different sizes: all GPUs' bytes stand beside one GPU's.
-    all_and_one = f"received_bytes=received by all {gpus} | received_bytes_per_gpu:bytes=by a GPU"
-    columns = COLUMNS.replace("received_bytes_per_gpu:bytes=received", all_and_one)
-    summary = Section("summary", "Summary", (NAMES,), table=table(results, columns, gpus))
+    whole = table(results, on_page(gpus), gpus)
+    summary = Section("summary", "Summary", (NAMES,), table=whole)
     idle = Section(
         "idle",
         "Idle fraction by the number of GPUs",
@@ -179,7 +203,7 @@ def as_page(
 
 
 def _time(results: Sequence[Result]) -> Panel:
-    """A bar a method, the fastest first."""
+    """A bar per method, the fastest first."""
     ordered = sorted(results, key=lambda r: r.seconds)
     values = {
         "computing": [r.compute_s for r in ordered],
@@ -203,7 +227,7 @@ def _time(results: Sequence[Result]) -> Panel:
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
-    """A row a GPU, on one time axis for all schedules."""
+    """A row per GPU, on one time axis for all schedules."""
     timeline: Timeline = result.timelines[0]
     data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
     busy = min(timeline.compute_s)

@@ -16,11 +16,12 @@ from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Page
-from iosim.show.shown import Part, Several
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.page import Page, Panel
+from iosim.show.shown import Part, Several, panels_of
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import TIMED_GPUS, Cluster, cluster, longer_than_predicted
 from iosim.studies.distributed.study import Result, study
@@ -28,14 +29,18 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=received")
+COLUMNS = (
+    Column("name", "method"),
+    Column("layers", kind="count"),
+    Column("time_s", "time"),
+    Column("received_bytes", "received"),
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Ring(Several[Result]):
     """One attention over several GPUs, by every method asked for."""
 
-    _members = "results"
     problem: AttentionProblem
     """What all GPUs compute together."""
     num_gpus: int
@@ -49,11 +54,15 @@ class Ring(Several[Result]):
     overlap: bool
     """True where messages run beside the computations of their step."""
     results: tuple[Result, ...]
-    """A result a method."""
+    """A result per method."""
     by_default: str = ""
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
     """True where the chunk schedules are shown, step by step."""
+
+    @property
+    def _members(self) -> tuple[Result, ...]:
+        return self.results
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -74,7 +83,7 @@ class Ring(Several[Result]):
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a method: bytes, seconds, idle fractions."""
+        """A row per method: bytes, seconds, idle fractions."""
         return (
             {key: value for key, value in r.row.items() if key != "title"} for r in self.results
         )
@@ -87,7 +96,8 @@ class Ring(Several[Result]):
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.num_gpus)
+        gpus = f"{self.num_gpus} x {self.profile.name}{in_dtype(self.problem, self.profile)}"
+        return face.answer(self.results, gpus, self.num_gpus)
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)
@@ -125,6 +135,9 @@ class Ring(Several[Result]):
             f"{self.num_gpus} x {self.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
             f"direction{share} and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
         )
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 @dataclass(frozen=True)
@@ -166,7 +179,8 @@ class RingStack:
         )
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
         where = (
-            f"Over {first.num_gpus} x {first.profile.name}, {some(first.problem.seq_q, 'token')}"
+            f"Over {first.num_gpus} x {first.profile.name}{in_dtype(first.problem)}, "
+            f"{some(first.problem.seq_q, 'token')}"
         )
         kernels = "".join(
             dict.fromkeys(f"; {ring.by_default}" for _, ring in self.rings if ring.by_default)
@@ -182,7 +196,9 @@ class RingStack:
             {"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out
         ]
         return (
-            {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
+            {"schema": 1}
+            | plain(model=self.model, totals=self.totals)
+            | {"layers": layers, "left_out": left_out}
         )
 
     def records(self) -> Iterator[dict[str, Any]]:

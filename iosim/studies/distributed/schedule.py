@@ -126,7 +126,7 @@ def check_problem(problem: AttentionProblem) -> bool:
 
 
 def token_bytes(problem: AttentionProblem) -> dict[str, int]:
-    """Tensor -> bytes a token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
+    """Tensor -> bytes per token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
     row statistics in fp32, as DistFlashAttn's code does."""
     p = problem
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
@@ -246,7 +246,10 @@ class ChunkSchedule:
             "owned": self.owned,
             "steps": [asdict(step) for step in self.steps],
         }
-        return plain(self, "name gpus causal pass=passes") | rest
+        return (
+            plain(name=self.name, gpus=self.gpus, causal=self.causal, **{"pass": self.passes})
+            | rest
+        )
 
     def to_text(self) -> str:
         mask, way = (

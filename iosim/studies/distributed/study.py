@@ -87,13 +87,23 @@ class Result:
             {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None
         )
         received = {"received_bytes_per_gpu": float(self.received_bytes)}
-        main_keys = "received_nd formula compute_s exposed_s time_s=seconds speedup memory_bytes_per_gpu=memory_bytes"
-        byte_keys = "longest_sequence l2_bytes_per_gpu=l2_bytes hbm_bytes_per_gpu=hbm_bytes method"
         return (
-            plain(self, "name title steps")
+            plain(name=self.name, title=self.title, steps=self.steps)
             | {"idle": idle}
             | received
-            | plain(self, f"{main_keys} {byte_keys}")
+            | plain(
+                received_nd=self.received_nd,
+                formula=self.formula,
+                compute_s=self.compute_s,
+                exposed_s=self.exposed_s,
+                time_s=self.seconds,
+                speedup=self.speedup,
+                memory_bytes_per_gpu=self.memory_bytes,
+                longest_sequence=self.longest_sequence,
+                l2_bytes_per_gpu=self.l2_bytes,
+                hbm_bytes_per_gpu=self.hbm_bytes,
+                method=self.method,
+            )
         )
 
     @property

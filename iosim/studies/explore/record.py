@@ -40,8 +40,10 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "specification", (None, None)
     )
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
-    facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {
-        **plain(q, "queries=seq_q keys=seq_k"),
+    facts = plain(
+        kernel=p.kernel.name, gpu=p.profile.name, problem=p.problem.line, flops=p.flops
+    ) | {
+        **plain(queries=q.seq_q, keys=q.seq_k),
         "heads": q.batch * q.heads,
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
         "accesses": accesses,
@@ -131,7 +133,12 @@ def _why(p: Prediction) -> dict[str, Any]:
             for name in tensors
         },
         "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
-        **plain(reused, "tensors all=all_bytes loaded=loaded_bytes in_step=in_step_bytes"),
+        **plain(
+            tensors=reused.tensors,
+            all=reused.all_bytes,
+            loaded=reused.loaded_bytes,
+            in_step=reused.in_step_bytes,
+        ),
         "outgrows": reused.outgrows,
         "clauses": answer.reread_clauses(p, reused),
     }

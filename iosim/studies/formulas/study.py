@@ -17,13 +17,14 @@ from iosim.catalog.libraries import entry, is_choice, resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import Overrides
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.theory import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.show.template import filled
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
@@ -255,7 +256,9 @@ def describe(options: Mapping[str, Any]) -> FormulaStudy:
         "traffic": rows,
         "totals": totals,
         "leading": written(limit["leading"]),
-        "theta": plain(limit["term"], "source text latex")
+        "theta": plain(
+            source=limit["term"].source, text=limit["term"].text, latex=limit["term"].latex
+        )
         | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
         "why": None
@@ -267,7 +270,13 @@ def describe(options: Mapping[str, Any]) -> FormulaStudy:
     return FormulaStudy(formula, description)
 
 
-COLUMNS = columns_of("launch | tensor | direction | formula | bytes:count")
+COLUMNS = (
+    Column("launch"),
+    Column("tensor"),
+    Column("direction"),
+    Column("formula"),
+    Column("bytes", kind="count"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -397,9 +406,13 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     return "\n\n".join([*parts, symbols]) + "\n"
 
 
-BOUND_COLUMNS = columns_of(
-    "level | fast_memory_elements:count=M, elements | moved_bytes=moved | bound_bytes=bound | "
-    "times_above:ratio=times above | bound_is=the bound is"
+BOUND_COLUMNS = (
+    Column("level"),
+    Column("fast_memory_elements", "M, elements", kind="count"),
+    Column("moved_bytes", "moved"),
+    Column("bound_bytes", "bound"),
+    Column("times_above", "times above", kind="ratio"),
+    Column("bound_is", "the bound is"),
 )
 
 
@@ -414,9 +427,13 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "problem kernel profile method levels") | {
-            "why": explanation(self.levels, self.profile)
-        }
+        return plain(
+            problem=self.problem,
+            kernel=self.kernel,
+            profile=self.profile,
+            method=self.method,
+            levels=self.levels,
+        ) | {"why": explanation(self.levels, self.profile)}
 
     @property
     def table(self) -> Table:
@@ -446,7 +463,10 @@ class KernelBounds:
             else times_of(number_text(l2.times_above), bound)
         )
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        subject = f"{self.kernel} on {self.profile}{in_dtype(self.problem)}"
+        return (
+            f"{subject} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"

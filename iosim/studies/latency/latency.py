@@ -25,13 +25,13 @@ from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Outer, Per, R
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.work import Work
 from iosim.prediction.call import Call
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
 from iosim.studies.models.asked import chosen, layer_problems
@@ -98,26 +98,31 @@ class Latency:
     @property
     def row(self) -> dict[str, Any]:
         """Which call it is, and where."""
-        p, where = self.prediction, "gpu=profile.name kernel=kernel.name splits=kernel.splits"
+        p = self.prediction
         return (
             of_layers(self.layers)
             | {"stack": self.stack.name}
-            | plain(p, where)
+            | plain(gpu=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits)
             | sizes_of(p.problem)
         )
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         head = {"stack": self.stack.name} | plain(
-            p, "profile=profile.name kernel=kernel.name splits=kernel.splits"
+            profile=p.profile.name, kernel=p.kernel.name, splits=p.kernel.splits
         )
         took = {
             "time_s": self.total_s,
             "bound_by": p.time.bound_by,
             "calibrated": self.calibration is not None,
         }
-        took |= {"parts": [plain(part, "name kind time_s=seconds why") for part in self.parts]}
-        rest = plain(p, "l2_start method problem") | {
+        took |= {
+            "parts": [
+                plain(name=part.name, kind=part.kind, time_s=part.seconds, why=part.why)
+                for part in self.parts
+            ]
+        }
+        rest = plain(l2_start=p.l2_start, method=p.method, problem=p.problem) | {
             "assumes": list(self.assumes),
             "notes": list(p.notes),
         }
@@ -141,7 +146,7 @@ class AllLayers:
     def to_dict(self) -> dict[str, Any]:
         (first, of), sizes = self.calls[0], [sizes_of(p.prediction.problem) for p, _ in self.calls]
         document = {"model": of.title} | plain(
-            first, "stack=stack.name profile=prediction.profile.name"
+            stack=first.stack.name, profile=first.prediction.profile.name
         )
         document |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
         return document | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
@@ -319,19 +324,37 @@ def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = columns_of(
-    "stack | gpu | kernel | batch:count | seq_q:count=new tokens | seq_k:count=keys | part | time_s=time | share"
+COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("kernel"),
+    Column("batch", kind="count"),
+    Column("seq_q", "new tokens", kind="count"),
+    Column("seq_k", "keys", kind="count"),
+    Column("part"),
+    Column("time_s", "time"),
+    Column("share"),
 )
-MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of a step | share")
+MODEL_COLUMNS = (
+    Column("stack"),
+    Column("gpu"),
+    Column("layer"),
+    Column("layers", kind="count"),
+    Column("time_s", "time of a step"),
+    Column("share"),
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
-    _members = "points"
     points: tuple[Latency, ...]
-    """A point a stack, GPU and problem, in the order of the request."""
+    """A point per stack, GPU and problem, in the order of the request."""
+
+    @property
+    def _members(self) -> tuple[Latency, ...]:
+        return self.points
 
     @property
     def models(self) -> tuple[AllLayers, ...]:
@@ -356,7 +379,8 @@ class Latencies(Several[Latency]):
                 f"{seconds_text(m.total_s)} in {m.calls[0][0].stack.name} on {m.to_dict()['profile']}"
                 for m in alike
             )
-            of = f"all {some(longest_step.count, 'layer')} of {longest_step.calls[0][1].title}"
+            dtype = in_dtype(longest_step.calls[0][0].prediction.problem)
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.calls[0][1].title}{dtype}"
             sure = confidence([p.prediction for m in alike for p, _ in m.calls])
             return _in_lines(f"The attention of {of} takes", list(clauses_of_models), sure)
         longest = max(self, key=lambda p: p.total_s).prediction.problem
@@ -369,7 +393,9 @@ class Latencies(Several[Latency]):
                 f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})"
             )
         return _in_lines(
-            "An attention call takes", clauses, confidence([p.prediction for p in here])
+            f"An attention call{in_dtype(longest)} takes",
+            clauses,
+            confidence([p.prediction for p in here]),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -377,7 +403,7 @@ class Latencies(Several[Latency]):
         return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
     def records(self) -> list[dict[str, Any]]:
-        """A row a part of a call: its seconds, and those of the call."""
+        """A row per part of a call: its seconds, and those of the call."""
         of_parts = ((p, part) for p in self.points for part in p.parts)
         return [
             p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s}
@@ -436,7 +462,7 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 
 def stack_rows() -> list[dict[str, Any]]:
-    """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
+    """A row per stack: its kernels by compute capability, pages, and what else a call launches."""
     rows = []
     for stack in map(read_stack, stack_names()):
         kernels = [
@@ -444,13 +470,17 @@ def stack_rows() -> list[dict[str, Any]]:
         ]
         more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
         rows.append(
-            plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source")
+            plain(
+                name=stack.name, title=stack.title, version=stack.version, page_size=stack.page_size
+            )
+            | more
+            | plain(call_gap_s=stack.call_gap_s, source=stack.source)
         )
     return rows
 
 
 def table(points: Sequence[Latency]) -> Table:
-    """A row a part, and one a call."""
+    """A row per part, and one per call."""
     rows = []
     for p in points:
         for name, seconds in (

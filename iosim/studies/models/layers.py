@@ -90,7 +90,7 @@ class LayerKind:
         compress: tokens that a key beyond the window stands for (0: there are none), where all layers of the model hold
             one vector a key (DeepSeek-V4).
         latent: where keys and values come from one latent vector a token.
-        sinks: a learned number a head joins each softmax.
+        sinks: a learned number per head joins each softmax.
         alibi: slopes on the scores, one a head.
         shares: whether it uses the keys and values of an earlier layer, and keeps none of its own.
         state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;
@@ -137,7 +137,12 @@ class LayerKind:
         values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
         them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
         the problem's others."""
-        shape: dict[str, Any] = plain(self, "heads kv_heads head_dim head_dim_v")
+        shape: dict[str, Any] = plain(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            head_dim_v=self.head_dim_v,
+        )
         if (
             self.state_kernel is not None
         ):  # 16-bit inputs and no pages, whatever the caches of the others are
@@ -168,7 +173,9 @@ class LayerKind:
             # Sparse MLA picks keys by an indexer over a paged cache.
             if self.top_k is not None and latent.index_heads:
                 page = fields.pop("page_size", None) or INDEXED_PAGE
-                shape |= plain(latent, "index_heads index_dim") | {"page_size": page}
+                shape |= plain(index_heads=latent.index_heads, index_dim=latent.index_dim) | {
+                    "page_size": page
+                }
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
@@ -548,11 +555,22 @@ class Model:
 
     def to_dict(self) -> dict[str, Any]:
         """The `model` object of JSON."""
-        sizes = (
-            "layers tensor_parallel dtype width attention_parameters weight_bytes kinds=all_kinds"
-        )
         others = {"other_layers": len(self.order) - self.layers, "notes": list(self.notes)}
-        return plain(self, f"name title source {sizes}") | others
+        return (
+            plain(
+                name=self.name,
+                title=self.title,
+                source=self.source,
+                layers=self.layers,
+                tensor_parallel=self.tensor_parallel,
+                dtype=self.dtype,
+                width=self.width,
+                attention_parameters=self.attention_parameters,
+                weight_bytes=self.weight_bytes,
+                kinds=self.all_kinds,
+            )
+            | others
+        )
 
 
 def _kind_line(kind: LayerKind) -> str:

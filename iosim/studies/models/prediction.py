@@ -14,13 +14,13 @@ from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2
-from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.models.asked import (
     LayerCall,
     asked_model,
@@ -31,9 +31,17 @@ from iosim.studies.models.asked import (
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
-COLUMNS = columns_of(
-    "layer | count:count=layers | sees=a query sees | kernel | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | "
-    "share=of the time | bound_by=bound by | kv_cache_bytes=KV cache"
+COLUMNS = (
+    Column("layer"),
+    Column("count", "layers", kind="count"),
+    Column("sees", "a query sees"),
+    Column("kernel"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("hbm_bytes", "HBM"),
+    Column("time_s", "time"),
+    Column("share", "of the time"),
+    Column("bound_by", "bound by"),
+    Column("kv_cache_bytes", "KV cache"),
 )
 MOST_NAMED = 6
 """Results that a sentence names."""
@@ -80,7 +88,7 @@ class ModelPrediction(Shown):
     model: Model
     """The model."""
     layers: tuple[LayerPrediction, ...]
-    """A prediction a kind of layer."""
+    """A prediction per kind of layer."""
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -168,38 +176,48 @@ class ModelPrediction(Shown):
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
         hbm = {"read": self.hbm.read, "write": self.hbm.write} if self.hbm_known else None
-        head = plain(self, "name=model.name profile=profile.name")
+        head = plain(name=self.model.name, profile=self.profile.name)
         head |= {"kernels": [p.kernel.name for p in self.predictions]}
-        sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
         levels = {
             "totals": {"hbm": hbm, "l2": asdict(self.l2)},
             "compulsory": asdict(self.compulsory),
         }
         return (
             head
-            | plain(self, sizes)
+            | plain(
+                batch=self.batch,
+                seq_q=self.queries,
+                seq_k=self.keys,
+                layers=self.model.layers,
+                tensor_parallel=self.model.tensor_parallel,
+            )
             | levels
-            | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                energy_j=self.energy_j,
+                kv_cache_bytes=self.cache_bytes,
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
         return as_json([self])
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a kind of layer: what one layer moves, and how many there are."""
+        """A row per kind of layer: what one layer moves, and how many there are."""
         for layer in self.layers:
             p = layer.prediction
             known = p.hbm_known
             row = {"model": self.model.name, "layer": layer.kind.name, "count": layer.count}
-            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {
+            row |= plain(gpu=p.profile.name, kernel=p.kernel.name) | {
                 "seq_q": self.queries,
                 "seq_k": self.keys,
             }
-            row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
+            row |= plain(l2_read_bytes=p.l2.read, l2_write_bytes=p.l2.write)
             row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
             yield (
                 row
-                | plain(p, "time_s bound_by")
+                | plain(time_s=p.time_s, bound_by=p.bound_by)
                 | {"kv_cache_bytes": layer.cache_bytes // layer.count}
             )
 
@@ -305,7 +323,7 @@ def heading(result: ModelPrediction) -> str:
 
 
 def table(result: ModelPrediction) -> Table:
-    """A row a kind of layer, all its layers together, and one of all."""
+    """A row per kind of layer, all its layers together, and one of all."""
     rows: list[tuple[Cell, ...]] = []
     for layer in result.layers:
         p = layer.prediction
@@ -405,6 +423,7 @@ def _subject(result: ModelPrediction, batches: bool) -> str:
         news = "one new token" if result.queries == 1 else some(result.queries, "new token")
         at = f"of {news} over {sequences}{result.keys:,}"
     gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
+    gpus += in_dtype(result.predictions[0].problem)
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(
         result.predictions[0].problem.passes, ""
     )

@@ -18,8 +18,8 @@ from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
-from iosim.show.page import Page, Section, listed
-from iosim.show.shown import Part, Several
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
@@ -166,11 +166,24 @@ class WholeRun:
 
     def to_dict(self) -> dict[str, Any]:
         whole = self.traffic
-        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys dtype fused=work.fused layers=model.layers"
-        head = plain(self, f"model=model.name profile=traffic.profile.name phase {sizes}")
-        head |= plain(self, "tensor_parallel=model.tensor_parallel weight_bytes kernels")
+        head = plain(
+            model=self.model.name,
+            profile=self.traffic.profile.name,
+            phase=self.phase,
+            batch=self.work.batch,
+            seq_q=self.work.queries,
+            seq_k=self.work.keys,
+            dtype=self.dtype,
+            fused=self.work.fused,
+            layers=self.model.layers,
+        )
+        head |= plain(
+            tensor_parallel=self.model.tensor_parallel,
+            weight_bytes=self.weight_bytes,
+            kernels=self.kernels,
+        )
         totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(
-            whole, "flops time_s"
+            flops=whole.flops, time_s=whole.time_s
         )
         totals |= {"attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True))}
         totals |= {"experts_touched": None if self.touched is None else asdict(self.touched)}
@@ -182,9 +195,12 @@ class WholeRun:
 class WholeModels(Several[WholeRun]):
     """Whole models by part: bytes at HBM, between SMs and L2, operations and time."""
 
-    _members = "runs"
     runs: tuple[WholeRun, ...]
     """A run a GPU, phase, length and model."""
+
+    @property
+    def _members(self) -> tuple[WholeRun, ...]:
+        return self.runs
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [run.to_dict() for run in self]}
@@ -291,6 +307,9 @@ class WholeModels(Several[WholeRun]):
         tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
         return [*self.answer.split("\n"), *tables, self.notes]
 
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
 
 def _percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.01 else 2}f} %"
@@ -322,7 +341,7 @@ def _of_experts(run: WholeRun) -> str:
 
 
 def table(runs: Sequence[WholeRun]) -> Table:
-    """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
+    """A row per part: of one run all that is known, of several the bytes at HBM and the time side by side."""
     summed_columns = SUMMED if len(runs) == 1 else BESIDE
     columns = [
         replace(column, title=f"{run.model.name}: {column.title}")
@@ -423,7 +442,7 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
 
 
 def _prices(request: WholeRequest) -> dict[str, float]:
-    """Dollars an hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
+    """Dollars per hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
     prices: dict[str, float] = {}
     names = {load_profile(gpu).name for gpu in request.gpu}
     for text in request.price or ():

@@ -20,6 +20,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.many import Request, try_all
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
@@ -111,11 +112,16 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        constant = (
-            "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        return plain(
+            problem=self.problem,
+            section_heads=self.constant.heads,
+            hbm_bytes=self.constant.hbm_bytes,
+            time_s=self.constant.time_s,
+            best_section_heads=self.best.heads,
+            best_hbm_bytes=self.best.hbm_bytes,
+            best_time_s=self.best.time_s,
+            right=self.is_right,
         )
-        best = "best_section_heads=best.heads best_hbm_bytes=best.hbm_bytes best_time_s=best.time_s"
-        return plain(self, f"problem {constant} {best} right=is_right")
 
 
 @dataclass(frozen=True)
@@ -145,12 +151,13 @@ class ConstantCheck:
     @property
     def answer(self) -> str:
         size, right = self.best_constant
+        dtype = in_dtype(self.rows[0].problem)
         constant, problems = (
             capacity_text(self.section_bytes),
             f"{self.right} of {some(len(self.rows), 'problem')}",
         )
         parts = [
-            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"
+            f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel}{dtype})"
         ]
         slowest = max(self.rows, key=lambda row: row.more_time)
         heaviest = max(self.rows, key=lambda row: row.times_bytes)
@@ -168,7 +175,7 @@ class ConstantCheck:
 
     @property
     def table(self) -> Table:
-        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        """A row per problem: what the constant comes to, the best section, and what it costs beside that."""
         return Table.of(
             {
                 "tokens": f"{row.problem.seq_q:,}",
@@ -193,7 +200,15 @@ class ConstantCheck:
             "best_constant_right": right,
             "checks": [r.to_dict() for r in self.rows],
         }
-        return plain(self, "profile=profile.name kernel section_bytes right") | best
+        return (
+            plain(
+                profile=self.profile.name,
+                kernel=self.kernel,
+                section_bytes=self.section_bytes,
+                right=self.right,
+            )
+            | best
+        )
 
 
 def check_constant(

@@ -18,12 +18,13 @@ from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
 from iosim.kernel.schedule import Schedule, Start
 from iosim.prediction.answer import times_text
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Marked, Table, columns_of
+from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -35,9 +36,16 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-COLUMNS = columns_of(
-    "rank:count | words=order | tile | hbm_bytes=HBM | side_bytes:bytes=behind the L2s | "
-    "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
+COLUMNS = (
+    Column("rank", kind="count"),
+    Column("words", "order"),
+    Column("tile"),
+    Column("hbm_bytes", "HBM"),
+    Column("side_bytes", "behind the L2s", kind="bytes"),
+    Column("times_compulsory", "over compulsory", kind="ratio"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("what", ""),
 )
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {
@@ -156,10 +164,31 @@ class OrderEntry:
             "section_bytes": c.section_bytes or None,
         }
         order |= {"direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST}
-        order |= {"fold": c.start is Start.FOLD} | plain(c, "scheduler cluster chiplets")
-        keys = "hbm_read_bytes hbm_write_bytes time_s side_bytes bound_by times_compulsory pareto=on_front own=is_own"
-        tile = plain(self.parts[0].tile, "block_q block_k warps stages")
-        return order | tile | plain(self, f"{keys} method words=choice.words")
+        order |= {"fold": c.start is Start.FOLD} | plain(
+            scheduler=c.scheduler, cluster=c.cluster, chiplets=c.chiplets
+        )
+        tile = plain(
+            block_q=self.parts[0].tile.block_q,
+            block_k=self.parts[0].tile.block_k,
+            warps=self.parts[0].tile.warps,
+            stages=self.parts[0].tile.stages,
+        )
+        return (
+            order
+            | tile
+            | plain(
+                hbm_read_bytes=self.hbm_read_bytes,
+                hbm_write_bytes=self.hbm_write_bytes,
+                time_s=self.time_s,
+                side_bytes=self.side_bytes,
+                bound_by=self.bound_by,
+                times_compulsory=self.times_compulsory,
+                pareto=self.on_front,
+                own=self.is_own,
+                method=self.method,
+                words=self.choice.words,
+            )
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,10 +242,10 @@ class OrderRanking(Shown):
                 {"words": choice.words, "reason": reason} for choice, reason in self.left_out
             ]
         }
-        orders = plain(self, "compulsory_bytes=own.compulsory_bytes own orders")
+        orders = plain(compulsory_bytes=self.own.compulsory_bytes, own=self.own, orders=self.orders)
         return {
             "schema": 1,
-            **plain(self, "profile=profile.name kernel"),
+            **plain(profile=self.profile.name, kernel=self.kernel),
             **problems,
             **orders,
             **left_out,
@@ -244,7 +273,7 @@ class OrderRanking(Shown):
         return [answer(self), table(self), notes(self)]
 
     def _panels(self) -> tuple[Panel, ...]:
-        """Time against bytes at HBM, a point an order."""
+        """Time against bytes at HBM, a point per order."""
         hbm_bytes, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
         hover = [
             f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
@@ -337,8 +366,9 @@ def answer(ranking: OrderRanking) -> str:
     takes = f"takes {time}"
     bound = best.parts[0].bound_by
     of = f" for {ranking.title}" if ranking.title else ""
+    dtype = in_dtype(ranking.problems[0], ranking.profile)
     parts = [
-        f"{ranking.kernel} on {ranking.profile.name}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
+        f"{ranking.kernel} on {ranking.profile.name}{dtype}{of} does best with {best.choice.words}: {cost}, bound by {bound}",
         "That is its own order" if best.is_own else f"Its own order {takes}",
     ]
     return sentences(parts)
@@ -371,7 +401,7 @@ def heads_text(p: AttentionProblem) -> str:
 
 
 def table(r: OrderRanking, limit: int | None = MOST_SHOWN) -> Table:
-    """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
+    """A row per order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:limit], 1))
     own_rows = [
         (n, e) for n, e in enumerate(r.orders, 1) if e.is_own and limit is not None and n > limit

@@ -41,10 +41,10 @@ from iosim.readers.bounds import needed_bytes
 CTA_THREADS = 256
 RASTER_TILES = 8
 INNER_ROWS = 128
-"""Of the axis that a product sums over, what a CTA takes in a step."""
+"""Rows of the axis that a product sums over which a CTA takes per step."""
 ROW_THREADS = 1024
 ROW_BYTES = 49152
-"""Of a row that a CTA of a softmax keeps in shared memory at most."""
+"""Bytes of a row that a CTA of a softmax keeps in shared memory at most."""
 SECTOR_BYTES = 32
 STAND_INS = ("fa2", "cutlass", "flash")
 """Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
@@ -66,6 +66,7 @@ class View:
     def bytes(self) -> int:
         """Bytes of the elements, each once: an expanded axis costs nothing, and windows that overlap no more than what
         they span."""
+        # Two upper bounds: the product of all axes with a stride, and the distance from first to last.
         distinct, span = 1, 1
         for size, stride in zip(self.sizes, self.strides, strict=True):
             if size == 0:
@@ -85,6 +86,7 @@ class View:
             for size, stride in zip(self.sizes, self.strides, strict=True)
             if stride and size > 1
         )
+        # Axes from the innermost out: the first gap says how wide the piece and how wide the row is.
         for stride, size in axes:
             if stride > dense:
                 return dense, stride, self.offset % stride
@@ -180,6 +182,7 @@ class Program:
     def of_one(cls, operator: Operator) -> Program:
         ends: dict[int, int] = {}
         for view in operator.views.values():
+            # A storage as large as the furthest element of any view of it.
             last = view.offset + sum(
                 (n - 1) * s for n, s in zip(view.sizes, view.strides, strict=True) if n
             )
@@ -204,11 +207,12 @@ def streaming(
         *((read, Role.INPUT) for read in reads),
         *((write, Role.OUTPUT) for write in writes),
     ):
+        # A place that is read and written is one tensor: PyTorch's in-place operators.
         if place.bytes and place not in named:
-            own, size = (
+            tensor_role, size = (
                 (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
             )
-            named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
+            named[place] = flat(f"t{len(named)}", place.bytes // size, size, tensor_role)
     times: dict[View | Scratch, int] = dict(again)
     loads = (
         load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1))
@@ -220,6 +224,7 @@ def streaming(
     elements = max((t.elements for t in named.values()), default=1)
     size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
+    # Elementwise: so many values per thread. Row by row: a CTA per row.
     blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
     launch = Launch(
         name,
@@ -253,14 +258,18 @@ def product(
     size = output_bytes or element_bytes
     half = element_bytes <= 2
     beside = () if bias is None else (flat("bias", *bias, Role.INPUT),)
+    # The library's choice of tile, as the counted kernels show it: by waves for 16-bit types.
     taken = (
         wave_tile(rows, cols, batch, sm_count)
         if half
         else fp32_tile(rows, cols, batch, narrow=False)
     )
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
+    # The tile's longer side goes across (the launch's heads), its shorter side along (its query rows).
     sides.sort(key=lambda side: (-side[2], side[1]))
     (across, across_rows, width), (along, along_rows, block) = sides
+    # A product dressed as attention without softmax: A's rows are queries, `inner` the keys that a CTA
+    # loops over, column tiles the heads.
     heads = -(-across_rows // width)
     launch = Launch(
         name,
@@ -289,6 +298,7 @@ def attending(
 ) -> tuple[Kernel, str]:
     """(kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     refusal: InputError | None = None
+    # The first refusal is the one that is told: it is that of the kernel asked for.
     for name in dict.fromkeys((kernel, *STAND_INS)):
         try:
             chosen = resolve(name, problem, profile)

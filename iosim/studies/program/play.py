@@ -31,7 +31,7 @@ from iosim.studies.program.operators import Operator, Program, View
 SAMPLES_PER_PIECE = 4.0
 """Followed lines of a piece of memory."""
 MOST_WAVES = 8
-"""Of the CTAs of a matrix product's section, waves that are told apart."""
+"""Waves of the CTAs of a matrix product's section that are told apart, at most."""
 
 Bytes = tuple[int, int]
 
@@ -71,18 +71,20 @@ class Playing:
         return self._alone[key]
 
     def _worked_out(self, operator: Operator) -> Alone:
+        # A pass reads nothing twice: streaming says all.
         if not operator.is_kernel:
             return Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {}
         prediction = Request(
             operator.problem, operator.kernel, self.profile, chain=operator.chain
         ).predict(self._replays)
-        found = Counter[tuple[str, str]]()
+        replayed = Counter[tuple[str, str]]()
         for row in prediction.traffic:
             if row.level == "hbm" and row.tensor not in (CODE, FOREIGN, CHECK_BITS):
-                found[row.launch, row.direction] += int(row.bytes)
+                replayed[row.launch, row.direction] += int(row.bytes)
+        # Replay minus streaming, both from a cold L2: what tiling re-reads.
         streamed = self.streamed(Program.of_one(operator))[0].items()
         beyond = {
-            name: (found[name, "read"] - read, found[name, "write"] - write)
+            name: (replayed[name, "read"] - read, replayed[name, "write"] - write)
             for name, (read, write) in streamed
         }
         return prediction.call, beyond
@@ -93,26 +95,30 @@ class Playing:
         l2_of_gpu = model(self.profile)
         sizes = memory.sizes
         l2 = L2(l2_of_gpu, sizes, np.zeros(sizes.size, dtype=np.uint8), SAMPLES_PER_PIECE)
-        found = []
+        by_operator = []
         for number, operator in enumerate(progress("operators through the L2")(program.operators)):
-            moved: dict[str, Bytes] = {}
+            by_launch: dict[str, Bytes] = {}
             for launch in operator.chain.launches:
+                # The L2 carries over from launch to launch; counts before and after are this launch's.
                 before = l2.counts()
                 mode, piece, shared = _walk(
                     memory, number, operator, launch, self._rounds(launch), self._lag(launch)
                 )
+                # With two partitions a line has a home and, for far SMs, a copy: what several CTAs load is
+                # loaded from both sides.
                 side = _sides(piece, number, l2_of_gpu.partitions)
                 if l2_of_gpu.partitions > 1:
                     mode, piece, side = _all_sides(mode, piece, side, shared, l2_of_gpu.partitions)
                 l2.access(mode, piece, side)
                 after = l2.counts()
-                moved[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
-            found.append(moved)
-        return found
+                by_launch[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
+            by_operator.append(by_launch)
+        return by_operator
 
     def _lag(self, launch: Launch) -> float:
         """How far a launch's stores come after the loads of the same place, as a share of the launch: all threads of a
         pass hold what they have loaded; a CTA of a tile loads all its life and stores at its end."""
+        # Half of a CTA's life, as a share of a launch of so many waves.
         if launch.outer is not Outer.FLAT:
             return min(1.0, self.profile.sm_count / launch.work_tiles) / 2
         ctas = self.profile.sm_count * max(
@@ -123,6 +129,7 @@ class Playing:
     def _rounds(self, launch: Launch) -> Rounds:
         """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
         d, together = launch.domain, launch.schedule.section_heads
+        # Products alone: attention has exponentials, a batch of products has no sections to share.
         if (
             launch.outer is not Outer.QUERY
             or launch.work.exps_per_pair
@@ -144,11 +151,14 @@ def _walk(
     own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
         if (view := operator.views.get(access.tensor)) is not None:
-            own = memory.of_view(view, by_rows=not rounds.down)
+            tensor_pieces = memory.of_view(view, by_rows=not rounds.down)
         else:
             first = memory.temporaries[number][access.tensor]
-            own = memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
-        place = (np.arange(own.size) + 0.5) / max(1, own.size)
+            tensor_pieces = memory.of(
+                (first, first + operator.chain.tensors[access.tensor].bytes), 1
+            )
+        # Each piece has a moment in [0, 1) of the launch; sorting by it interleaves the tensors.
+        place = (np.arange(tensor_pieces.size) + 0.5) / max(1, tensor_pieces.size)
         again, later = access.times, lag / access.times
         if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
             again, later, place = rounds.sections, 1 / rounds.sections, place / rounds.sections
@@ -157,15 +167,15 @@ def _walk(
             again, later = rounds.waves, 1 / rounds.sections / rounds.waves
             place = (place * rounds.sections - within + within / rounds.waves) / rounds.sections
         loads = access.mode is Mode.LOAD
-        pieces.append(np.tile(own, again))
+        pieces.append(np.tile(tensor_pieces, again))
         places.append(
             np.concatenate([place + (0 if loads else lag) + n * later for n in range(again)])
         )
-        modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
+        modes.append(np.full(tensor_pieces.size * again, MODES[access.mode], dtype=np.uint8))
         by_others = access.rows is not own_rows and launch.work_tiles_per_head > 1
         by_others |= operator.chain.tensors[access.tensor].heads < launch.domain.heads
         several = loads and launch.outer is not Outer.FLAT and by_others
-        shared.append(np.full(own.size * again, several, dtype=np.bool_))
+        shared.append(np.full(tensor_pieces.size * again, several, dtype=np.bool_))
     if not pieces:
         return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     order = np.argsort(np.concatenate(places), kind="stable")
@@ -178,6 +188,7 @@ def _walk(
 
 def _sides(piece: Int64, turn: int, partitions: int) -> npt.NDArray[np.uint8]:
     """Partition of the SM that accesses each piece, as chance has it."""
+    # A hash (splitmix64's constants) in place of random numbers: the same on every run.
     mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
         turn * 0xBF58476D1CE4E5B9 % 2**64
     )
@@ -194,6 +205,7 @@ def _all_sides(
     sides: int,
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
     """What several CTAs load is loaded from all sides, one after the other."""
+    # Shared pieces are repeated once per side; `turn` counts 0, 1, ... within each repetition.
     times = np.where(shared, sides, 1)
     turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
     return (
@@ -231,8 +243,9 @@ class Memory:
         ranges = {
             self._range(view) for operator in program.operators for view in operator.views.values()
         }
-        for operator, own in zip(program.operators, self.temporaries, strict=True):
-            ranges |= {(own[t.name], own[t.name] + t.bytes) for t in _temporaries(operator)}
+        for operator, scratch in zip(program.operators, self.temporaries, strict=True):
+            ranges |= {(scratch[t.name], scratch[t.name] + t.bytes) for t in _temporaries(operator)}
+        # Cuts at every 32 KiB and at all ends of views, so that a view is a whole number of pieces.
         grid = np.arange(0, self._reserved + PIECE_BYTES, PIECE_BYTES, dtype=np.int64)
         ends = np.array([end for both in ranges for end in both], dtype=np.int64)
         self._cuts = np.unique(np.concatenate([grid, ends]))
@@ -242,23 +255,26 @@ class Memory:
         """Where everything lies in a program that has run before: PyTorch keeps the memory of the run before, and cuts
         it up anew."""
         storages, allocator, at = self.program.storages, CachingAllocator(), self._storages
-        there = {n: allocator.allocate(s.bytes) for n, s in enumerate(storages) if s.made is None}
-        at |= {n: block.address for n, block in there.items()}
+        permanent = {
+            n: allocator.allocate(s.bytes) for n, s in enumerate(storages) if s.made is None
+        }
+        at |= {n: block.address for n, block in permanent.items()}
         begins = {n: s.made for n, s in enumerate(storages) if s.made is not None}
         ends = {
             n: max(end, begin + 1)
             for n, begin in begins.items()
             if (end := storages[n].freed) is not None
         }
-        made, freed = grouped(begins, begins.__getitem__), grouped(ends, ends.__getitem__)
+        made_at, freed_at = grouped(begins, begins.__getitem__), grouped(ends, ends.__getitem__)
+        # Twice: the first run leaves the allocator's segments as the second one finds them.
         for _ in range(2):
             live, self.temporaries = dict[int, Block](), []
             for turn, operator in enumerate((*self.program.operators, None)):
-                for n in freed.get(turn, ()):
+                for n in freed_at.get(turn, ()):
                     allocator.release(live.pop(n))
                 if operator is None:
                     break
-                for n in made.get(turn, ()):
+                for n in made_at.get(turn, ()):
                     live[n] = allocator.allocate(storages[n].bytes)
                     at[n] = live[n].address
                 blocks = {t.name: allocator.allocate(t.bytes) for t in _temporaries(operator)}
@@ -285,6 +301,7 @@ class Memory:
         if key not in self._pieces:
             first, last = np.searchsorted(self._cuts, span)
             pieces = np.arange(first, last, dtype=np.int64)
+            # A column block of a wider matrix touches all rows: its pieces are walked band by band in step.
             if bands > 1:
                 pieces = pieces[
                     np.argsort(
@@ -300,6 +317,7 @@ class Memory:
         base, size = self._storages.get(view.storage, 0), self.program.storages[view.storage].bytes
         start = view.offset * view.element_bytes
         if piece < row:
+            # A view of some columns is laid out as if the band lay in one piece, at its share of the storage.
             start = (
                 size * before // row + (view.offset - before) * view.element_bytes * piece // row
             )

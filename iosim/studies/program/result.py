@@ -23,7 +23,7 @@ from iosim.show import timeline
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Several
-from iosim.show.tables import Column, Table, columns_of, grouped
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.program.operators import Program
 from iosim.studies.program.play import Bytes, Playing
 
@@ -31,10 +31,16 @@ US = 1e6
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
-SUMMED = columns_of(
-    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
-    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
-    "time_share:percent=of the time"
+SUMMED = (
+    Column("operators", kind="number"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("hbm_write_bytes", "HBM written"),
+    Column("hbm_share", "share", kind="percent"),
+    Column("compulsory_bytes", "in and out once"),
+    Column("l2_bytes", "SM<->L2"),
+    Column("gflop", "GFLOP", kind="number"),
+    Column("time_s", "time"),
+    Column("time_share", "of the time", kind="percent"),
 )
 IN_TRACE = (
     "module",
@@ -76,9 +82,9 @@ class OperatorTraffic:
     time_s: float
     """Seconds on the GPU."""
     known: bool = True
-    """Whether there is a rule for it; else inputs and outputs are counted once."""
+    """True where there is a rule for it; else inputs and outputs are counted once."""
     is_attention: bool = False
-    """Whether it is attention."""
+    """True for attention."""
 
     @property
     def hbm(self) -> int:
@@ -99,6 +105,7 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
     for row in rows:
         path = (row.phase, *row.module)
         both = zip(path, open_modules, strict=False)
+        # Modules stay open while consecutive operators share them; the rest is closed, and new ones begin.
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], both))
         del open_modules[shared:]
         open_modules += [[name, "module", line, now, now] for name in path[shared:]]
@@ -121,13 +128,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
 class ProgramTraffic(Several[OperatorTraffic]):
     """What a program moves on one GPU, operator by operator, through one L2."""
 
-    _members = "rows"
     profile: HardwareProfile
     """The GPU."""
     rows: tuple[OperatorTraffic, ...]
     """The operators in the order in which they ran."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
+
+    @property
+    def _members(self) -> tuple[OperatorTraffic, ...]:
+        return self.rows
 
     @property
     def hbm(self) -> Moved:
@@ -170,7 +180,7 @@ class ProgramTraffic(Several[OperatorTraffic]):
         return replace(self, rows=tuple(r for r in self.rows if r.phase == name))
 
     def table(self, depth: int = 2) -> Table:
-        """A row a module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
+        """A row per module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
         module's rows below it add up to it: what ran in none of its children is `(own)`. Raises InputError: a depth
         below 0."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
@@ -181,37 +191,46 @@ class ProgramTraffic(Several[OperatorTraffic]):
             (("  " * (len(path) - 1) + path[-1] if path else WHOLE, of) for path, of in paths),
         )
 
-    def by_operator(self, most: int | None = None) -> Table:
+    def by_operator(self, limit: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
+        # Attention is told apart by its kernel, any other operator by its name.
         kinds = grouped(
             self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase)
         )
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
-        return self._summed("operator", (("  ".join(kind), kinds[kind]) for kind in order[:most]))
+        return self._summed("operator", (("  ".join(kind), kinds[kind]) for kind in order[:limit]))
 
     def sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
-        """Of some of the operators: their number, bytes and shares of all, operations and time."""
+        """Sums over some of the operators: their number, bytes and shares of all, operations and time."""
         part = replace(self, rows=tuple(rows))
-        moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
+        hbm_bytes = plain(
+            hbm_read_bytes=part.hbm.read, hbm_write_bytes=part.hbm.write, hbm_bytes=part.hbm.total
+        )
         shares = {"hbm_share": part.hbm.total / max(1, self.hbm.total)}
         shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
-        rest = plain(part, "l2_bytes=l2.total flops time_s") | {
+        rest = plain(l2_bytes=part.l2.total, flops=part.flops, time_s=part.time_s) | {
             "time_share": part.time_s / (self.time_s or 1.0)
         }
-        return {"operators": len(part)} | moved | shares | rest
+        return {"operators": len(part)} | hbm_bytes | shares | rest
 
     def _summed(self, first: str, groups: Iterable[tuple[str, Sequence[OperatorTraffic]]]) -> Table:
-        """A row a group."""
+        """A row per group."""
         sums = ((name, self.sums(group)) for name, group in groups)
-        rows = (one | {first: name, "gflop": one["flops"] / 1e9} for name, one in sums)
+        rows = (total | {first: name, "gflop": total["flops"] / 1e9} for name, total in sums)
         return Table.of(rows, (Column(first, first), *SUMMED[:-1]))
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
         return (
-            plain(self, "profile=profile.name")
+            plain(profile=self.profile.name)
             | totals
-            | plain(self, "flops time_s operators=rows unknown notes")
+            | plain(
+                flops=self.flops,
+                time_s=self.time_s,
+                operators=self.rows,
+                unknown=self.unknown,
+                notes=self.notes,
+            )
         )
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -253,20 +272,20 @@ class ProgramTraffic(Several[OperatorTraffic]):
 
     def _panels(self) -> tuple[Panel, ...]:
         kinds = grouped(self.rows, lambda row: row.operator)
-        moved = {name: replace(self, rows=tuple(rows)).hbm for name, rows in kinds.items()}
-        names = sorted(moved, key=lambda name: -moved[name].total)[:MOST_BARS]
+        by_name = {name: replace(self, rows=tuple(rows)).hbm for name, rows in kinds.items()}
+        names = sorted(by_name, key=lambda name: -by_name[name].total)[:MOST_BARS]
         title = f"HBM bytes by operator on {self.profile.name}"
         both = {
-            "read": [moved[name].read for name in names],
-            "written": [moved[name].write for name in names],
+            "read": [by_name[name].read for name in names],
+            "written": [by_name[name].write for name in names],
         }
         return (stacked("operators", title, names, both, "HBM bytes", bytes_text),)
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a trace for chrome://tracing or ui.perfetto.dev: modules above operators over predicted time, and the
         rate of HBM bytes. Raises InputError: the file cannot be written."""
-        made = events(self.rows, f"{self.profile.name} (predicted)")
-        write_whole(Path(path), timeline.text(timeline.whole(made, made_by="iosim.torch")))
+        trace_events = events(self.rows, f"{self.profile.name} (predicted)")
+        write_whole(Path(path), timeline.text(timeline.whole(trace_events, made_by="iosim.torch")))
 
 
 def _paths(
@@ -274,6 +293,7 @@ def _paths(
 ) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:
     """Modules with what ran in them, a module before its children and they before what is its own, as far down as
     `depth` below the root."""
+    # Every module holds what ran in its children; what ran in none of them gets a row "(own)".
     inside: dict[tuple[str, ...], list[OperatorTraffic]] = {(): list(rows)}
     for row in rows:
         for length in range(1, min(len(row.module), depth + 1) + 1):
@@ -285,6 +305,7 @@ def _paths(
     if len({row.module[:1] for row in rows}) == 1 and rows and rows[0].module:
         del inside[()]  # all ran in one module
     place = {path: n for n, path in enumerate(inside)}
+    # A module's place is the first time that it ran; children follow their parent.
     order = sorted(
         inside, key=lambda path: tuple(place.get(path[:n], -1) for n in range(len(path) + 1))
     )
@@ -301,17 +322,19 @@ def traffic_of(
     seen: set[str] = set()
     streams = playing.streamed(program)
     for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
-        (call, beyond), moved = playing.alone(operator), dict[str, Bytes]()
+        (call, beyond), by_launch = playing.alone(operator), dict[str, Bytes]()
         for name, (read, written) in streamed.items():
             more = beyond.get(name, (0, 0))
+            # A kernel's instructions are fetched from HBM when it runs for the first time.
             code = 0 if f"{operator.name} {name}" in seen else fetch
             seen.add(f"{operator.name} {name}")
-            moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
-        counted, key = call.counted, (id(call), tuple(moved.values()))
+            by_launch[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
+        counted, key = call.counted, (id(call), tuple(by_launch.values()))
+        # Equal calls with equal bytes take equal times: a model has few distinct ones.
         if key not in times:
             both = (
                 (name, way, n)
-                for name, of in moved.items()
+                for name, of in by_launch.items()
                 for way, n in zip(WAYS, of, strict=True)
             )
             at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
@@ -323,8 +346,8 @@ def traffic_of(
                 phase=operator.phase,
                 kernel=operator.kernel.name if operator.is_attention else "",
                 launches=len(operator.chain.launches),
-                hbm_read=sum(read for read, _ in moved.values()),
-                hbm_write=sum(written for _, written in moved.values()),
+                hbm_read=sum(read for read, _ in by_launch.values()),
+                hbm_write=sum(written for _, written in by_launch.values()),
                 l2_read=int(counted.total("l2", "read")),
                 l2_write=int(counted.total("l2", "write")),
                 compulsory=operator.compulsory_bytes,
@@ -334,7 +357,7 @@ def traffic_of(
                 is_attention=operator.is_attention,
             )
         )
-    said = dict.fromkeys(
+    all_notes = dict.fromkeys(
         (*notes, *(note for operator in program.operators for note in operator.notes))
     )
-    return ProgramTraffic(profile, tuple(rows), tuple(said))
+    return ProgramTraffic(profile, tuple(rows), tuple(all_notes))

@@ -76,6 +76,7 @@ class Tape:
         """What has been written. A matrix is gone after its last use; parameters, gradients and results stay."""
         storages = (
             s
+            # Freed one operator after the last use: a caching allocator can give its memory to the next.
             if s.made is None or n in self._kept
             else replace(s, freed=self._last_use.get(n, s.made) + 1)
             for n, s in enumerate(self._storages)
@@ -89,9 +90,12 @@ class Tape:
     def learn(self) -> None:
         """Write the backward of all that was written, the last first."""
         self._phase = "backward"
+        # As autograd: the last operator first. A value that several operators read gets a sum of
+        # gradients, one launch for each addition beyond the first.
         for part, times, outs, backward in reversed(self._backward):
             self.part, self.times = part, times
             grads = [self._gradients.pop(out, None) for out in outs]
+            # An output whose gradient nobody asked for has no backward.
             if None not in grads:
                 for value, gradient in backward(*grads):
                     before = self._gradients.get(value)
@@ -102,11 +106,13 @@ class Tape:
 
     # ---- places in memory ----
 
-    def given(self, rows: int, cols: int, size: int | None = None, made: int | None = None) -> View:
+    def given(
+        self, rows: int, cols: int, size: int | None = None, maker: int | None = None
+    ) -> View:
         """A matrix that was there before the program; or that the operator of number `made` makes."""
-        each = self.size if size is None else size
-        self._storages.append(Storage(rows * cols * each, made))
-        return View(len(self._storages) - 1, 0, (rows, cols), (cols, 1), each)
+        element_bytes = self.size if size is None else size
+        self._storages.append(Storage(rows * cols * element_bytes, maker))
+        return View(len(self._storages) - 1, 0, (rows, cols), (cols, 1), element_bytes)
 
     def made(self, rows: int, cols: int, size: int | None = None) -> View:
         """A matrix that the next operator makes."""
@@ -120,6 +126,7 @@ class Tape:
         """A trained matrix; `number` as in `Weight`, by default that of the type."""
         if number is None or number == self.size:
             return Weight(self.given(rows, cols), self.size)
+        # Numbers of fewer bytes (fp8, 4 bits with scales) are stored as bytes: so many columns of one.
         return Weight(self.given(rows, max(1, round(cols * number)), 1), number)
 
     def keep(self, value: View) -> None:
@@ -180,6 +187,8 @@ class Tape:
     ) -> View:
         """c = a b, of sizes (batch, rows, cols, inner). Where numbers of b take less memory than those of a, the kernel
         unpacks them, unless the GPU multiplies fp8: then a is rounded to that, once."""
+        # fp8 weights: on a GPU that multiplies fp8 the activations are converted, once for all products
+        # that read them; elsewhere the weights are unpacked inside the kernel.
         name, kind, size = "mm" if sizes[0] == 1 else "bmm", self.kind, self.size
         if number == 1 and size > 1 and FP8 in self.profile.tensor_flops_per_s:
             if a not in self._in_fp8:
@@ -187,6 +196,7 @@ class Tape:
                 self.passes("_to_copy", [a], [copy])
             a, kind, size = self._in_fp8[a], FP8, 1
         chain = product(name, sizes, size, self.profile.sm_count, output_bytes=c.element_bytes)
+        # Weights as they lie in memory: fewer columns of the activations' type.
         whole = chain.tensors["B"]
         packed = replace(whole, cols=max(1, round(whole.cols * (number or size) / size)))
         chain = replace(chain, tensors={**chain.tensors, "B": packed})
@@ -222,15 +232,18 @@ class Tape:
 
     def linear(self, x: View, weight: Weight, cols: int, groups: int = 1) -> View:
         (rows, inner), place = x.sizes, weight.view
-        each = -(-rows // groups)
+        group_rows = -(-rows // groups)
         out = self.made(rows, cols)
-        self.multiplies(x, place, out, (groups, each, cols, inner), weight.number)
+        self.multiplies(x, place, out, (groups, group_rows, cols, inner), weight.number)
 
         def back(grad: View) -> Gradients:
+            # A product's backward is two products: grad^T x for the weight, grad weight for the input.
             self.trains(
-                place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, each))
+                place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, group_rows))
             )
-            return [(x, self.multiplies(grad, place, self.like(x), (groups, each, inner, cols)))]
+            return [
+                (x, self.multiplies(grad, place, self.like(x), (groups, group_rows, inner, cols)))
+            ]
 
         self.backward(back, out)
         return out
@@ -266,6 +279,7 @@ class Tape:
     def turn(self, x: View, cosine: View, sine: View) -> View:
         """Rotary positions over the columns of x: x cos + turned(x) sin, written out."""
         straight = self.multiply(x, cosine, constant=True)
+        # rotate_half of transformers: (-x2, x1), in four launches beside the two products and the sum.
         first, second = self.split(x, (x.sizes[1] // 2, x.sizes[1] - x.sizes[1] // 2))
         negative = self.new(
             "neg", [second], second, lambda grad: [(second, self.new("neg", [grad], second))]
@@ -286,6 +300,7 @@ class Tape:
             first, second = _columns(grad, 0, x.sizes[1]), _columns(grad, x.sizes[1], y.sizes[1])
             return [
                 (x, first),
+                # A row of y that stood beside several of x gets the sum of their gradients.
                 (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y)),
             ]
 
@@ -308,6 +323,7 @@ class Tape:
     def gather(self, x: View, rows: int) -> View:
         """So many rows of x, by their numbers."""
         numbers, out = self.given(rows, 1, INDEX_BYTES), self.made(rows, x.sizes[1])
+        # At most as many elements are read as are written, whichever rows they are.
         read = [_part(x, math.prod(out.sizes)), numbers]
         back = partial(self._scattered_to, x, "index_backward", numbers)
         return self.launch("index", read, out, back=back)
@@ -352,7 +368,7 @@ class Tape:
                 kernel,
                 {**bound, "dO": grad, **of},
             )
-            return [(bound[name[1:]], one) for name, one in of.items()]
+            return [(bound[name[1:]], gradient) for name, gradient in of.items()]
 
         self.backward(back, out)
         return out
@@ -361,6 +377,7 @@ class Tape:
         self, name: str, problem: AttentionProblem, kernel: str, bound: dict[str, View]
     ) -> None:
         note = ""
+        # Forward the chosen kernel must run; for a backward without a model another kernel stands in.
         if problem.passes == "fwd":
             chosen = resolve(kernel, problem, self.profile)
             chosen = chosen.with_(writes_lse=chosen.writes_lse or self.trained)
@@ -373,6 +390,7 @@ class Tape:
             for n, t in chain.tensors.items()
             if t.role is Role.INPUT and n not in views
         }
+        # Tensors that lie nowhere in the program are scratch, made inside the operator.
         unbound = {
             n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
         }
@@ -392,8 +410,9 @@ class Tape:
         )
 
     def cross_entropy(self, scores: View) -> None:
-        """The loss of scores, a row a token, in their own type; a sector of every row is read."""
+        """The loss of scores, a row per token, in their own type; a sector of every row is read."""
         (rows, cols), picked = scores.sizes, scores.sizes[0] * SECTOR_BYTES // self.size
+        # A row that does not fit in shared memory is read three times: maximum, sum, result.
         long = cols * scores.element_bytes > ROW_BYTES
         target, chances = self.given(rows, 1, INDEX_BYTES), self.like(scores)
         self.passes("_log_softmax", [scores], [chances], *((rows, [(scores, 3)]) if long else ()))
@@ -417,6 +436,7 @@ class Tape:
 
     def step(self) -> None:
         self.part = "optimizer"
+        # One fused launch for all parameters that occur equally often in the model.
         for times in dict.fromkeys(times for times, *_ in self.parameters):
             self.times = times
             both = [(place, grad) for n, place, grad in self.parameters if n == times]

@@ -1,42 +1,24 @@
 """Reports: one HTML file and one Markdown file for several GPUs, kernels and sequence lengths.
 
-Predictions come from `iosim.prediction.predictor`, tiles from `iosim.studies.tiles.pick`; this package arranges and
-draws, it computes nothing but ratios.
+A report is a comparison over lengths with more figures; this file says where its files go.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_together
-from iosim.base.progress import Progress, silent
-from iosim.prediction.result import marked
 from iosim.show.html import html
-from iosim.show.page import Figure, markdown
-from iosim.show.tables import Cell, Table, columns_of
-from iosim.studies.report import figures
-from iosim.studies.report.collect import (
-    ALWAYS_SAID,
-    Point,
-    Report,
-    ReportRequest,
-    baseline,
-    by_gpu,
-    collect,
-    notes,
-)
-from iosim.studies.report.face import as_page, question
-from iosim.studies.report.overview import overview
-from iosim.studies.report.tilemap import search, tile_map, tiles_line
+from iosim.show.page import markdown
+from iosim.studies.compare.points import CaseGrid
+from iosim.studies.report.study import Report, as_page, build
 
 __all__ = [
     "FORMATS",
+    "CaseGrid",
     "Report",
-    "ReportRequest",
     "as_page",
     "beside",
     "build",
@@ -98,83 +80,3 @@ def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
     places = targets(out, form)
     write_together({path: render(report, kind) for kind, path in places.items()})
     return list(places.values())
-
-
-def build(request: ReportRequest, progress: Progress = silent) -> Report:
-    points, omissions, commands = collect(request, progress)
-    # GPUs with at least one prediction. Every number names its command line by an id: P for
-    # predictions, H for hardware profiles, T for tiles.
-    here = [members[0].gpu for members in by_gpu(points).values()]
-    profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
-    for gpu in here:
-        commands[profile_ids[gpu.label]] = shlex.join(
-            ["iosim", "profiles", "show", gpu.argument, "--format", "json"]
-        )
-    rankings = search(request, here)
-    ranked = [(gpu, ranking) for gpu in here if not isinstance(ranking := rankings[gpu.label], str)]
-    tile_ids = {gpu.label: f"T{n:02d}" for n, (gpu, _) in enumerate(ranked, 1)}
-    commands |= {tile_ids[gpu.label]: tiles_line(gpu, ranking) for gpu, ranking in ranked}
-    drawn: list[Figure | None] = [
-        overview(request, points),
-        figures.l2_traffic(request, points),
-        figures.hbm_traffic(request, points),
-        figures.ratio(request, points, "l2"),
-        figures.ratio(request, points, "hbm"),
-        tile_map(request, rankings, tile_ids),
-        figures.roofline(request, points, "l2", profile_ids),
-        figures.roofline(request, points, "hbm", profile_ids),
-        figures.memory_footprint(request, points),
-        figures.call_time(request, points),
-        figures.density(request, points, commands),
-    ]
-    all_figures, all_notes = (
-        (f for f in drawn if f is not None),
-        (note for note in notes(points) if ALWAYS_SAID not in note),
-    )
-    title = question(request, baseline(points))
-    return Report(
-        title,
-        request,
-        points,
-        omissions,
-        summary(points),
-        tuple(all_figures),
-        commands,
-        tuple(all_notes),
-    )
-
-
-def summary(points: Sequence[Point]) -> Table:
-    """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
-    base = baseline(points)
-    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
-    more = columns_of(
-        "tile | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | bound_by=bound by | peak_bytes=memory | fits | "
-        "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
-    )
-    rows: list[tuple[Cell, ...]] = []
-    # Points come in ascending lengths, so a dictionary keeps the longest of each.
-    for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
-        naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
-        ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
-        ratio_hbm = (
-            marked(naive.hbm / p.hbm, naive.prediction, p.prediction)
-            if naive and naive.hbm and p.hbm
-            else None
-        )
-        rows.append(
-            (
-                *figures.who(p),
-                str(p.prediction.kernel.tile),
-                p.l2,
-                p.hbm_shown,
-                p.time_s,
-                p.prediction.time.bound_by,
-                p.prediction.memory_bytes["peak"],
-                p.fits,
-                ratio_l2,
-                ratio_hbm,
-                p.id if naive is None else f"{p.id} {naive.id}",
-            )
-        )
-    return Table((*figures.WHO, *more, figures.FROM), tuple(rows))

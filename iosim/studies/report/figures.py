@@ -1,254 +1,36 @@
-"""Figures against the sequence length: traffic of each level, memory, time, and naive over tiled; each level's
-roofline; and block-sparse over dense against the blocks kept.
-
-Bytes between SMs and L2 and bytes between L2 and HBM never share a plot of these; overview.py draws both.
-"""
+"""Figures of a report alone: naive over tiled, each level's roofline, and block-sparse over dense against the blocks kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.schema import read_toml
-from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
-from iosim.base.words import WAYS, Level
+from iosim.base.units import number_text, rate_text
+from iosim.base.words import Level
 from iosim.hardware.roofs import ceilings
 from iosim.prediction.predictor import predict
-from iosim.prediction.result import mark_of, marked
+from iosim.prediction.result import marked
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
-from iosim.show.axes import hollow, layered
+from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
-from iosim.studies.report.collect import (
-    Gpu,
+from iosim.show.tables import Column
+from iosim.studies.compare.lines import Dot, drawn, kernel_legend, kernel_lines, who
+from iosim.studies.compare.points import (
+    CaseGrid,
     Point,
-    ReportRequest,
     baseline,
     by_gpu,
-    least_bytes,
-    series,
 )
-
-Value = Callable[[Point], float | None]
-Guide = tuple[str, str, str, list[int], list[float]]
-Dot = tuple[float, float, str]
-"""Where a point stands, and its hover text."""
-
-WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
-FROM = Column("commands", "command (listed at the end)", COMMANDS)
-
-
-@cache
-def _texts() -> Mapping[str, Mapping[str, Any]]:
-    return read_toml(Path(__file__).with_suffix(".toml"))
-
-
-def drawn(
-    kind: str,
-    rows: Iterable[tuple[Cell, ...]],
-    panels: Iterable[Panel],
-    legend: Sequence[Series],
-    *,
-    id: str = "",
-    without: Sequence[str] = (),
-    words: Mapping[str, object] = MappingProxyType({}),
-    **more: Any,
-) -> Figure:
-    """The figure of a kind of figures.toml: `words` are what its texts leave open, `without` columns that it has not,
-    `more` further fields of `Figure`."""
-    text = _texts()[kind]
-    title, caption, columns = (
-        text[name].format(**words) for name in ("title", "caption", "columns")
-    )
-    table = Table((*WHO, *columns_of(columns), FROM), tuple(rows)).without(*without)
-    fields = {"pivot": text.get("pivot", "seq_len"), "shows": tuple(text["shows"])} | more
-    return Figure(id or kind, title, caption, table, tuple(panels), tuple(legend), **fields)
-
-
-def who(p: Point) -> tuple[Cell, ...]:
-    return p.gpu.label, p.kernel, p.seq_len
-
-
-def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Series, ...]:
-    named = [Series(k, axes.colour(n), axes.symbol(n)[1]) for n, k in enumerate(request.kernels)]
-    return (*named, *(Series(name, axes.NEUTRAL, dash=dash) for name, dash in guides))
-
-
-def kernel_lines(
-    request: ReportRequest, points: Iterable[Point], place: Callable[[Point], Dot | None]
-) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
-    """(kernel, its points, their places, the line through them) of each kernel that `place` puts somewhere."""
-    for kernel, row in series(points).items():
-        placed = [(p, dot) for p in row if (dot := place(p)) is not None]
-        if placed:
-            dots = [dot for _, dot in placed]
-            yield (
-                kernel,
-                [p for p, _ in placed],
-                dots,
-                axes.through(kernel, dots, request.kernels.index(kernel)),
-            )
-
-
-def gpu_panels(
-    request: ReportRequest,
-    points: Sequence[Point],
-    figure_id: str,
-    value: Value,
-    title: str,
-    text: Callable[[float], str],
-    guides: Callable[[Gpu, list[Point]], list[Guide]] = lambda gpu, points: [],
-    estimate: Callable[[Point], bool] = lambda p: False,
-) -> tuple[Panel, ...]:
-    """One panel a GPU, all with the same axes: `value` against N, a line a kernel; its marks are hollow where a value
-    is an `estimate`."""
-    drawn = by_gpu(points)
-    lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
-    # Axes span the points and the guides of all GPUs, so that panels compare.
-    values = [v for p in points if (v := value(p)) is not None]
-    values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
-    x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
-
-    def place(p: Point) -> Dot | None:
-        v = value(p)
-        return (
-            None
-            if v is None
-            else (p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})")
-        )
-
-    panels = []
-    for n, (label, members) in enumerate(drawn.items(), 1):
-        grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
-        marks, readings = [], []
-        for kernel, kernel_points, dots, line in kernel_lines(request, members, place):
-            marks.append(hollow(line, [estimate(p) for p in kernel_points]))
-            ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
-            readings.append(f"{kernel} {' to '.join(ends)}")
-        panels.append(
-            Panel(
-                f"{figure_id}-{n}",
-                label,
-                f"{title}, {label}: {'; '.join(readings)}.",
-                (*grey, *layered(marks)),
-                axes.layout(x, y),
-            )
-        )
-    return tuple(panels)
-
-
-HOLLOW = " Hollow marks are estimates."
-
-
-def estimated(p: Point) -> bool:
-    """True where its HBM bytes are an estimate, not a replay of the whole."""
-    return bool(mark_of(p.prediction.method))
-
-
-def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    by_way = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
-    rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in by_way)
-    panels = gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text)
-    return drawn("traffic-l2", rows, panels, kernel_legend(request))
-
-
-def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Bytes between L2 and HBM: the estimate, and the bounds it lies between."""
-    known = request.method != "bounds"
-    rows = []
-    for p in points:
-        ways = (
-            marked(p.prediction.total("hbm", way), p.prediction) if known else None for way in WAYS
-        )
-        rows.append((*who(p), *ways, p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id))
-
-    def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
-        least, hover = least_bytes(members), f"{gpu.label}: inputs once, outputs once"
-        grey_lines: list[Guide] = [("compulsory", hover, "dot", list(least), list(least.values()))]
-        # The upper bound only where HBM bytes are not found: beside replayed bytes it would stretch the
-        # axis.
-        for k, row in () if known else series(members).items():
-            grey_lines.append(
-                (
-                    "with no L2",
-                    f"{k}: with no L2",
-                    "dash",
-                    [p.seq_len for p in row],
-                    [p.no_l2 for p in row],
-                )
-            )
-        return grey_lines
-
-    how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
-    if known:
-        by = "replay" if request.method is None else f"the method '{request.method}'"
-        more = "The truth lies between the compulsory bytes (inputs once, outputs once; dotted) and those with no L2."
-        how = f"by {by}, L2 {request.l2_start} at the start. {more}"
-    panels = gpu_panels(
-        request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated
-    )
-    legend = kernel_legend(
-        request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])
-    )
-    words = {"how": how, "hollow": HOLLOW if any(map(estimated, points)) else ""}
-    bounds: dict[str, Any] = {} if known else {"shows": ("compulsory_bytes", "no_l2_bytes")}
-    return drawn("traffic-hbm", rows, panels, legend, words=words, **bounds)
-
-
-def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    sizes = (
-        (p, (p.prediction.memory_bytes[name] for name in ("peak", "workspace"))) for p in points
-    )
-    rows = ((*who(p), *of_call, p.gpu.profile.usable_memory_bytes, p.id) for p, of_call in sizes)
-
-    def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
-        size = gpu.profile.usable_memory_bytes
-        ends = [request.lengths[0], request.lengths[-1]]
-        return (
-            [("memory of the GPU", f"{gpu.label} has {bytes_text(size)}", "dash", ends, [size] * 2)]
-            if size
-            else []
-        )
-
-    panels = gpu_panels(
-        request,
-        points,
-        "memory",
-        lambda p: p.prediction.memory_bytes["peak"],
-        "peak bytes",
-        bytes_text,
-        guides,
-    )
-    return drawn("memory", rows, panels, kernel_legend(request, ("memory of the GPU", "dash")))
-
-
-def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    rows = (
-        (
-            *who(p),
-            p.time_s,
-            p.prediction.time.bound_by,
-            p.prediction.time_specification.total_s,
-            p.id,
-        )
-        for p in points
-    )
-    panels = gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text)
-    return drawn("time", rows, panels, kernel_legend(request))
-
 
 DASHES = {"measured": "solid", "specification": "dot"}
 
 
 def roofline(
-    request: ReportRequest, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
+    request: CaseGrid, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
 ) -> Figure | None:
     """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted."""
     payload = {
@@ -322,8 +104,23 @@ def roofline(
     ]
     words = {"word": word, "level": level}
     legend, omitted = kernel_legend(request, *guides), tuple(left_out)
+    columns = (
+        Column("flops", "FLOP", kind="count"),
+        Column(f"{level}_bytes", f"{word} bytes"),
+        Column("flops_per_byte", "FLOP/byte", kind="number"),
+        Column("flops_per_s", "FLOP/s", kind="rate"),
+        Column("roof_flops_per_s", "roof there", kind="rate"),
+        Column("share_of_roof", "of the roof", kind="percent"),
+    )
     return drawn(
-        "roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=omitted
+        "roofline",
+        columns,
+        rows,
+        panels,
+        legend,
+        id=f"roofline-{level}",
+        words=words,
+        left_out=omitted,
     )
 
 
@@ -343,7 +140,7 @@ def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, A
 QUANTITIES = {"l2": "SM<->L2 bytes", "hbm": "HBM bytes", "time": "time"}
 
 
-def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:
+def ratio(request: CaseGrid, points: Sequence[Point], level: Level) -> Figure | None:
     """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
@@ -413,7 +210,13 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         if label in labels
     ]
     words = {"word": word, "base": base, "level": level}
-    return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
+    columns = (
+        Column("baseline"),
+        Column(f"{level}_bytes", f"{word} bytes"),
+        Column(f"baseline_{level}_bytes", "baseline's"),
+        Column("ratio", f"{base} over it", kind="ratio"),
+    )
+    return drawn("ratio", columns, rows, panels, legend, id=f"ratio-{level}", words=words)
 
 
 def _times(r: float) -> str:
@@ -431,7 +234,7 @@ def kept(p: Point) -> float:
 
 
 def pairs(
-    request: ReportRequest, points: Sequence[Point], commands: dict[str, str]
+    request: CaseGrid, points: Sequence[Point], commands: dict[str, str]
 ) -> list[tuple[Point, Point]]:
     """(point, the same without a mask) of every point under a list of blocks; the command lines go to `commands`."""
     with_dense: list[tuple[Point, Point]] = []
@@ -451,9 +254,7 @@ def pairs(
     return with_dense
 
 
-def density(
-    request: ReportRequest, points: Sequence[Point], commands: dict[str, str]
-) -> Figure | None:
+def density(request: CaseGrid, points: Sequence[Point], commands: dict[str, str]) -> Figure | None:
     """Sparse over dense against the share of blocks kept; None for a report without lists of blocks."""
     with_dense = pairs(request, points, commands)
     if not with_dense:
@@ -463,7 +264,19 @@ def density(
         cells = (cell for key in QUANTITIES for cell in _cells(p.value(key), d.value(key)))
         rows.append((*who(p), kept(p), *cells, f"{p.id} {d.id}"))
     legend = kernel_legend(request, ("as the blocks", "dot"))
-    return drawn("density", rows, _density_panels(request, with_dense), legend)
+    columns = (
+        Column("kept_fraction", "blocks kept", kind="percent"),
+        Column("l2_bytes", "SM<->L2 bytes"),
+        Column("dense_l2_bytes", "dense"),
+        Column("l2_share", "SM<->L2 bytes, of dense", kind="percent"),
+        Column("hbm_bytes", "HBM bytes"),
+        Column("dense_hbm_bytes", "dense"),
+        Column("hbm_share", "HBM bytes, of dense", kind="percent"),
+        Column("time_s", "time"),
+        Column("dense_time_s", "dense"),
+        Column("time_share", "time, of dense", kind="percent"),
+    )
+    return drawn("density", columns, rows, _density_panels(request, with_dense), legend)
 
 
 def _cells(sparse: float | None, dense: float | None) -> tuple[float | None, ...]:
@@ -474,9 +287,7 @@ def _percent(share: float) -> str:
     return f"{number_text(100 * share)} %"
 
 
-def _density_panels(
-    request: ReportRequest, with_dense: list[tuple[Point, Point]]
-) -> tuple[Panel, ...]:
+def _density_panels(request: CaseGrid, with_dense: list[tuple[Point, Point]]) -> tuple[Panel, ...]:
     x = axes.log_axis([kept(p) for p, _ in with_dense], "blocks kept", _percent)
     dense = {p.id: d for p, d in with_dense}
     panels: list[Panel] = []

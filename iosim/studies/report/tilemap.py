@@ -12,9 +12,9 @@ from iosim.base.units import bytes_text, number_text, seconds_text, some
 from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Cell, Table, columns_of
-from iosim.studies.report.collect import Gpu, ReportRequest, command_line
-from iosim.studies.report.figures import drawn
+from iosim.show.tables import Cell, Column, Table
+from iosim.studies.compare.lines import drawn
+from iosim.studies.compare.points import CaseGrid, Gpu, command_line
 from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
 
 SLOWEST_COLOUR = 4.0
@@ -22,14 +22,20 @@ SLOWEST_COLOUR = 4.0
 SCALE = [[0.0, "#e9f5b8"], [0.15, "#a8dba0"], [0.4, "#4fb3ab"], [0.7, "#2f78a8"], [1.0, "#2c3f7f"]]
 FASTEST = Series("fastest tile", "#d1127c", "□")
 LIBRARY = Series("a library's tile", "#e8590c", "○")
-SHORT_COLUMNS = columns_of(
-    "gpu=GPU | kernel | tile | warps:count | stages:count | time_s=time | times_fastest:ratio=times the fastest"
+SHORT_COLUMNS = (
+    Column("gpu", "GPU"),
+    Column("kernel"),
+    Column("tile"),
+    Column("warps", kind="count"),
+    Column("stages", kind="count"),
+    Column("time_s", "time"),
+    Column("times_fastest", "times the fastest", kind="ratio"),
 )
 """Columns of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
 
 
-def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
+def search(request: CaseGrid, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
     """By GPU label, the ranking of the tiles for the middle length, or why there is none."""
     problem = (
         request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
@@ -54,7 +60,7 @@ def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
 
 
 def tile_map(
-    request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]
+    request: CaseGrid, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]
 ) -> Figure:
     """One heat map a GPU; `ids` gives, by GPU label, the id of the command line that prints its ranking."""
     panels: list[Panel] = []
@@ -89,8 +95,22 @@ def tile_map(
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
+    columns = (
+        Column("block_q", kind="count"),
+        Column("block_k", kind="count"),
+        Column("warps", kind="count"),
+        Column("stages", kind="count"),
+        Column("time_s", "time"),
+        Column("times_fastest", "times the fastest", kind="ratio"),
+        Column("l2_bytes", "SM<->L2 bytes"),
+        Column("occupancy", kind="percent"),
+        Column("registers", kind="count"),
+        Column("registers_source", "registers are"),
+        Column("rejected", "rejected because"),
+    )
     return drawn(
         "tiles",
+        columns,
         rows,
         panels,
         (FASTEST, LIBRARY),

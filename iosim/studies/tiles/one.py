@@ -15,6 +15,7 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
+from iosim.prediction.confidence import in_dtype
 from iosim.show.tables import grouped
 from iosim.studies.tiles import pick
 from iosim.studies.tiles.pick import PlannedTile, RejectedTile, TileCandidate, TileRanking
@@ -38,6 +39,8 @@ class TileStudy:
     nearest: tuple[int, TileCandidate] | None
     of: int
     """Tiles that fit, in the ranking."""
+    dtype: str
+    """The type of the inputs, in words: " in fp16"."""
 
     def __repr__(self) -> str:
         return f"<TileStudy: {self.answer}>"
@@ -53,17 +56,13 @@ class TileStudy:
         if self.ranked:
             rank, best = self.ranked[0]
             read, hbm = best.l2_read_bytes, best.hbm_read_bytes + best.hbm_write_bytes
-            place = (
-                f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
-            )
+            place = f"{name} fits on {self.profile}{self.dtype}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
         # The variant that lacks least: reasons with a number first, by what is too much.
         closest = min(
             self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values()))
         )
-        text = (
-            f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
-        )
+        text = f"{name} does not fit on {self.profile}{self.dtype}: {closest.reason}{excess_text(closest.reason)}"
         if self.nearest is not None:
             rank, tile = self.nearest
             text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
@@ -80,7 +79,10 @@ class TileStudy:
         ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
         rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
         tiles = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
-        return plain(self, "block_q block_k fits answer") | tiles
+        return (
+            plain(block_q=self.block_q, block_k=self.block_k, fits=self.fits, answer=self.answer)
+            | tiles
+        )
 
 
 def study_tile(
@@ -133,6 +135,7 @@ def study_tile(
         tuple(rejected),
         nearest,
         len(ranking.candidates),
+        in_dtype(ranking.problem, ranking.profile),
     )
 
 
@@ -201,7 +204,7 @@ def answer(rankings: Sequence[TileRanking]) -> str:
 
 def _sentence(r: TileRanking) -> str:
     layers = "" if r.layers is None else f", for {r.layers},"
-    where = f"On {r.profile.name}{layers}"
+    where = f"On {r.profile.name}{layers}{in_dtype(r.problem, r.profile)}"
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
@@ -223,7 +226,7 @@ def _sentence(r: TileRanking) -> str:
         )
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
-    return sentences([*parts, f"Times by a model {checked}"])
+    return sentences([*parts, f"Times {checked}"])
 
 
 def beneath(r: TileRanking) -> str:

@@ -33,7 +33,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import TilesRequest
 
@@ -57,9 +57,15 @@ UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 
 MOST_SHOWN = 10
 """Tiles of a ranking that a notebook shows."""
-SHOWN = columns_of(
-    "tile | time_s=time | bound_by=bound by | l2_read_bytes=L2 read | hbm_read_bytes=HBM read | "
-    "ctas_per_sm:count=CTAs/SM | waves:number | registers:count"
+SHOWN = (
+    Column("tile"),
+    Column("time_s", "time"),
+    Column("bound_by", "bound by"),
+    Column("l2_read_bytes", "L2 read"),
+    Column("hbm_read_bytes", "HBM read"),
+    Column("ctas_per_sm", "CTAs/SM", kind="count"),
+    Column("waves", kind="number"),
+    Column("registers", kind="count"),
 )
 
 
@@ -215,7 +221,11 @@ class PlannedTile:
 
     def by(self, prediction: Prediction) -> PlannedTile:
         replayed: dict[str, Any] = plain(
-            prediction, "time_s bound_by method hbm_read_bytes=hbm.read hbm_write_bytes=hbm.write"
+            time_s=prediction.time_s,
+            bound_by=prediction.bound_by,
+            method=prediction.method,
+            hbm_read_bytes=prediction.hbm.read,
+            hbm_write_bytes=prediction.hbm.write,
         )
         return PlannedTile(replace(self.candidate, **replayed), self.request)
 

@@ -18,7 +18,7 @@ from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_rows
 
 
@@ -155,9 +155,12 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        f"kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from {_behind(traces[0])} | "
-        "hit_rate:percent=hit rate"
+    columns = (
+        Column("kernel"),
+        Column("tensor"),
+        Column("asked_bytes", "asked of L2"),
+        Column("missed_bytes", f"missed, read from {_behind(traces[0])}"),
+        Column("hit_rate", "hit rate", kind="percent"),
     )
     return Table(
         columns,
@@ -166,8 +169,14 @@ def tensor_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        "kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent"
+    columns = (
+        Column("kernel"),
+        Column("launch"),
+        Column("kind"),
+        Column("from_bytes", "from"),
+        Column("to_bytes", "to"),
+        Column("bytes", "loaded", kind="bytes"),
+        Column("share", kind="percent"),
     )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
@@ -189,10 +198,17 @@ def reuse_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def drift_table(traces: Sequence[TraceResult]) -> Table:
-    columns = columns_of(
-        "kernel | launch | work_tiles:count=work tiles | slots:count=at once | fastest_s=shortest | "
-        "slowest_s=longest | median_in_use_bytes=in use, median | peak_in_use_bytes=peak | "
-        "partition_bytes=one partition | share_above:percent=time above it"
+    columns = (
+        Column("kernel"),
+        Column("launch"),
+        Column("work_tiles", "work tiles", kind="count"),
+        Column("slots", "at once", kind="count"),
+        Column("fastest_s", "shortest"),
+        Column("slowest_s", "longest"),
+        Column("median_in_use_bytes", "in use, median"),
+        Column("peak_in_use_bytes", "peak"),
+        Column("partition_bytes", "one partition"),
+        Column("share_above", "time above it", kind="percent"),
     )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
@@ -245,7 +261,7 @@ def _above(text: str, y: float) -> dict[str, Any]:
 
 
 def _hits(t: TraceResult, panel: str) -> list[Panel]:
-    """A line a tensor over time; one for those whose rates lie on each other."""
+    """A line per tensor over time; one for those whose rates lie on each other."""
     drawn = {name: n for n, name in enumerate(t.tensors) if t.loaded()[name]}
     data, ends, ranges = [], [], []
     y = axes.axis("% hit", type="linear", range=[-3, 103])

@@ -113,7 +113,6 @@ def _refuse_untraceable(
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""
 PS_PER_US = 1e6
-CTA_COLUMNS = "head block sm slot steps=count start_ps end_ps"
 SMS, MEMORY, LAUNCHES = 1, 2, 3
 """Numbers of a timeline's processes."""
 
@@ -176,7 +175,17 @@ def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
 
 
 def _cta_columns(launch: LaunchTrace) -> dict[str, list[int]]:
-    return {key: column.tolist() for key, column in plain(launch.ctas, CTA_COLUMNS).items()}
+    ctas = launch.ctas
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "head": ctas.head,
+        "block": ctas.block,
+        "sm": ctas.sm,
+        "slot": ctas.slot,
+        "steps": ctas.count,
+        "start_ps": ctas.start_ps,
+        "end_ps": ctas.end_ps,
+    }
+    return {key: column.tolist() for key, column in columns.items()}
 
 
 def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> list[float | None]:
@@ -188,7 +197,13 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
     rate = t.hit_rate()
     loaded = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
-        **plain(p, "problem kernel profile=profile.name l2_start time_s"),
+        **plain(
+            problem=p.problem,
+            kernel=p.kernel,
+            profile=p.profile.name,
+            l2_start=p.l2_start,
+            time_s=p.time_s,
+        ),
         "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
@@ -207,7 +222,12 @@ def _launch_dict(launch: LaunchTrace) -> dict[str, Any]:
         "name": launch.name,
         "begin_s": launch.begin_ps / PS,
         "end_s": launch.end_ps / PS,
-        **plain(launch, "slots shared_tensors peak_in_use_bytes median_in_use_bytes"),
+        **plain(
+            slots=launch.slots,
+            shared_tensors=launch.shared_tensors,
+            peak_in_use_bytes=launch.peak_in_use_bytes,
+            median_in_use_bytes=launch.median_in_use_bytes,
+        ),
         "in_use_bytes": numbers(launch.in_use_bytes),
         "heads_in_use": numbers(launch.heads_in_use),
         "reuse": {

@@ -22,7 +22,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Column, Table
 from iosim.studies.training.model import MAX_TOKENS, Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import step_time
@@ -53,6 +53,7 @@ def peak_bytes(model: Decoder, setup: Setup) -> int:
 @lru_cache(maxsize=4096)
 def memory_lines(model: Decoder, setup: Setup) -> Callable[[int], int]:
     """Bytes at the peak by the number of layers, from lines through every event; the model's own does not matter."""
+    # A line through each event: bytes at four layers, and what a fifth adds.
     few, more = (_places(replace(model, layers=n), setup) for n in (FEW, FEW + 1))
     return lambda layers: max(at + (layers - FEW) * (more[place] - at) for place, at in few.items())
 
@@ -62,6 +63,7 @@ def _places(model: Decoder, setup: Setup) -> dict[Place, int]:
     for event in play(plan(model, setup)).events:
         match = _LAYER.match(event.name)
         layer = int(match[1]) if match else 0
+        # Inner layers lie between their neighbours: the first two and last two bound them.
         if 1 < layer < model.layers - 2:
             continue
         place = layer if layer < 2 else layer - model.layers
@@ -91,9 +93,9 @@ class Frontier(Shown):
     seq_lens: tuple[int, ...]
     """The columns: tokens of a sequence."""
     peak_bytes: tuple[tuple[int, ...], ...]
-    """Bytes at the peak, a row a value and a column a length."""
+    """Bytes at the peak, a row per value and a column per length."""
     longest: tuple[int, ...]
-    """Tokens of the longest sequence that fits, a number a row; 0 for none."""
+    """Tokens of the longest sequence that fits, a number per row; 0 for none."""
     capacity_bytes: int
     """Bytes of the GPU's memory, less the reserve."""
     model: Decoder
@@ -117,7 +119,14 @@ class Frontier(Shown):
                 }
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
+        return plain(
+            axis=self.axis,
+            values=self.values,
+            seq_lens=self.seq_lens,
+            peak_bytes=self.peak_bytes,
+            longest_seq_len=self.longest,
+            capacity_bytes=self.capacity_bytes,
+        )
 
     def setting(self) -> dict[str, Any]:
         return {
@@ -135,12 +144,15 @@ class Frontier(Shown):
         at = {
             v: some(v, "layer") if self.axis == "layers" else f"{self.axis} {v:,}" for v, _ in ends
         }
-        said = " and ".join(f"{some(n, 'token') if n else 'nothing'} at {at[v]}" for v, n in ends)
+        clauses = " and ".join(
+            f"{some(n, 'token') if n else 'nothing'} at {at[v]}" for v, n in ends
+        )
         cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
         of = some(len(self.values) * len(self.seq_lens), "cell")
         return (
-            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' if cells == 1 else ''}."
+            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention in "
+            f"{self.setup.precision} the longest sequence that fits has {clauses}; "
+            f"{cells} of {of} fit{'s' if cells == 1 else ''}."
         )
 
     def to_text(self) -> str:
@@ -177,10 +189,12 @@ class Frontier(Shown):
 
     @property
     def table(self) -> Table:
-        """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
-        lengths = " | ".join(f"peak_bytes_{n}:bytes={n:,} tokens" for n in self.seq_lens)
-        columns = columns_of(
-            f"{self.axis}:count | {lengths} | longest_seq_len:count=longest that fits"
+        """Bytes at the peak for each length, and the longest sequence that fits, a row per value of the axis."""
+        lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", kind="bytes") for n in self.seq_lens)
+        columns = (
+            Column(self.axis, kind="count"),
+            *lengths,
+            Column("longest_seq_len", "longest that fits", kind="count"),
         )
         rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
         return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
@@ -269,6 +283,7 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
         raise InputError(
             f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; {hint}"
         )
+    # The ratios of a model stay as it grows wider.
     wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
 
@@ -292,12 +307,15 @@ def frontier(
     capacity = profile.need_memory_bytes() - reserve_bytes
     cells, longest = [], []
     for value in progress(values):
-        one, how = changed(model, setup, axis, value)
-        cells.append(tuple(peak_bytes(one, replace(how, seq_len=n)) for n in seq_lens))
+        sized, how = changed(model, setup, axis, value)
+        cells.append(tuple(peak_bytes(sized, replace(how, seq_len=n)) for n in seq_lens))
+        # The grid has bracketed the longest sequence already.
         fitting = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p <= capacity]
         beyond = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p > capacity]
         longest.append(
-            longest_sequence(one, how, capacity, max(fitting, default=0), min(beyond, default=None))
+            longest_sequence(
+                sized, how, capacity, max(fitting, default=0), min(beyond, default=None)
+            )
         )
     return Frontier(
         axis,
@@ -327,6 +345,7 @@ def longest_sequence(
         fitting // TOKEN_STEP,
         -(-beyond // TOKEN_STEP) if beyond else max(1, 2 * fitting // TOKEN_STEP),
     )
+    # Without an upper end: doubled until it no longer fits, then bisected.
     while beyond is None and high * TOKEN_STEP <= MAX_TOKENS and fits(high):
         low, high = high, 2 * high
     return (

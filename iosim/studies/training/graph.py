@@ -57,7 +57,7 @@ class Storage:
 
     @property
     def cached(self) -> bool:
-        """Whether autocast keeps it until the forward ends, even where nothing reads it any more."""
+        """True where autocast keeps it until the forward ends, even where nothing reads it any more."""
         return self.kind is Kind.CAST_WEIGHT
 
 
@@ -208,6 +208,8 @@ class Builder:
 
     def add(self, node: Node) -> None:
         """Record a node. It sends no gradients to what wants none; if nobody wants one, it keeps nothing."""
+        # As autograd: an operation is recorded if any input wants a gradient, and then keeps what its
+        # backward needs.
         gradients = tuple(g for g in node.gradients if g.to in self.wanting)
         if gradients:
             self.wanting.update(node.values)
@@ -248,6 +250,7 @@ class Builder:
         """A node that reads `sources` and makes one tensor of a size (elements, bytes of each; by default the first
         source's). It saves values, of which its own result may be one, and storages that it makes for that. Unless
         `gradients` says otherwise each source gets a new gradient of its own size."""
+        # The result is named before it exists, so that a node may save its own output.
         of, saves_output = tuple(sources), name in saved
         elements, element_bytes = size or (self.elements[of[0]], self.sizes[of[0]])
         new = self.storage(name, kind, elements * element_bytes)
@@ -257,7 +260,7 @@ class Builder:
         gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
         extra = tuple(s for s in saved if isinstance(s, Storage))
         others = (s.name if isinstance(s, Storage) else self.lies_in[s] for s in saved if s != name)
-        kept = (*others, *(name,) * saves_output)
+        saved_names = (*others, *(name,) * saves_output)
         self.add(
             Node(
                 name,
@@ -265,7 +268,7 @@ class Builder:
                 (name,),
                 (new, *extra),
                 tuple(self.lies_in[s] for s in of),
-                kept,
+                saved_names,
                 saves_output=saves_output or bool(extra),
                 gradients=gradients,
                 segment=self.segment,
@@ -311,6 +314,7 @@ class Builder:
         n, columns = self.number, self.elements[source] // self.rows
         w = self.parameter(weight or f"{name}.weight", out * columns)
         b = self.parameter(f"{name}.bias", out) if bias else ""
+        # Half copies are made once per forward and cached until its end, each a storage of its own.
         if n.autocast:  # the arguments are cast last to first
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
             w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
@@ -321,6 +325,7 @@ class Builder:
             Gradient(w, out * columns * n.compute_bytes, transposed=True),
         ]
         reads = (x, w) if n.autocast else (x,)
+        # The weight is kept for the input's gradient, the input for the weight's.
         saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
         self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
         self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
@@ -332,18 +337,19 @@ class Builder:
         if self.model.norm == "none":
             return source
         layer, cpu = self.model.norm == "layer", self.setup.backend == "cpu"
+        # Statistics per row: mean and 1 / std for LayerNorm, 1 / rms for RMSNorm.
         a_row = self.rows * (self.number.parameter_bytes if layer and cpu else STATISTIC_BYTES)
         in_fp32 = self.elements[source] * STATISTIC_BYTES
-        made, saved = {"mean": a_row, "rstd": a_row} if layer else {"rstd": a_row}, [source]
+        statistics, saved = {"mean": a_row, "rstd": a_row} if layer else {"rstd": a_row}, [source]
         if (
             cpu and not layer and source not in self.wanting
         ):  # of elementary operations; only the weight's is recorded
-            made, saved = {"normalized": in_fp32}, []
+            statistics, saved = {"normalized": in_fp32}, []
         elif cpu and not layer:
-            made["normalized"] = in_fp32
+            statistics["normalized"] = in_fp32
             if self.sizes[source] < STATISTIC_BYTES:
-                made["fp32"], saved = in_fp32, []
-        extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items()]
+                statistics["fp32"], saved = in_fp32, []
+        extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in statistics.items()]
         columns, trained = (
             self.elements[source] // self.rows,
             ("weight", "bias") if layer else ("weight",),

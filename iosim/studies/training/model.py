@@ -81,11 +81,13 @@ class Optimizer:
 
     def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
         if self.eight_bit:
+            # Two states: a byte per element and an fp32 scale per block; small tensors keep fp32.
             scaled = [n for p in parameters if (n := p.elements) >= MIN_8BIT_ELEMENTS]
             fp32 = sum(p.elements for p in parameters if p.elements < MIN_8BIT_ELEMENTS)
             return QUANTILES_BYTES + 2 * (
                 sum(n + -(-n // BLOCK_ELEMENTS) * 4 for n in scaled) + 4 * fp32
             )
+        # A fused step keeps its counters on the GPU, one fp32 number per parameter.
         counters = (
             COUNTER_BYTES * len(parameters)
             if self.step == "fused" and self.name != "momentum"
@@ -98,6 +100,7 @@ class Optimizer:
         """Bytes that live within a step alone."""
         if self.step == "fused" or self.eight_bit:
             return 0
+        # Tensor by tensor: the temporaries of the largest one. Over lists: those of all at once.
         if self.step == "loop":
             return (
                 self.loop_temporaries
@@ -186,6 +189,7 @@ class Decoder:
         put = object.__setattr__
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
+        # Each must divide the next: width into heads, heads into groups.
         for name, of in (("heads", "width"), ("kv_heads", "heads")):
             part, whole = getattr(self, name), getattr(self, of)
             if part > whole:
@@ -204,7 +208,13 @@ class Decoder:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def to_dict(self) -> dict[str, object]:
-        return plain(self, "layers width heads kv_heads head_dim") | asdict(self)
+        return plain(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+        ) | asdict(self)
 
 
 ATTENTIONS = ("naive", "flash")

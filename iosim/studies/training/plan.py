@@ -34,6 +34,7 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
     for n, heads in heads_of.items():
         source = f"{at}{n}.columns"
+        # With one head or one token the transposed view is contiguous, and nothing is copied.
         copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
         b.view(
             f"{at}{n}",
@@ -48,6 +49,7 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
     s, name = b.setup, f"{at}attention"
     rows = s.batch * b.model.heads * s.seq_len
     if s.fused_kernel == "memory-efficient":
+        # Whole blocks of rows per sequence and head.
         rows = rows // s.seq_len * -(-s.seq_len // LSE_ROWS) * LSE_ROWS
     extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
     if s.backend == "cuda" and s.fused_kernel == "flash":
@@ -64,6 +66,7 @@ def _workspace(b: Builder) -> int:
     added up (pytorch, aten/src/ATen/native/transformers/cuda, as in FlashAttention's flash_api.cpp)."""
     m, s = b.model, b.setup
     padded = -(-s.seq_len // 128) * 128
+    # dQ rows are padded to 128 and columns to 32; one more column holds the row sum.
     wide = -(-m.head_dim // 32) * 32
     scratch = s.batch * m.heads * padded * (wide + 1) * STATISTIC_BYTES
     if m.heads != m.kv_heads:
@@ -85,11 +88,13 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
         )
     q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV)
     b.amend(part=Part.ATTENTION)
+    # PyTorch's matmul flattens batch and heads: only with more than one of each does that copy.
     if copies:
         q = b.copy(f"{at}q.contiguous", q, Kind.QKV)
         k = k if m.heads != m.kv_heads else b.copy(f"{at}k.contiguous", k, Kind.QKV)
     flops = 2 * scores * m.head_dim
     x = _product(b, f"{at}scores", (q, k), Kind.SCORES, scores, flops)
+    # The function still names the scaled q while the product runs, so its memory is not free.
     b.hold(scaled)
     if s.causal:
         x = b.pointwise(f"{at}masked", [x], Kind.SCORES, saved=["mask"])
@@ -103,6 +108,7 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     if copies:  # its gradient comes with tokens and heads the other way round, and is copied
         b.view(f"{at}heads", {f"{at}heads": columns}, o, b.bytes_of(o))
         o = f"{at}heads"
+    # Heads side by side again: a copy, unless there is one head or one token.
     if m.heads > 1 and s.seq_len > 1:
         o = b.copy(f"{at}merged", o, Kind.ATTENTION)
         b.hold(qkv, *(x for x in (k, v) if x.endswith("repeated")))
@@ -115,6 +121,7 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     (aten/src/ATen/native/cuda/SoftMax.cu)."""
     cuda, size = b.setup.backend == "cuda", b.sizes[x]
     wide = STATISTIC_BYTES if b.number.autocast and cuda else size
+    # bf16 scores are converted by a launch of their own; fp16 ones inside the softmax.
     source = x
     if wide != size and b.number.dtype == "bf16":
         source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
@@ -143,6 +150,7 @@ MAX_BYTES = 1 << 60
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
     setup.check(model)
+    # The largest tensor of all, before any is planned: scores, MLP or logits.
     largest = (
         setup.batch
         * setup.seq_len
@@ -193,12 +201,14 @@ def _embed(b: Builder) -> str:
         gradients=(),
         parameters=(table,),
     )
+    # The position table is one row per token for all sequences: its gradient is summed over them.
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 
 
 def _layer(b: Builder, at: str, x: str) -> str:
     m, start = b.model, x
+    # Pre-norm: each branch reads a norm of the stream and is added to it.
     with b.checkpointed("full", at.rstrip("."), x):
         h = b.norm(f"{at}norm1", x)
         qkv = b.linear(f"{at}qkv", h, m.qkv_width, Kind.QKV, bias=m.bias)
@@ -239,6 +249,7 @@ def _head(b: Builder, x: str) -> Graph:
         bias=False,
     )
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
+    # What the softmax reads: CUDA converts inside the kernel, the CPU before it.
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)
     p = b.pointwise("log_softmax", [last], Kind.LOGITS, saved=["log_softmax"])
     if b.sizes[p] != wide:

@@ -18,8 +18,8 @@ from iosim.problem.asked import lengths
 from iosim.readers.replay.blocks import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of, grouped
+from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
@@ -71,7 +71,7 @@ class TrainingPrediction(Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the peak stays within the capacity."""
+        """True where the peak stays within the capacity."""
         return self.peak_bytes <= self.capacity_bytes
 
     @cached_property
@@ -81,7 +81,7 @@ class TrainingPrediction(Shown):
 
     @cached_property
     def allocator(self) -> CachingAllocator:
-        """The same requests played through PyTorch's caching allocator."""
+        """The timeline's requests played through PyTorch's caching allocator."""
         return allocated(self.timeline.requests)
 
     def frontier(
@@ -109,6 +109,7 @@ class TrainingPrediction(Shown):
 
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""
+        # Several events may belong to a node (sums of gradients, fitting): its seconds go to the first.
         seconds = {(phase, n): s for phase, n, s in self.time.nodes} if self.time else {}
         seconds["step", -1] = 0.0 if self.time is None else self.time.phase_s("step")
         now, points = 0.0, []
@@ -143,7 +144,7 @@ class TrainingPrediction(Shown):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """The step over time, a row an event: phase, name, peak bytes, bytes after."""
+        """The step over time, a row per event: phase, name, peak bytes, bytes after."""
         return [
             {"phase": e.phase, "name": e.name, "peak": e.peak_bytes, "after": e.after_bytes}
             for e in self.timeline.events
@@ -157,11 +158,11 @@ class TrainingPrediction(Shown):
             self.timeline.peak.by_kind,
             "fits" if self.fits else "does not fit",
         )
-        most = max(by_kind, key=by_kind.__getitem__)
+        largest_kind = max(by_kind, key=by_kind.__getitem__)
         longest = longest_sequence(self.model, s, self.capacity_bytes)
         parts = [
             f"Training with {s.tokens} and {s.attention} attention in {s.precision} {fits} on {self.profile.name}: "
-            f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak, most for {most}",
+            f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak, most for {largest_kind}",
             f"Up to {some(longest, 'token')} fit" if longest else "Not even 64 tokens fit",
             *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),
             "Counted, tensors alone",
@@ -206,8 +207,8 @@ class TrainingPrediction(Shown):
             table=table,
             folded=folded,
         )
-        said = self.answer if frontier is None else frontier.answer
-        return Page(title, f"{self.subject()}.", (*fits, over), command=command, answer=(said,))
+        sentence = self.answer if frontier is None else frontier.answer
+        return Page(title, f"{self.subject()}.", (*fits, over), command=command, answer=(sentence,))
 
     @property
     def _shows_capacity(self) -> bool:
@@ -245,6 +246,9 @@ class TrainingPrediction(Shown):
             f"{bytes_text(self.allocator.reserved)} reserved if no segment is given back",
         ]
         return lines if self.time is None else lines + _time_lines(self.time)
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def predict_training(
@@ -286,6 +290,7 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     """What is trained, and how: what the request leaves open is the model's, or the usual."""
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
+    # In this order: the model's own words, then what was asked for, which takes their place.
     words = ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")
     chosen = {name: its[name] for name in words if its.get(name) is not None}
     chosen |= {name: value for name in words if (value := getattr(r, name)) is not None}
@@ -298,6 +303,7 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
             )
         chosen |= {name: values[0]} if values else {}
     width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
+    # The MLP's width: by ratio, by number, or the model's own as long as the width is its own.
     if r.mlp_ratio is not None:
         if mlp is not None:
             raise InputError(
@@ -330,18 +336,22 @@ def usual_precision(profile: HardwareProfile) -> str:
     return "amp-fp16" if profile.computes_in_fp32("bf16") else Setup.precision
 
 
-def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
-    asked = getattr(request, name)
-    value = usual if asked is None else asked
+def _several(request: TrainRequest, name: str, default: Any) -> list[int]:
+    requested = getattr(request, name)
+    value = default if requested is None else requested
     return [] if value is None else lengths(value, name)
 
 
 def memory_table(prediction: TrainingPrediction) -> Table:
-    at, kept = prediction.timeline.peak.by_kind, prediction.saved_by_kind
-    columns = columns_of("kind=holds | peak_bytes=at the peak | saved_bytes=saved by the forward")
-    kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
-    rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
-    return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
+    at, saved = prediction.timeline.peak.by_kind, prediction.saved_by_kind
+    columns = (
+        Column("kind", "holds"),
+        Column("peak_bytes", "at the peak"),
+        Column("saved_bytes", "saved by the forward"),
+    )
+    kinds = sorted(at | saved, key=lambda k: -at.get(k, 0))
+    rows = [(str(k), at.get(k, 0), saved.get(k, 0)) for k in kinds]
+    return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(saved.values()))))
 
 
 def _time_lines(time: StepTime) -> list[str]:
@@ -349,39 +359,29 @@ def _time_lines(time: StepTime) -> list[str]:
         f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p)
     )
     by_part = grouped(
-        (one for parts in time.parts.values() for one in parts.items()), lambda one: one[0]
+        (item for parts in time.parts.values() for item in parts.items()), lambda item: item[0]
     )
     parts = {
         part: math.fsum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()
     }
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
-    told = legend_of([time.method])
+    marks = legend_of([time.method])
     return [
         f"step {seconds_text(time.total_s)}: {phases}",
         f"of it {shares} (attention as {time.kernel})",
-        *([] if told is None else [f"attention's {told}"]),
+        *([] if marks is None else [f"attention's {marks}"]),
     ]
 
 
-def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
-    """A stacked area a kind, and their legend; long steps are thinned, each bin showing the event with the most bytes.
-    Kinds that never take a hundredth of the peak are one."""
-    curve = prediction.curve()
-    step = -(-len(curve) // MAX_POINTS)
-    bins = [
-        max(curve[n : n + step], key=lambda e: sum(e[2].values()))
-        for n in range(0, len(curve), step)
-    ]
-    unit = 1e3 if prediction.time else 1.0
-    xs = [round(t * unit, 6) for t, _, _ in bins]
-    large = [
-        k
-        for k in Kind
-        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
-    ]
-    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
-    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+Bins = Sequence[tuple[float, str, dict[Kind, int]]]
+"""(seconds since the start, phase, bytes by kind) of the events that a plot shows."""
+
+
+def _areas(
+    parts: Sequence[tuple[str, Sequence[Kind]]], bins: Bins, xs: Sequence[float]
+) -> list[dict[str, Any]]:
+    """A stacked area for each part: its name, and the kinds of tensors that it adds up."""
     colours = (*axes.COLOURS, *MORE_COLOURS)
     data: list[dict[str, Any]] = []
     for n, (name, kinds) in enumerate(parts):
@@ -404,6 +404,30 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
                 "line": {"color": colours[n % len(colours)], "width": 0, "shape": "vh"},
             }
         )
+    return data
+
+
+def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
+    """A stacked area a kind, and their legend; long steps are thinned, each bin showing the event with the most bytes.
+    Kinds that never take a hundredth of the peak are one."""
+    curve = prediction.curve()
+    step = -(-len(curve) // MAX_POINTS)
+    # A plot of thousands of events is thinned; the maximum of each bin keeps the peak.
+    bins = [
+        max(curve[n : n + step], key=lambda e: sum(e[2].values()))
+        for n in range(0, len(curve), step)
+    ]
+    unit = 1e3 if prediction.time else 1.0
+    xs = [round(t * unit, 6) for t, _, _ in bins]
+    # Kinds that never take a hundredth of the peak share one area.
+    large = [
+        k
+        for k in Kind
+        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
+    ]
+    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
+    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+    data = _areas(parts, bins, xs)
     capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     words: list[dict[str, Any]] = []
     if prediction._shows_capacity:
@@ -447,12 +471,11 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
 
 
-def _phases(
-    bins: Sequence[tuple[float, str, dict[Kind, int]]], xs: Sequence[float]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _phases(bins: Bins, xs: Sequence[float]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines where a phase begins, and the names of those that are wide enough, above the plot."""
     begins: dict[str, float] = {}
     for (_, phase, _), before in zip(bins, [xs[0], *xs], strict=False):
+        # A phase begins where the event before its first one ended.
         begins.setdefault(phase, before)
     borders = [*begins.values(), xs[-1]]
     lines = [

@@ -47,14 +47,14 @@ class StepTime:
         phases = {
             phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()
         }
-        return plain(self, "time_s=total_s attention_kernel=kernel attention_method=method") | {
-            "phases": phases
-        }
+        return plain(
+            time_s=self.total_s, attention_kernel=self.kernel, attention_method=self.method
+        ) | {"phases": phases}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Operations a second of matrix products, bytes a second of HBM, and the seconds of an empty launch."""
+    """Operations per second of matrix products, bytes per second of HBM, and the seconds of an empty launch."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -69,8 +69,8 @@ class Rates:
         )
         return cls(profile.product_flops(dtype), hbm, profile.need("launch_latency_s"))
 
-    def seconds(self, flops: int, moved: int) -> float:
-        return self.launch_s + max(flops / self.flops_per_s, moved / self.bytes_per_s)
+    def seconds(self, flops: int, bytes_moved: int) -> float:
+        return self.launch_s + max(flops / self.flops_per_s, bytes_moved / self.bytes_per_s)
 
 
 def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None) -> StepTime:
@@ -82,20 +82,23 @@ def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None)
     timed: list[tuple[str, int, float]] = []
     for phase in ("forward", "backward"):
         seconds = [_seconds(graph, node, rates, phase) for node in graph.nodes]
+        # The predicted seconds of a layer's attention are shared out among its nodes in proportion to
+        # what a roofline gives each.
         inside = [n for n, node in enumerate(graph.nodes) if node.part is Part.ATTENTION]
         scale = model.layers * attention[phase] / math.fsum(seconds[n] for n in inside)
         extra = _beyond_prediction(graph, rates, phase)
         for n in inside:
             seconds[n] = seconds[n] * scale + extra.get(n, 0.0)
         timed += [(phase, n, s) for n, s in enumerate(seconds) if s]
+        # A recomputed node takes as long as the first time.
         if phase == "forward":
             timed += [("recompute", n, seconds[n]) for n in _run_again(graph) if seconds[n]]
     parts: dict[str, dict[Part, float]] = {phase: defaultdict(float) for phase in PHASES}
     for phase, n, s in timed:
         parts[phase][graph.nodes[n].part] += s
-    moved = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
-    if moved:
-        parts["step"][Part.OPTIMIZER] = rates.seconds(0, moved)
+    step_bytes = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
+    if step_bytes:
+        parts["step"][Part.OPTIMIZER] = rates.seconds(0, step_bytes)
     return StepTime(tuple(timed), parts, kernel or KERNELS[setup.attention], method)
 
 
@@ -114,16 +117,18 @@ def _run_again(graph: Graph) -> list[int]:
 def _seconds(graph: Graph, node: Node, rates: Rates, phase: str) -> float:
     if not node.kernel:
         return 0.0
-    moved, flops = _moved(graph, node, phase), node.flops
+    bytes_moved, flops = _moved(graph, node, phase), node.flops
+    # Two products of the same size: one for each operand's gradient.
     if phase == "backward":
         flops *= 2
-    return rates.seconds(flops, moved) if moved or flops else 0.0
+    return rates.seconds(flops, bytes_moved) if bytes_moved or flops else 0.0
 
 
 def _moved(graph: Graph, node: Node, phase: str) -> int:
     """Bytes that a node reads and writes: its operands and results forward; backward the incoming gradient (twice for
     a product, whose two gradients are made apart), what it saved and the gradients that it makes."""
     size = graph.setup.number.parameter_bytes
+    # Embeddings are read by row number and not counted, unless the head multiplies by them.
     weights = sum(
         size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops
     )
@@ -138,9 +143,9 @@ def _moved(graph: Graph, node: Node, phase: str) -> int:
     if not fresh:
         return 0
     incoming = node.makes[0].bytes if node.makes else fresh
-    kept = sum(graph.storages[n].bytes for n in node.saved)
+    saved_bytes = sum(graph.storages[n].bytes for n in node.saved)
     times = 2 if node.flops else 1
-    return times * incoming + kept + fresh + (weights if node.flops else 0)
+    return times * incoming + saved_bytes + fresh + (weights if node.flops else 0)
 
 
 def _beyond_prediction(graph: Graph, rates: Rates, phase: str) -> dict[int, float]:

@@ -92,6 +92,7 @@ class _Player:
         self.gradient_of: dict[str, str] = {}
         self.again: dict[str, dict[str, str]] = {}
         self.transposed: set[str] = set()
+        # A parameter that is used twice gets several gradients: its sum is ready with the last.
         self.awaited = Counter(gradient.to for node in graph.nodes for gradient in node.gradients)
         self.first_of = {
             node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved
@@ -127,6 +128,7 @@ class _Player:
 
     def _forward(self) -> None:
         graph, heap = self.graph, self.heap
+        # Reference counts decide: a storage goes with its last reader, unless it was saved as well.
         last = _last_readers(graph.nodes)
         result = graph.lies_in[graph.nodes[-1].values[0]]
         begun: set[str] = set()
@@ -157,6 +159,7 @@ class _Player:
         self.gradient_of[graph.nodes[-1].values[0]] = graph.seed.name
         for _ in range(2):  # the engine, and the call to backward
             heap.hold(graph.seed)
+        # Autograd runs nodes in the reverse order of their recording (sequence numbers).
         for n in range(len(graph.nodes) - 1, -1, -1):
             node = graph.nodes[n]
             if node.segment is not None and node.saved and node.segment not in self.again:
@@ -170,6 +173,7 @@ class _Player:
         heap = self.heap
         incoming = [self.gradient_of.pop(v) for v in node.values if v in self.gradient_of]
         sent = self._send(node, incoming, fitted=False)
+        # Outside of segments the engine fits gradients while the node's saved tensors still live.
         if node.segment is None:
             sent += self._send(node, incoming, fitted=True)
         self._event("backward", node.name, n, node.backward_scratch)
@@ -222,6 +226,7 @@ class _Player:
         earlier = self.gradient_of.get(to)
         if earlier is None:
             self.gradient_of[to] = name
+        # Nobody else holds the first gradient: the second is added into it and goes.
         elif self.in_place and heap.holders[earlier] == 1 and earlier not in self.transposed:
             heap.drop(name)
         else:
@@ -244,6 +249,7 @@ class _Player:
         graph, heap = self.graph, self.heap
         nodes = [(n, x) for n, x in enumerate(graph.nodes) if x.segment == segment]
         stop = max(i for i, (_, x) in enumerate(nodes) if x.saved)
+        # Recomputed storages live beside their first life's names.
         made_again = {s.name for _, x in nodes for s in x.makes}
         names = {
             s: f"{s} (again)" if s in made_again else s
@@ -252,6 +258,7 @@ class _Player:
         }
         last = _last_readers([x for _, x in nodes])
         live: set[str] = set()
+        # Early stop: nothing runs after the last storage that the backward needs.
         for i, (n, node) in enumerate(nodes[: stop + 1]):
             runs = i < stop or node.saves_output
             for s in node.makes if runs else ():

@@ -1,9 +1,9 @@
-"""A report as data: what is asked, its predictions, what cannot run and why, figures, and command lines for them."""
+"""Kernels x GPUs x lengths as data: what is asked, its predictions, what cannot run and why, and command lines for them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from iosim.base.errors import InputError
@@ -15,11 +15,10 @@ from iosim.catalog.libraries import default_kernel, entry_name, is_choice
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_all
-from iosim.prediction.result import Prediction, legend, marked
+from iosim.prediction.result import Prediction, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
-from iosim.show.page import Figure
-from iosim.show.tables import Table, grouped
+from iosim.show.tables import grouped
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which its own command line tells."""
@@ -108,13 +107,17 @@ class Omission:
     reason: str
 
 
+Case = tuple[str, str, int]
+"""A GPU's label, a kernel and a length."""
+
+
 def collect(
-    request: ReportRequest, progress: Progress = silent
-) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id."""
-    points: list[Point] = []
+    request: CaseGrid, progress: Progress = silent
+) -> tuple[dict[Case, Point], dict[Case, str], dict[str, str]]:
+    """The predictions of a request, why there is none of the other cases, and the command lines by id."""
+    points: dict[Case, Point] = {}
     commands: dict[str, str] = {}
-    refused: list[tuple[Gpu, str, int, InputError]] = []
+    refused: dict[Case, InputError] = {}
     jobs = request.jobs
     requests = [
         Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
@@ -123,21 +126,17 @@ def collect(
     for (gpu, kernel, problem, _), outcome in zip(
         jobs, try_all(requests, progress=progress), strict=True
     ):
+        case = (gpu.label, kernel, problem.seq_q)
         if isinstance(outcome, InputError):
-            refused.append((gpu, kernel, problem.seq_q, outcome))
+            refused[case] = outcome
             continue
         point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, outcome)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
-        points.append(point)
+        points[case] = point
     if not points:
-        raise InputError(f"no kernel of this report can run: {refused[0][-1].marked}")
-    # One line per GPU, kernel and reason, with all lengths at which it holds.
-    alike = grouped(refused, lambda refusal: (refusal[0].label, refusal[1], str(refusal[3])))
-    omissions = (
-        Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why)
-        for (gpu, kernel, why), of in alike.items()
-    )
-    return tuple(points), tuple(omissions), commands
+        first = next(iter(refused.values()))
+        raise InputError(f"no kernel of this report can run: {first.marked}")
+    return points, {case: str(error) for case, error in refused.items()}, commands
 
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -157,31 +156,6 @@ def least_bytes(points: Iterable[Point]) -> dict[int, int]:
     """Compulsory bytes by length: the least of all kernels."""
     by_length = grouped(points, lambda p: p.seq_len)
     return {n: min(p.compulsory for p in by_length[n]) for n in sorted(by_length)}
-
-
-@dataclass(frozen=True)
-class Report:
-    title: str
-    request: ReportRequest
-    points: tuple[Point, ...]
-    omissions: tuple[Omission, ...]
-    summary: Table
-    figures: tuple[Figure, ...]
-    commands: Mapping[str, str]
-    notes: tuple[str, ...]
-
-    @property
-    def has_ratios(self) -> bool:
-        """True where the summary compares anything with a naive kernel."""
-        return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
-
-    @property
-    def legend(self) -> str | None:
-        """What the marks of HBM bytes mean; None where none is marked."""
-        return legend(p.prediction for p in self.points)
-
-    def figure(self, figure_id: str) -> Figure:
-        return {figure.id: figure for figure in self.figures}[figure_id]
 
 
 def notes(points: Sequence[Point]) -> tuple[str, ...]:
@@ -206,7 +180,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class ReportRequest:
+class CaseGrid:
     """GPUs x kernels x problems that differ in their sequence length alone."""
 
     gpus: tuple[Gpu, ...]
@@ -247,7 +221,7 @@ class ReportRequest:
         *,
         l2_start: str = "cold",
         method: Method | None = None,
-    ) -> ReportRequest:
+    ) -> CaseGrid:
         """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted."""
         kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
         for kernel in kernels:

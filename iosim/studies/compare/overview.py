@@ -1,6 +1,6 @@
 """The chart that carries a report: bytes of both levels, naive against tiled, beside the bytes that no kernel avoids.
 
-Over several lengths it has a line a kernel and level; at one length, a row a kernel with a mark a level.
+Over several lengths it has a line per kernel and level; at one length, a row per kernel with a mark per level.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from iosim.base.units import bytes_text
 from iosim.show import axes
 from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
-from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, least_bytes, series
-from iosim.studies.report.figures import HOLLOW, drawn, estimated, who
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, grouped, spread_out
+from iosim.studies.compare.lines import HOLLOW, drawn, estimated, who
+from iosim.studies.compare.points import CaseGrid, Point, baseline, by_gpu, least_bytes, series
 
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
 LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
@@ -38,11 +38,11 @@ ROW_REM, AXIS_REM = 2.4, 4.2
 
 
 def overview(
-    request: ReportRequest,
+    request: CaseGrid,
     points: Sequence[Point],
     every: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
+    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel per problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
     # A report's lines show two kernels per GPU: more would cross.
@@ -80,8 +80,15 @@ def overview(
         _short(request, drawn_points) if lines else None,
     )
     legend = LINES if lines else MARKS
+    columns = (
+        Column("smem_bytes", "shared memory"),
+        Column("l2_bytes", "SM<->L2"),
+        Column("hbm_bytes", "HBM"),
+        Column("compulsory_bytes", "compulsory"),
+    )
     return drawn(
         "overview",
+        columns,
         rows,
         panels,
         legend,
@@ -92,7 +99,7 @@ def overview(
     )
 
 
-def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
+def _short(request: CaseGrid, points: Sequence[Point]) -> Table:
     lengths = spread_out(list(request.lengths), MOST_PIVOTED)
     rows: list[tuple[Cell, ...]] = []
     for gpu, members in by_gpu(points).items():
@@ -109,7 +116,7 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
-    return Table((*columns_of("gpu=GPU | bytes"), *columns), tuple(rows))
+    return Table((Column("gpu", "GPU"), Column("bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:
@@ -125,7 +132,7 @@ def _fastest(points: Sequence[Point]) -> list[Point]:
 
 
 def _lines(
-    request: ReportRequest,
+    request: CaseGrid,
     panel_id: str,
     gpu: str,
     points: Sequence[Point],

@@ -1,4 +1,4 @@
-"""What a report says and looks like: a verdict a GPU, its sentences, and its page."""
+"""What is said of kernels side by side: a verdict a GPU, what stands under it, and what was computed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from iosim.base.units import bytes_text, length_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, reason, times_text
-from iosim.prediction.confidence import confidence
-from iosim.show.page import Page, Section, listed
-from iosim.studies.report.collect import Omission, Point, Report, ReportRequest, by_gpu
-from iosim.studies.report.collect import baseline as baseline_of
+from iosim.prediction.confidence import confidence, in_dtype
+from iosim.studies.compare.points import CaseGrid, Omission, Point, by_gpu
 
 NEAR = 1.1
 """HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""
@@ -21,7 +19,7 @@ HALF = 2.0
 
 
 def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
-    """A sentence a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    """A sentence per GPU; `baseline` is the kernel that the others are held against, where there is one."""
     return tuple(_sentence(gpu, members, baseline) for gpu, members in by_gpu(points).items())
 
 
@@ -34,7 +32,8 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
         max(others, key=_moved, default=None),
     )
     at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
-    moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
+    dtype = in_dtype(best.prediction.problem, best.prediction.profile)
+    moves = f"On {gpu}{at} {best.kernel}{dtype} moves {_amounts(best)}"
     bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
     if against is None:
         return sentences(
@@ -153,20 +152,9 @@ LEVELS = (
     "memory and depend on what L2 keeps. They are two quantities: never added, and told apart wherever one chart has "
     "both."
 )
-EXACT = (
-    "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
-    "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
-)
-RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the row moves more than naive does."
 
 
-def question(request: ReportRequest, base: str | None) -> str:
-    if base is not None and len(request.kernels) > 1:
-        return "How many bytes does tiled attention save?"
-    return f"How many bytes does {' or '.join(request.kernels)} move?"
-
-
-def subject(request: ReportRequest) -> str:
+def subject(request: CaseGrid) -> str:
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
@@ -199,36 +187,3 @@ def omission(o: Omission, lengths: Sequence[int] = ()) -> str:
     at = ", ".join(length_text(n) for n in o.lengths)
     where = "" if tuple(lengths) == o.lengths else f" (N = {at})"
     return f"{o.kernel} on {o.gpu}{where}: {o.reason}"
-
-
-def as_page(report: Report) -> Page:
-    """The answers, the chart that carries them, one table, and the rest in details."""
-    first, *others = report.figures
-    length = report.request.lengths[-1]
-    at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
-    legend_lines = () if report.legend is None else (f"{report.legend}.",)
-    sections = (
-        first.section(report.legend, folded=False),
-        Section(
-            "summary",
-            f"{at}, N = {length:,}",
-            ((RATIOS,) * report.has_ratios) + legend_lines,
-            table=report.summary,
-        ),
-        *listed(
-            "left-out", "Left out", [omission(o, report.request.lengths) for o in report.omissions]
-        ),
-        *(f.section(report.legend) for f in others),
-        *listed("notes", "Notes of the predictions", report.notes, folded=True),
-        Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
-    )
-    points, base = report.points, baseline_of(report.points)
-    return Page(
-        report.title,
-        subject(report.request),
-        sections,
-        command=report.request.report_line(),
-        commands=report.commands,
-        answer=(*verdicts(points, base), *further(points, base)),
-        verdict=in_short(points, base),
-    )
