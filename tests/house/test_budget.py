@@ -61,14 +61,14 @@ class Budget:
 BUDGET: dict[str, Budget] = {
     "tokens a line": Budget(8.5, 9.5, lambda: package_figures().tokens_per_line),
     "conditions hidden in arithmetic": Budget(10, 10, lambda: package_figures().hidden_conditions),
-    "names of the dialect": Budget(274, 200, lambda: package_figures().dialect_names),
+    "names of the dialect": Budget(272, 200, lambda: package_figures().dialect_names),
     "lines of the longest function": Budget(
         79, 50, lambda: max(length for length, _, _ in functions())
     ),
     "functions with more than eight parameters": Budget(
         7, 6, lambda: sum(count > 8 for _, count, _ in functions())
     ),
-    "fitted numbers": Budget(154, 100, lambda: len(list(fitted()))),
+    "fitted numbers": Budget(156, 100, lambda: len(list(fitted()))),
     "formatter exemptions": Budget(
         10, 10, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))
     ),

@@ -205,7 +205,7 @@ def _model(
 
 
 def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    """Whether a file's own keys describe its text, and the table in it says no sizes."""
+    """True where a file's own keys describe its text, and the table in it says no sizes."""
     keys = (*SIZES["layers"], *SIZES["heads"])
     return (
         any(config.get(key) is not None for key in keys)

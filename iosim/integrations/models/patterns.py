@@ -76,7 +76,7 @@ def places(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None
 
 
 def listed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
-    """The same as a text: "4,5,6"."""
+    """A list as a text: "4,5,6"."""
     if isinstance(value, str) and value.strip():
         parts = value.split(",")
         if not all(part.strip().isdecimal() for part in parts):

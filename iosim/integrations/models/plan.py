@@ -81,7 +81,7 @@ def layer_number(read: Reading) -> int:
 
 
 def counted_rules(read: Reading) -> bool:
-    """Whether the list of layers says how many there are, whatever the number beside it (Nemotron-H)."""
+    """True where the list of layers says how many there are, whatever the number beside it (Nemotron-H)."""
     return str(read.type) == "nemotron_h"
 
 

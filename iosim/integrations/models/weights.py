@@ -207,7 +207,7 @@ class _Feeds:
 
 
 def _numbers(value: object) -> bool:
-    """Whether a value is a list of whole numbers that may be sizes."""
+    """True where a value is a list of whole numbers that may be sizes."""
     return (
         isinstance(value, list)
         and bool(value)

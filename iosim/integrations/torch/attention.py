@@ -183,6 +183,7 @@ def block_mask_of(
         )
         if counted is None or listed is None:
             return _evaluated_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
+        # A row of blocks lists its columns up to its count; pairs of (row, column) are made of both.
         taken = np.asarray(counted[0, 0], dtype=np.int64)
         step, row = ranges(np.zeros_like(taken), taken)
         rows.append(row)
@@ -201,6 +202,8 @@ def _evaluated_blocks(
     )
     if mask_mod is None or (mask_mod is flex_module.noop_mask and not of_function):
         raise InputError(refused)
+    # The mask's function takes single numbers: mapped over keys first and queries second, it gives
+    # a rectangle at a time, of which a column of blocks is kept where any element is.
     keeps = torch.vmap(
         torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None)
     )
@@ -245,6 +248,8 @@ def _choose(
     problem = _problem(query, key, value, **fields)
     requested = problem.with_(passes="fwd+bwd") if trained else problem
     backends = backends_now(recorder.profile, cudnn)
+    # Fused kernels want neighbours along the last axis next to each other (sdp_utils_cpp.h); one
+    # input that is not sends the whole call to the math path.
     strided = [
         name
         for name, t in (("query", query), ("key", key), ("value", value), ("mask", mask))
@@ -283,7 +288,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> Attent
 
 
 def _strided(tensor: Tensor | None) -> bool:
-    """Whether neighbours along the last axis are no neighbours in memory (check_last_dim_stride of sdp_utils_cpp.h), as
+    """True where neighbours along the last axis are no neighbours in memory (check_last_dim_stride of sdp_utils_cpp.h), as
     in T5, whose bias is an embedding of heads transposed."""
     return tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
@@ -362,6 +367,8 @@ def _record_backward(
 
 def _copied(grad: Tensor, out: Tensor) -> tuple[str, ...]:
     """Which of dO and O flash's backward makes contiguous, in its own layout [batch, tokens, heads, head_dim]."""
+    # Flash's backward takes dO and O as [batch, tokens, heads, head_dim]: O's strides decide, and a
+    # gradient that came in others is copied.
     if not out.transpose(1, 2).is_contiguous():
         return "dO", "O"
     return () if grad.transpose(1, 2).is_contiguous() else ("dO",)
@@ -420,6 +427,7 @@ class _Attention(torch.autograd.Function):
             else:
                 out = q.new_empty(shape)
             lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+            # A CPU tensor gets its values by a CPU kernel, which is not recorded.
             if is_real(q):
                 out.copy_(compute(q, k, v))
         _record_forward(recorder, chosen, (q, k, v, mask), out, lse, any(ctx.needs_input_grad[3:6]))

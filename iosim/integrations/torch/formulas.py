@@ -195,6 +195,7 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
                 for tensor in tensors_in(bound.get(name)):
+                    # `a[b]` is as many elements of a as the largest of b has; by sectors, each of them costs one.
                     per_element = SECTOR_BYTES // tensor.element_size() if by_sector else 1
                     limit = max(
                         (result.numel() * per_element for result in tensors_in(bound.get(like))),
@@ -248,6 +249,7 @@ def grouped_products(
     )
     rows, cols, inner = a.shape[-2], b.shape[-1], a.shape[-1]
     if a.dim() == b.dim() == 2:
+        # Rows are split over the groups: by what the offsets cut, one of the three sizes shrinks.
         inner = -(-inner // groups)
     elif a.dim() == 2:
         rows = -(-rows // groups)
@@ -295,6 +297,7 @@ def _convolved(
     (nchwToNhwcKernel and back). Where each channel is by itself there is no product: a pass."""
     if by_channel:
         return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
+    # Only half precision has tensor-core kernels that ask for this; grouped ones take what is there.
     half = groups == 1 and product.c.element_size() == 2
     copied = [t for t in inputs if half and not _has_channels_last(t)]
     # The product reads the copies, which lie in cuDNN's workspace and are gone after it. Its result goes there as well
@@ -317,7 +320,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 
 
 def _by_channel(weight: Tensor, groups: int) -> bool:
-    """Whether each channel of the input is by itself, as in a depthwise convolution."""
+    """True where each channel of the input is by itself, as in a depthwise convolution."""
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -433,6 +436,7 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     it."""
     name = function._schema.name.split("::")[1]
     written = list(overwritten(function, args, kwargs))
+    # What is overwritten whole is not loaded first; what is added to is.
     unread = {id(t) for t in written} if name in WRITES_ONLY or "out" in kwargs else set()
     reads = [t for t in tensors_in((args, kwargs)) if id(t) not in unread]
     results = list(tensors_in((written, out)))

@@ -161,6 +161,8 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
+        # What CPUs and the meta device decompose, and GPUs run as a kernel, is caught before PyTorch
+        # chooses: attention, dropout with its mask, RMS norm.
         if function is torch._C._nn.scaled_dot_product_attention:
             return attention.attend(self.recorder, self.cudnn, *args, **kwargs)
         if function is torch.nn.functional.dropout:
@@ -204,7 +206,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch.compile is kept out of the method below: to ask for that imports it, which takes seconds."""
+        """True where torch.compile is kept out of the method below: to ask for that imports it, which takes seconds."""
         return False
 
     def __init__(self, recorder: Recorder) -> None:
@@ -246,6 +248,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             x, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             function, args = aten.index.Tensor, (x, [mask])
         if function.overloadpacket in INDEXED and any(map(_is_mask, args[1])):
+            # Each mask gives way to the coordinates of its true elements, an index per axis.
             places: list[Any] = []
             for index in args[1]:
                 coordinates = (
@@ -262,6 +265,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         recorder = self.recorder
         inputs = list(formulas.tensors_in((args, kwargs)))
+        # A result in an argument's storage is no new memory: a view, or written in place.
         before = {t.untyped_storage()._cdata for t in inputs}
         results = list(formulas.tensors_in(out))
         recorder.seen(inputs, [t for t in results if t.untyped_storage()._cdata not in before])
@@ -293,7 +297,7 @@ def _is_view(
     results: Sequence[Tensor],
     before: set[int],
 ) -> bool:
-    """Whether all that an operator gives lies in what it was given, and is not written."""
+    """True where all that an operator gives lies in what it was given, and is not written."""
     writes = any(True for _ in formulas.overwritten(function, args, kwargs))
     return not writes and all(t.untyped_storage()._cdata in before for t in results)
 

@@ -66,7 +66,7 @@ class Recorder:
         self.ended = False
         """Nothing is recorded any more: a backward may run after its mode has ended."""
         self.decomposes_attention = False
-        """Whether attention is being recorded as the operators it is made of."""
+        """True where attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
         self.launched = 0
         """Launches of kernels that are known by their code."""
@@ -113,6 +113,8 @@ class Recorder:
                 self._nodes.append(number)
                 self._places.append(place)
             return place
+        # Autograd numbers its nodes as the forward makes them: the first recorded place behind this
+        # node's number is the module that made it.
         at = bisect_left(self._nodes, node._sequence_nr() + 1)
         return self._places[at] if at < len(self._places) else ((), False)
 
@@ -134,6 +136,7 @@ class Recorder:
     def storage(self, tensor: torch.Tensor, made_by: int | None) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
+        # Addresses are used again: what lies there now may be another storage than the one recorded.
         if key in self._alive and self._references[key]() is None:
             self._forget()  # another storage lies at its address now
         if key not in self._alive:
@@ -211,6 +214,8 @@ class Recorder:
         return self.view(place)
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
+        # Where the operands and the result lie. A bias that is the result itself is added in place, and
+        # counts as the result's own read.
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
         bias = None
         if piece.bias is not None and piece.bias is not piece.c:

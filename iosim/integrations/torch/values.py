@@ -69,7 +69,7 @@ FOUND = {"any": False, "all": True, "isnan": False, "isinf": False, "isfinite": 
 
 
 def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator's result, or its size, hangs on values that its arguments do not have."""
+    """True where an operator's result, or its size, hangs on values that its arguments do not have."""
     if function is aten.index.Tensor or kwargs.get("output_size") is not None:
         return False
     if function is aten._to_copy.default:  # off the meta device
@@ -180,6 +180,7 @@ def _result(
 ) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """(values of an operator's results, what they rest on); None where they are not known or not worth following."""
     library, name = function._schema.name.split("::")
+    # Only PyTorch's own operators are computed, and of results that are small enough to be held.
     if library != "aten" or not all(
         _followed(t) and (_counts(t) or not name.startswith("empty")) for t in changed
     ):
@@ -188,6 +189,7 @@ def _result(
         return [torch.full(t.shape, 0.5, device=CPU) for t in changed], frozenset((RANDOM,))
     if torch.Tag.nondeterministic_seeded in function.tags and name not in PICKS:
         return None, frozenset()
+    # Only the shape and type of such an argument matter: zeros stand for it.
     if name.startswith("new_") or name.endswith("_like"):  # whose argument's values do not matter
         args = (torch.zeros((), dtype=args[0].dtype, device=CPU).expand(args[0].shape), *args[1:])
     copies, assumed = _copies(recorder, (args, kwargs))
@@ -225,6 +227,7 @@ def _taken(
     along = named.get("dim", -1)
     rows = args[0].shape[along] if along is not None and args[0].dim() else args[0].numel()
     keeps = places.dim() == args[0].dim() and places.dim() > 0 and along is not None
+    # Picks go round the rows in turn, so that each is picked equally often along the axis.
     spread = torch.arange(places.numel(), device=CPU) % max(1, rows)
     if keeps:
         spread = spread.view(places.movedim(along, -1).shape).movedim(-1, along)
@@ -274,7 +277,7 @@ def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
 
 
 def _tokens(recorder: Recorder, arguments: Any) -> list[bool]:
-    """Of each tensor in an operator's arguments, whether it holds numbers of tokens."""
+    """For each tensor in an operator's arguments, True where it holds numbers of tokens."""
     without = [t for t in tensors_in(arguments) if not is_real(t)]
     known = [recorder.known.get(recorder.storage(t, made_by=None)) for t in without]
     return [values is not None and values.tokens for values in known]

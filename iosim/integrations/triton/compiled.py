@@ -106,7 +106,7 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
 
 
 def _is_causal(arguments: Arguments) -> bool:
-    """Whether the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
+    """True where the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
     flags = [name for name in arguments if CAUSAL_FLAG.fullmatch(name)]
     for name, value in arguments.items():
         if name not in flags and MASK_FLAG.match(name) and not _is_off(value):
@@ -120,7 +120,7 @@ def _is_causal(arguments: Arguments) -> bool:
 
 
 def _is_off(value: Any) -> bool:
-    """Whether an argument about a mask asks for none: absent, false, a window of no or of -1 keys."""
+    """True where an argument about a mask asks for none: absent, false, a window of no or of -1 keys."""
     value = getattr(value, "value", value)  # of tl.constexpr
     if isinstance(value, str):
         return value.lower() in NO_MASK
@@ -309,7 +309,7 @@ def compile_for(
 
 
 def _is_constant(parameter: Any, value: Any) -> bool:
-    """Whether Triton's launcher makes a value part of the code: what is declared so, what is missing, and a 1 that
+    """True where Triton's launcher makes a value part of the code: what is declared so, what is missing, and a 1 that
     neither its type's annotation nor `do_not_specialize` keeps a number."""
     if parameter.is_constexpr or value is None:
         return True

@@ -85,7 +85,7 @@ class TimedConfig:
     spilled_bytes: int = 0
     """Of a thread's registers, that lie in local memory."""
     compiled: bool = False
-    """Whether registers, spills and shared memory are the compiler's; else registers are estimated."""
+    """True where registers, spills and shared memory are the compiler's; else registers are estimated."""
 
     @property
     def time_ms(self) -> float:
