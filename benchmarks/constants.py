@@ -91,7 +91,7 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "tests/readers/test_check_bits.py": ("FETCHES", "FILLS"),
     "tests/code/test_foreign_local.py": ("L1_WAYS",),
     "python benchmarks/random_draws.py (bytes)": (
-        "NARROW_STORES", "NARROW_GRADIENTS", "LOCK_READ", "LOCK_WRITE", "LOCK_WRITE_PER_WARP", "IDLE_WARPS_SPILL",
+        "NARROW_STORES", "LOCK_WRITE", "LOCK_WRITE_PER_WARP", "IDLE_WARPS_SPILL",
         "sm_spread of cudnn", "spill.write_per_pair of cudnn", "spill.read_per_pair of cudnn",
     ),
     "python benchmarks/sets.py": ("SHUFFLED_PAGES", "RUN_PAGES"),
