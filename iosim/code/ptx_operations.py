@@ -270,13 +270,13 @@ def insert(value: Known, into: Known, start: Known, length: Known, kind: Kind) -
 def logic(a: Known, b: Known, c: Known, table: int) -> Known:
     """lop3: a function of three bits, by its table."""
     x, y, z = (whole(v) for v in (a, b, c))
-    found = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
+    result = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
     for row in range(8):
         if table >> row & 1:
-            found = found | (
+            result = result | (
                 (x if row & 4 else ~x) & (y if row & 2 else ~y) & (z if row & 1 else ~z)
             )
-    return signed(found, 32)
+    return signed(result, 32)
 
 
 def permute(a: Known, b: Known, selector: Known) -> Value:
@@ -284,23 +284,23 @@ def permute(a: Known, b: Known, selector: Known) -> Value:
     if not is_one(selector):
         return None
     picks, both = int(whole(selector).item()), unsigned(whole(a), 32) | unsigned(whole(b), 32) << 32
-    found = np.zeros(both.shape, dtype=np.int64)
+    result = np.zeros(both.shape, dtype=np.int64)
     for place in range(4):
         pick = picks >> (4 * place) & 15
         byte = both >> (8 * (pick & 7)) & 255
         if pick & 8:
             byte = np.where(byte & 128, 255, 0)
-        found = found | byte << (8 * place)
-    return signed(found, 32)
+        result = result | byte << (8 * place)
+    return signed(result, 32)
 
 
 def convert(opcode: tuple[str, ...], value: Known) -> Value:
     """cvt between whole numbers: the source's low bits, cut to the destination's."""
     kinds = [KIND.fullmatch(part) for part in opcode[1:]]
-    there = [match for match in kinds if match is not None]
-    if len(there) != 2 or any(match[1] not in "bsu" for match in there):
+    named = [match for match in kinds if match is not None]
+    if len(named) != 2 or any(match[1] not in "bsu" for match in named):
         return None
-    to, source = (Kind(match[1], int(match[2])) for match in there)
+    to, source = (Kind(match[1], int(match[2])) for match in named)
     read = _source(value, source)
     if "sat" in opcode:
         return None
