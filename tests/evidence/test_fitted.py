@@ -72,18 +72,6 @@ def test_a_number_of_a_compute_capability_is_one_number() -> None:
             assert len({load_profile(gpu).need(name) for gpu in gpus}) == 1
 
 
-def test_they_stay_few() -> None:
-    """At most 100 in all, at most 15 of the time model."""
-    assert len(list(fitted())) <= 100
-    of_times = [
-        name
-        for one in registry()["constant"]
-        if one["module"].startswith("iosim.readers.timing")
-        for name in one["names"]
-    ]
-    assert len(of_times) <= 15
-
-
 @pytest.mark.parametrize("gpu", list_profiles())
 def test_a_source_that_says_fitted_is_of_that_kind(gpu: str) -> None:
     """What was taken from another GPU, or worked out of its value, is not this GPU's fit."""
