@@ -15,7 +15,7 @@ from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.catalog.libraries import check_file, entry, entry_names, is_choice
 from iosim.catalog.libraries.builds import spills
-from iosim.catalog.libraries.loader import answer, checked, is_file
+from iosim.catalog.libraries.loader import checked, is_file, kernel_answer
 from iosim.catalog.libraries.new_file import new_file
 from iosim.commands import common
 from iosim.hardware import trust
@@ -132,7 +132,7 @@ def profile(args: argparse.Namespace) -> int:
     table = Table.of(cells).coloured("kind", COLOURS).text()
     return common.tell(
         args,
-        trust.answer(p),
+        trust.profile_answer(p),
         rows=lambda: rows,
         text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
         json=lambda: {
@@ -207,7 +207,7 @@ def kernel(args: argparse.Namespace) -> int:
     document = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
     return common.tell(
         args,
-        answer(data),
+        kernel_answer(data),
         json=lambda: {"kernel": document},
         text=lambda _: _kernel_text({**data, **of_it}),
     )

@@ -249,7 +249,7 @@ _TEXT: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def run(request: ClaimRequest) -> list[Check]:
+def check_claims(request: ClaimRequest) -> list[Check]:
     layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
     claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
     subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
@@ -446,7 +446,7 @@ def head(c: Check) -> str:
     )
 
 
-def table(c: Check) -> Table:
+def counts_table(c: Check) -> Table:
     columns = (
         Column("counts", "what it may count"),
         Column("direction"),
@@ -467,8 +467,8 @@ def table(c: Check) -> Table:
 def as_text(c: Check) -> str:
     unlisted = len(c.matches) - MOST_SHOWN
     more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
-    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{table(c).text()}{more}"
+    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{counts_table(c).text()}{more}"
 
 
 def parts(c: Check) -> list[Part]:
-    return [c.answer(), *c.beneath(), head(c), table(c)]
+    return [c.answer(), *c.beneath(), head(c), counts_table(c)]

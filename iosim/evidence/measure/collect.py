@@ -128,7 +128,7 @@ class Run:
         return members, notes
 
 
-def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
+def run_profiled(kind: str, plan: object, options: Sequence[str] | None) -> Run:
     """A plan of one of the runner's kinds, under the profiler with these options, or without it (None). Raises
     InputError where the profiler refuses."""
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
@@ -157,7 +157,7 @@ def run_calls(
     kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object
 ) -> Run:
     listed = [{"call": n, "case": case.to_dict()} for n, case in calls.items()]
-    return run(kind, {"calls": listed, **how}, options)
+    return run_profiled(kind, {"calls": listed, **how}, options)
 
 
 def run_profiler(options: Sequence[str], command: Sequence[str]) -> str:

@@ -332,7 +332,7 @@ class Choice(Faced):
 Candidate = tuple[Gpu, Work, tuple[str, ...]]
 
 
-def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
+def rank_gpus(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     """The GPUs of a request, ranked for each of its lengths."""
     Conditions(method=request.method, l2_start=request.l2_start)
     if request.method == "bounds":

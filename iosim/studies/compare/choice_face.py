@@ -226,7 +226,7 @@ def _rate(p: Prediction) -> float:
     return p.profile.tensor_flops_per_s.get(p.problem.dtype, 0.0) if p.bound_by == "tensor" else 0.0
 
 
-def table(choice: Choice) -> Table:
+def options_table(choice: Choice) -> Table:
     """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = (
         Column("seq_q", "queries", kind="count"),
@@ -242,7 +242,7 @@ def table(choice: Choice) -> Table:
         Column("fits"),
         Column("frontier"),
     )
-    rows = tuple(_row(choice, option) for option in choice.options)
+    rows = tuple(_option_row(choice, option) for option in choice.options)
     # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
     empty = [
         column.key
@@ -253,7 +253,7 @@ def table(choice: Choice) -> Table:
     return Table(columns, rows).without(*empty)
 
 
-def _row(choice: Choice, o: Option) -> tuple[Cell, ...]:
+def _option_row(choice: Choice, o: Option) -> tuple[Cell, ...]:
     cost = None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text)
     rate, energy = per_second_text(o.tokens_per_s.value), ranged(o.a_token("energy_j"), joules_text)
     sizes, took = (
@@ -278,7 +278,7 @@ def _subject(choice: Choice) -> list[str]:
 
 def as_text(choice: Choice) -> str:
     below = [
-        table(choice).text().rstrip(),
+        options_table(choice).text().rstrip(),
         *closing(choice.missing, choice.notes),
         "\n".join(_bases(choice)),
     ]
@@ -301,14 +301,14 @@ def line(choice: Choice) -> str:
 
 
 def parts(choice: Choice) -> list[Part]:
-    return [answer(choice), *_subject(choice), table(choice), choice.missing, choice.notes]
+    return [answer(choice), *_subject(choice), options_table(choice), choice.missing, choice.notes]
 
 
 def as_page(choice: Choice, command: str = "iosim compare") -> Page:
     figures = [figure(choice, word) for word in FRONTIERS]
     sections = (
         *(f.section(folded=False) for f in figures if f is not None),
-        Section("rows", "GPUs", table=table(choice)),
+        Section("rows", "GPUs", table=options_table(choice)),
         *listed("missing", "Cannot run", choice.missing),
         *listed("notes", "Notes", choice.notes),
     )

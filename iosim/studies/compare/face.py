@@ -112,12 +112,12 @@ def grouped(p: Prediction) -> str:
 
 def summary(entries: Sequence[Entry], columns: Sequence[Column] = COLUMNS) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    table = Table.of(map(_row, entries), columns)
+    table = Table.of(map(_entry_row, entries), columns)
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
 
 
-def _row(e: Entry) -> dict[str, Any]:
+def _entry_row(e: Entry) -> dict[str, Any]:
     if e.point is None:
         return e.to_dict() | {"tile": "cannot run"}
     level_bytes = {

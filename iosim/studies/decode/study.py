@@ -180,7 +180,7 @@ class Decoding(Several[DecodePoint]):
                 "numbers",
                 "Numbers",
                 () if drawn else means,
-                table=table(points),
+                table=points_table(points),
                 brief=_short(points),
                 folded=len(points) > MOST_OPEN,
             ),
@@ -242,7 +242,7 @@ class Decoding(Several[DecodePoint]):
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
         lines = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
-        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
+        return f"{self.answer}\n\n{points_table(self.points).text()}{more}" + "".join(
             f"{line}\n" for line in lines
         )
 
@@ -258,13 +258,13 @@ class Decoding(Several[DecodePoint]):
 
     def _parts(self) -> list[ShownPart]:
         more = (part for both in self._more() for part in both)
-        return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
+        return [*self.answer.split("\n"), points_table(self.points), *more, notes(self.points)]
 
     def _panels(self) -> tuple[Panel, ...]:
         return panels_of(self.as_page())
 
 
-def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
+def run_decoding(request: DecodeRequest, progress: Progress = silent) -> Decoding:
     """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
     each other, or a kernel that cannot run the shape on a GPU."""
     return Decoding(tuple(progress(_points(request))))
@@ -371,7 +371,7 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     return Table.of(rows, WORK_COLUMNS) if batches else None
 
 
-def _row(p: DecodePoint) -> dict[str, Any]:
+def _point_row(p: DecodePoint) -> dict[str, Any]:
     row = p.to_dict() | {"gpu": p.prediction.profile.name, "l2_bytes_per_token": p.per_token("l2")}
     return row | {"hbm_bytes_per_token": marked(p.per_token("hbm"), *p.predictions)}
 
@@ -380,7 +380,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row per kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
-        _row(part)
+        _point_row(part)
         | plain(layer=kind.name, count=kind.count, sees=kind.sees)
         | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
@@ -458,9 +458,9 @@ def _picking(picked: Picking) -> str:
     return f"{beside}: the indexer costs more than it saves up to a context of about {picked.pays_from:,}, less beyond"
 
 
-def table(points: Sequence[DecodePoint]) -> Table:
+def points_table(points: Sequence[DecodePoint]) -> Table:
     rows = Table.of(
-        (_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
+        (_point_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
         COLUMNS,
     )
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
@@ -509,7 +509,7 @@ def subject(points: Sequence[DecodePoint]) -> str:
 
 def _short(points: Sequence[DecodePoint]) -> Table:
     contexts = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
-    return table([p for p in points if p.context in contexts]).without(
+    return points_table([p for p in points if p.context in contexts]).without(
         "cache_bytes", "l2_bytes_per_token", "splits"
     )
 

@@ -76,7 +76,7 @@ _TIME_LEGEND = tuple(
 )
 
 
-def answer(results: Sequence[Result], gpus: str, number: int) -> str:
+def methods_answer(results: Sequence[Result], gpus: str, number: int) -> str:
     """The methods of a study over `gpus`, such as "8 x h100-sxm", a `number` of them: the fastest, what it waits for,
     and the others."""
     best = min(results, key=lambda r: r.seconds)
@@ -127,7 +127,7 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     return sentences([fits, eight, by_default])
 
 
-def table(results: Sequence[Result], columns: Sequence[Column], gpus: int = 1) -> Table:
+def methods_table(results: Sequence[Result], columns: Sequence[Column], gpus: int = 1) -> Table:
     rows = []
     for r in results:
         received = round(r.received_bytes)
@@ -156,7 +156,7 @@ def as_page(
         most_across=1,
     )
     # The page compares clusters of different sizes: all GPUs' bytes stand beside one GPU's.
-    whole = table(results, on_page(gpus), gpus)
+    whole = methods_table(results, on_page(gpus), gpus)
     summary = Section("summary", "Summary", (NAMES,), table=whole)
     idle = Section(
         "idle",
@@ -169,7 +169,7 @@ def as_page(
         panels=(_idle(problem),),
         folded=True,
     )
-    sentence = answer(results, some(gpus, "GPU"), gpus)
+    sentence = methods_answer(results, some(gpus, "GPU"), gpus)
     time = Section(
         "time",
         "Time and bytes of one layer",

@@ -301,7 +301,7 @@ class FormulaStudy(Shown):
         return " + ".join(self.description["totals"][way]["latex"] for way in ("read", "write"))
 
     def to_text(self) -> str:
-        return f"{answer(self.description)}\n\n{table(self.description, 'text')}"
+        return f"{formula_answer(self.description)}\n\n{formula_text(self.description, 'text')}"
 
     def _line(self) -> str:
         d = self.description
@@ -311,7 +311,7 @@ class FormulaStudy(Shown):
         d = self.description
         rows = [{**row, "formula": row["text"]} for row in _rows(d, "all launches")]
         return [
-            answer(d),
+            formula_answer(d),
             _title(d),
             Table.of(rows, COLUMNS),
             f"leading term: {d['leading']['text']}",
@@ -341,7 +341,7 @@ def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, A
     ]
 
 
-def answer(description: Mapping[str, Any]) -> str:
+def formula_answer(description: Mapping[str, Any]) -> str:
     """One sentence: the bytes where every size is given, else what they grow with, against the paper's term."""
     name = f"{description['kernel']}, {description['pass']}, mask {description['mask']},"
     read, written = (description["totals"][way]["bytes"] for way in ("read", "write"))
@@ -365,7 +365,7 @@ def _limit_text(description: Mapping[str, Any], key: str) -> str:
     return f"leading term{blocks} / ({theta['text']} elements per head, {theta['source']}) = {theta['ratio'][key]}"
 
 
-def table(description: Mapping[str, Any], key: str) -> str:
+def formula_text(description: Mapping[str, Any], key: str) -> str:
     """The whole text, its formulas under `key`: text or latex."""
     rows, sparse = _rows(description, "all launches"), description["sparse"]
     if sparse:

@@ -78,8 +78,10 @@ def tile_map(
         panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells, why))
         for place in product(BLOCK_Q, BLOCK_K):
             empty = (label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command)
-            rows.append(_row(label, n, cells[place], ranking, command) if place in cells else empty)
-        rows += [_row(label, n, c, ranking, command) for c in ranking.library]
+            rows.append(
+                _tile_row(label, n, cells[place], ranking, command) if place in cells else empty
+            )
+        rows += [_tile_row(label, n, c, ranking, command) for c in ranking.library]
         short += [
             (
                 label,
@@ -127,7 +129,7 @@ def reasons(ranking: TileRanking) -> dict[Place, str]:
     return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
 
 
-def _row(
+def _tile_row(
     label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str
 ) -> tuple[Cell, ...]:
     t, l2_bytes = c.tile, c.l2_read_bytes + c.l2_write_bytes

@@ -198,7 +198,7 @@ def _ranged(reasons: list[str]) -> str:
     return NUMBER.sub(shown, reasons[0])
 
 
-def answer(rankings: Sequence[TileRanking]) -> str:
+def tiles_answer(rankings: Sequence[TileRanking]) -> str:
     return "\n".join(map(_sentence, rankings))
 
 

@@ -22,7 +22,7 @@ from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_rows
 
 
-def answer(traces: Sequence[TraceResult]) -> str:
+def traces_answer(traces: Sequence[TraceResult]) -> str:
     """A line for each trace, and one word of confidence."""
     sure = confidence([t.prediction for t in traces])
     return "\n".join(sentences([clause]) for clause in [*map(_asked, traces), sure])
@@ -143,7 +143,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
                     most_across=3,
                 )
             )
-    sentences = tuple(answer(traces).split("\n"))
+    sentences = tuple(traces_answer(traces).split("\n"))
     return Page(
         title,
         subject,

@@ -268,7 +268,7 @@ def predict_training(
     return TrainingPrediction(model, setup, gpu, graph, play(graph), seconds, reserve_bytes)
 
 
-def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
+def run_training(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
     model, setup = asked_for(request, axis)
     return predict_training(
         model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve
