@@ -31,6 +31,7 @@ from iosim.studies.requests import CodeRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
+    from iosim.studies.models.layers import Model
 
 
 PROFILE_COLUMNS = (
@@ -422,6 +423,19 @@ def model(args: argparse.Namespace) -> int:
             for k in m.all_kinds
         ),
     )
+    ranks = _latent_ranks(m)
+    notes = "".join(f"note: {note}\n" for note in m.notes)
+    return common.tell(
+        args,
+        sentence,
+        json=lambda: {"model": m.to_dict()},
+        rows=lambda: table,
+        text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
+    )
+
+
+def _latent_ranks(m: Model) -> str:
+    """A line on the ranks of multi-head latent attention, which stand once; empty without it."""
     ranks = ""
     # Ranks of multi-head latent attention stand once: the first
     # kind's are shown.
@@ -436,14 +450,7 @@ def model(args: argparse.Namespace) -> int:
             f"{latent.nope} without; {queries}; absorbed for a step of decoding: one key/value head of "
             f"{latent.width}/{latent.kv_rank}\n"
         )
-    notes = "".join(f"note: {note}\n" for note in m.notes)
-    return common.tell(
-        args,
-        sentence,
-        json=lambda: {"model": m.to_dict()},
-        rows=lambda: table,
-        text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
-    )
+    return ranks
 
 
 PLACE = Path(__file__).parent / "schemas.json"

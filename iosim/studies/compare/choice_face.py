@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from iosim.base.units import (
     bytes_text,
@@ -335,48 +336,10 @@ def figure(choice: Choice, word: str) -> Figure | None:
             axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")
         ]
         for n, gpu in enumerate(gpus):
-            mine = [(o, y) for o, y in known if o.gpu.label == gpu]
-            batches = [f" {o.work.batch}" for o, _ in mine]
-            hover = [
-                f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
-                f"{unit(choice, quantity)}"
-                for o, y in mine
-            ]
-            points = axes.line(
-                gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n
-            )
-            texts = {
-                "hovertext": hover,
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "cliponaxis": False,
-            }
-            data += (
-                [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
-                if mine
-                else []
-            )
+            data += _series(choice, gpu, known, n, quantity, text)
         title = tokens_text(length)
-        readings = "; ".join(
-            f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
-            for o, y in known
-        )
-        x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
-        layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
-        panels.append(
-            Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
-        )
-        rows += [
-            (
-                title,
-                o.gpu.label,
-                o.kernel,
-                o.work.batch,
-                o.time_s.value,
-                text(y),
-                "yes" if word in o.frontier else "",
-            )
-            for o, y in known
-        ]
+        panels.append(_length_panel(axis_title, data, known, number, text, title, word))
+        rows += _frontier_rows(known, text, title, word)
     if not panels:
         return None
     drawn = {gpu for _, gpu, *_ in rows}
@@ -390,7 +353,19 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = (
+    columns = _frontier_columns(axis_title, word)
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
+    title = f"Time against {word}"
+    return Figure(
+        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
+    )
+
+
+def _frontier_columns(
+    axis_title: str, word: str
+) -> tuple[Column, Column, Column, Column, Column, Column, Column]:
+    """The columns of the figure's table."""
+    return (
         Column("length", "tokens"),
         Column("gpu", "GPU"),
         Column("kernel"),
@@ -399,8 +374,69 @@ def figure(choice: Choice, word: str) -> Figure | None:
         Column(word, axis_title, kind="right"),
         Column("frontier"),
     )
-    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
-    title = f"Time against {word}"
-    return Figure(
-        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
+
+
+def _length_panel(
+    axis_title: str,
+    data: list[dict[str, Any]],
+    known: list[tuple[Option, float]],
+    number: int,
+    text: Callable[[float], str],
+    title: str,
+    word: str,
+) -> Panel:
+    """The panel of one length."""
+    readings = "; ".join(
+        f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
+        for o, y in known
+    )
+    x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
+    layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
+    return Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
+
+
+def _frontier_rows(
+    known: list[tuple[Option, float]], text: Callable[[float], str], title: str, word: str
+) -> list[tuple[str | int | float | None, ...]]:
+    """A row of the table per point."""
+    return [
+        (
+            title,
+            o.gpu.label,
+            o.kernel,
+            o.work.batch,
+            o.time_s.value,
+            text(y),
+            "yes" if word in o.frontier else "",
+        )
+        for o, y in known
+    ]
+
+
+def _series(
+    choice: Choice,
+    gpu: str,
+    known: list[tuple[Option, float]],
+    n: int,
+    quantity: str,
+    text: Callable[[float], str],
+) -> list[dict[str, Any]]:
+    """A GPU's points against time, each with its batch beside it; nothing where it has none."""
+    mine = [(o, y) for o, y in known if o.gpu.label == gpu]
+    batches = [f" {o.work.batch}" for o, _ in mine]
+    hover = [
+        f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
+        f"{unit(choice, quantity)}"
+        for o, y in mine
+    ]
+    points = axes.line(gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n)
+    texts = {
+        "hovertext": hover,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "cliponaxis": False,
+    }
+    return (
+        [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
+        if mine
+        else []
     )

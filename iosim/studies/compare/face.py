@@ -287,12 +287,7 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         Column("ratio", f"{comparison.baseline} over it", kind="ratio"),
         FROM,
     )
-    rows: list[tuple[Cell, ...]] = []
-    for e in known:
-        assert e.point is not None
-        ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
-        value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
-        rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
+    rows = _bar_rows(known, quantity)
     # One scale for the panels of all GPUs: bars compare across them.
     top = max(e.value(quantity) or 0.0 for e in known)
     kernels = comparison.request.kernels
@@ -331,6 +326,17 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         (quantity, "ratio"),
         most_across=2,
     )
+
+
+def _bar_rows(known: list[Entry], quantity: str) -> list[tuple[str | int | float | None, ...]]:
+    """A row per bar, with the command lines that give its numbers."""
+    rows: list[tuple[Cell, ...]] = []
+    for e in known:
+        assert e.point is not None
+        ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
+        value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
+        rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
+    return rows
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:

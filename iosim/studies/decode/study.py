@@ -39,6 +39,7 @@ from iosim.studies.decode.decode import (
 from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
 from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
+from iosim.studies.models.layers import Model
 from iosim.studies.requests import CONTEXTS, DecodeRequest
 
 NOT_FLAT = ("problem", "notes", "kinds", "sequences", "picking")
@@ -219,6 +220,18 @@ class Decoding(Several[DecodePoint]):
             ),
             *listed("notes", "Notes", notes(points), folded=True),
         )
+        sentences, verdict = self._verdict(points)
+        return Page(
+            TITLE,
+            f"{subject(points)}.",
+            sections,
+            command=command,
+            answer=sentences,
+            verdict=(verdict,),
+        )
+
+    def _verdict(self, points: tuple[DecodePoint, ...]) -> tuple[tuple[str, ...], str]:
+        """The time of one step, in one sentence: above the figure only the fastest and the slowest, else one phrase each."""
         longest = [p for p in points if p.context == headline(points)]
         # Above the figure only the fastest and the slowest, else one phrase each.
         if many := len(longest) > MOST_SAID:
@@ -230,14 +243,7 @@ class Decoding(Several[DecodePoint]):
         ]
         sentences = (*self.answer.split("\n"), *self.beneath)
         verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
-        return Page(
-            TITLE,
-            f"{subject(points)}.",
-            sections,
-            command=command,
-            answer=sentences,
-            verdict=(verdict,),
-        )
+        return sentences, verdict
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
@@ -278,19 +284,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
     }
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    batch = None
-    if r.batch_contexts is not None:
-        if model is not None:
-            raise InputError(
-                "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
-            )
-        defaults = {"batch": 1, "context": CONTEXTS}
-        beside = {
-            name: value
-            for name, default in defaults.items()
-            if (value := getattr(r, name)) != default
-        }
-        batch = read_contexts(r.batch_contexts, beside)
+    batch = _one_launch_of(model, r)
     contexts = lengths(r.context, "context") if batch is None else batch
     # Default contexts end where the model's positions do; contexts that were asked for stay.
     if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
@@ -329,6 +323,24 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
             yield from sweep(shape, contexts, gpu, kernel, **step)
+
+
+def _one_launch_of(model: Model | None, r: DecodeRequest) -> list[int] | None:
+    """The contexts of sequences that decode in one launch; None where they are all alike."""
+    batch = None
+    if r.batch_contexts is not None:
+        if model is not None:
+            raise InputError(
+                "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
+            )
+        defaults = {"batch": 1, "context": CONTEXTS}
+        beside = {
+            name: value
+            for name, default in defaults.items()
+            if (value := getattr(r, name)) != default
+        }
+        batch = read_contexts(r.batch_contexts, beside)
+    return batch
 
 
 def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[str, int | None]]:

@@ -267,11 +267,7 @@ def calls_of(
     asked for. Raises InputError: values that make no sense, or lengths that a model's layers cannot have. `values`: as
     `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put in what was
     asked in its place), and so is the type of the inputs where none is given."""
-    for name in ("seq_lens", "seq_lens_k"):
-        if values.get(name) is not None:
-            raise InputError(
-                f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
-            )
+    _check_of_model(values)
     check_queries(values)
     stated = {name: value for name, value in values.items() if value is not None}
     fields = {
@@ -321,6 +317,15 @@ def calls_of(
             )
         )
     return by_length
+
+
+def _check_of_model(values: Mapping[str, Any]) -> None:
+    """Raises InputError: values that a model's layers cannot have."""
+    for name in ("seq_lens", "seq_lens_k"):
+        if values.get(name) is not None:
+            raise InputError(
+                f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
+            )
 
 
 @dataclass(frozen=True)

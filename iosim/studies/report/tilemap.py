@@ -82,18 +82,7 @@ def tile_map(
                 _tile_row(label, n, cells[place], ranking, command) if place in cells else empty
             )
         rows += [_tile_row(label, n, c, ranking, command) for c in ranking.library]
-        short += [
-            (
-                label,
-                c.kernel,
-                str(c.tile),
-                c.tile.warps,
-                c.tile.stages,
-                c.time_s,
-                c.time_s / ranking.best.time_s,
-            )
-            for c in (ranking.best, *ranking.library)
-        ]
+        short += _short_rows(label, ranking)
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
@@ -120,6 +109,22 @@ def tile_map(
         left_out=tuple(left_out),
         short=fastest,
     )
+
+
+def _short_rows(label: str, ranking: TileRanking) -> list[tuple[str | int | float | None, ...]]:
+    """The fastest tile of a GPU, and the libraries' tiles beside it."""
+    return [
+        (
+            label,
+            c.kernel,
+            str(c.tile),
+            c.tile.warps,
+            c.tile.stages,
+            c.time_s,
+            c.time_s / ranking.best.time_s,
+        )
+        for c in (ranking.best, *ranking.library)
+    ]
 
 
 def reasons(ranking: TileRanking) -> dict[Place, str]:
@@ -159,6 +164,26 @@ def _panel(
     cells: Mapping[Place, TileCandidate],
     why: Mapping[Place, str],
 ) -> Panel:
+    best, heat = _heat(cells, ranking, why)
+    on_grid = [
+        c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K
+    ]
+    marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
+    data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
+    libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
+    alt = (
+        f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
+        f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
+        f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}."
+    )
+    layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
+    return Panel(panel_id, label, alt, tuple(data), layout)
+
+
+def _heat(
+    cells: Mapping[Place, TileCandidate], ranking: TileRanking, why: Mapping[tuple[int, int], str]
+) -> tuple[TileCandidate, dict[str, object]]:
+    """The heat map's trace: rows are block_q, columns block_k; a cell is the fastest of its warps and stages."""
     best = ranking.best
     z: list[list[float | None]] = []
     text: list[list[str]] = []
@@ -199,19 +224,7 @@ def _panel(
             "ticktext": ["1x", "2x", "3x", "4x+"],
         },
     }
-    on_grid = [
-        c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K
-    ]
-    marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
-    data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
-    libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
-    alt = (
-        f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
-        f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
-        f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}."
-    )
-    layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
-    return Panel(panel_id, label, alt, tuple(data), layout)
+    return best, heat
 
 
 def _blocks(title: str) -> dict[str, Any]:

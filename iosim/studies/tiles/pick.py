@@ -172,23 +172,7 @@ def rank_tiles(
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
     problem, profile, matrix_unit = request.problem, request.gpu, request.matrix_unit
     gpu = load_profile(profile)
-    if problem.passes not in MAIN_LAUNCH:
-        raise InputError(
-            f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
-        )
-    if matrix_unit not in UNITS:
-        raise InputError(
-            f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}"
-        )
-    if matrix_unit == "wgmma" and gpu.cc != 90:
-        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
-    least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
-    if gpu.cc < least:
-        known_dtypes = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
-        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {known_dtypes}"
-        raise InputError(
-            f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
-        )
+    _check_unit(gpu, matrix_unit, problem)
     unit = unit_of(problem, matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []
@@ -214,6 +198,27 @@ def rank_tiles(
         request.kind,
         dict(reports or {}),
     )
+
+
+def _check_unit(gpu: HardwareProfile, matrix_unit: str, problem: AttentionProblem) -> None:
+    """Raises InputError: passes, a matrix unit or a type that the GPU's tiles are not picked for."""
+    if problem.passes not in MAIN_LAUNCH:
+        raise InputError(
+            f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
+        )
+    if matrix_unit not in UNITS:
+        raise InputError(
+            f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}"
+        )
+    if matrix_unit == "wgmma" and gpu.cc != 90:
+        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
+    least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
+    if gpu.cc < least:
+        known_dtypes = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
+        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {known_dtypes}"
+        raise InputError(
+            f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
