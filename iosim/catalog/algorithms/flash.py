@@ -210,33 +210,11 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    # Q is read once a query block, or at each visit where its products have a pipeline of their own.
-    # Each CTA of a cluster fetches all keys, unless they share what they fetch.
-    per_q, times = (
-        Per.PAIR if kernel.rereads_q else per_q,
-        1 if options.shares_fetches else together,
-    )
-    reads = (
-        load(
-            "Q",
-            Rows.QUERY,
-            per_q,
-            edge=kernel.edge_q,
-            visited_only=not options.empty_splits,
-            fetch=kernel.fetch,
-        ),
-        *cache.table_access(problem),
-        *(
-            load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times)
-            for n in "KV"
-        ),
-    )
+    reads = _forward_reads(kernel, options, per_q, problem, together)
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
-    columns, value_columns = _product_columns(problem, kernel)
-    # An output wider than a tile has keys is computed column block by column block: a product each.
-    value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    columns, value_columns, value_tiles = _forward_products(kernel, options, problem)
     # Rows lie apart where packed sequences of several heads alternate: neighbours do not merge.
     ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
     queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
@@ -280,6 +258,45 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
+
+
+def _forward_products(
+    kernel: Kernel, options: FlashOptions, problem: AttentionProblem
+) -> tuple[int, int, int]:
+    """Columns of the product with K, of that with V, and products with V: an output wider than a tile has keys is computed
+    column block by column block."""
+    columns, value_columns = _product_columns(problem, kernel)
+    # An output wider than a tile has keys is computed column block by column block: a product each.
+    value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    return columns, value_columns, value_tiles
+
+
+def _forward_reads(
+    kernel: Kernel, options: FlashOptions, per_q: Per, problem: AttentionProblem, together: int
+) -> tuple[Access, ...]:
+    """What the forward's launch reads. Q is read once a query block, or at each visit where its products have a pipeline of
+    their own; each CTA of a cluster fetches all keys, unless they share what they fetch."""
+    # Q is read once a query block, or at each visit where its products have a pipeline of their own.
+    # Each CTA of a cluster fetches all keys, unless they share what they fetch.
+    per_q, times = (
+        Per.PAIR if kernel.rereads_q else per_q,
+        1 if options.shares_fetches else together,
+    )
+    return (
+        load(
+            "Q",
+            Rows.QUERY,
+            per_q,
+            edge=kernel.edge_q,
+            visited_only=not options.empty_splits,
+            fetch=kernel.fetch,
+        ),
+        *cache.table_access(problem),
+        *(
+            load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times)
+            for n in "KV"
+        ),
+    )
 
 
 def split_domain(
@@ -502,13 +519,7 @@ def _split_chain(
     per = Per.SPLIT if splits > 1 else Per.QUERY
     writes = tuple(store(n, Rows.QUERY, per) for n in (OUTPUT_PARTIAL, *(v.name for v in vectors)))
     threads = options.combine_threads
-    combine_rows = options.combine_rows or _combine_rows(
-        _product_columns(problem, kernel)[1], threads
-    )
-    if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
-        taken = f"their combination takes {rows // combine_rows:,} CTAs"
-        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
+    combine_rows = _combine_block(kernel, options, problem, rows, splits, threads)
     statistic_names = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = (
@@ -543,6 +554,25 @@ def _split_chain(
     return Chain(
         by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes
     )
+
+
+def _combine_block(
+    kernel: Kernel,
+    options: SplitOptions,
+    problem: AttentionProblem,
+    rows: int,
+    splits: int,
+    threads: int,
+) -> int:
+    """Rows of a CTA of the combine. Raises InputError: more CTAs than a grid has."""
+    combine_rows = options.combine_rows or _combine_rows(
+        _product_columns(problem, kernel)[1], threads
+    )
+    if rows > MAX_COMBINE_BLOCKS * combine_rows:
+        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        taken = f"their combination takes {rows // combine_rows:,} CTAs"
+        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
+    return combine_rows
 
 
 def _statistics(
@@ -605,13 +635,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     # Heads of a group one after the other: the CTA that owns keys walks the query blocks of all of them.
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
-    # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
-    # sequence's rows lie between them.
-    between = grouped or domain.sequences > 1
-    beside = _columns_outside(problem, kernel, keys_outer=True)
-    beside += _narrow_stores(
-        problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between
-    )
+    beside = _backward_beside(domain, grouped, kernel, problem)
     main = main_launch(
         problem,
         kernel,
@@ -624,6 +648,21 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     launches = query_owners(problem, kernel, main) if apart else (main,)
     return Chain(held, (*before, *launches, *after), kernel.notes)
+
+
+def _backward_beside(
+    domain: Domain, grouped: bool, kernel: Kernel, problem: AttentionProblem
+) -> tuple[Overhead, ...]:
+    """Sectors beside the operands. Rows of dK and dV that end inside a sector share it with the next row, unless a grouped
+    head's or another sequence's rows lie between them."""
+    # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
+    # sequence's rows lie between them.
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(
+        problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between
+    )
+    return beside
 
 
 def _row_passes(
@@ -822,10 +861,7 @@ def _row_launch(
     )
     # Some passes store half sectors: a share of them leaves as two packets (fitted in the catalog).
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
-    row_bytes = held[rows_pass.writes[-1]].row_bytes
-    if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
-        split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
-        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
+    overheads = _split_sectors(domain, held, rows_pass)
     # Values that a thread of the pass has: loads that it waits for may grow with them.
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
     loads, stores = (
@@ -847,3 +883,14 @@ def _row_launch(
         work=work,
     )
     return replace(launch, values_per_thread=rows_pass.values)
+
+
+def _split_sectors(
+    domain: Domain, held: Mapping[str, Tensor], rows_pass: RowPass
+) -> tuple[Overhead, ...]:
+    """Sectors that leave as two packets: some passes store half sectors (fitted in the catalog)."""
+    row_bytes = held[rows_pass.writes[-1]].row_bytes
+    if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
+        split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
+        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
+    return overheads

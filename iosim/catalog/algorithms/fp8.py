@@ -105,12 +105,7 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     subtracted = _moved("K_mean", Mode.LOAD, MEANS, per_tile=2 * width)
     fused = (subtracted,) if options.smooth_k is Smooth.FUSED else ()
-    if options.smooth_k is not Smooth.NONE:
-        sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
-        rows = row_domain(problem, MEAN_ROWS, keys=True)
-        copies.launches.append(row_pass("mean_K", rows, ("K",), (), overheads=(sums,)))
-    if options.smooth_k is Smooth.APART:
-        copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
+    _mean_of_keys(copies, options, problem, subtracted, width)
     copies.make("Q", "quantise", f"Q_{kind_q.name}", kind_q, rows_q, q_scale)
     copies.make("K", "quantise", f"K_{kind_k.name}", kind_k, rows_k, *fused, k_scale)
     reads = [
@@ -149,6 +144,22 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=replace(main.work, dtype=options.products or ""),
     )
     return Chain(copies.tensors, (*copies.launches, main, *chain.launches[1:]), chain.notes)
+
+
+def _mean_of_keys(
+    copies: _Copies,
+    options: Fp8Options,
+    problem: AttentionProblem,
+    subtracted: Overhead,
+    width: int,
+) -> None:
+    """K's mean, and K less its mean where a launch of its own makes it."""
+    if options.smooth_k is not Smooth.NONE:
+        sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
+        rows = row_domain(problem, MEAN_ROWS, keys=True)
+        copies.launches.append(row_pass("mean_K", rows, ("K",), (), overheads=(sums,)))
+    if options.smooth_k is Smooth.APART:
+        copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
 
 
 class _Copies:

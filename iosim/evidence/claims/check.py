@@ -293,18 +293,7 @@ def check(
     # a reading of zero bytes (a level that nothing crosses) agrees with no claim
     tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
     held = [Match(r, claim.value / r.value - 1) for r in tried]
-    # the simplest explanation wins: with enough slips, some count agrees with any number
-    least = {m.reading.slips for m in held if abs(m.error) <= allowed}
-    fewest = min(map(len, least), default=0)
-    agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
-    # first the level that was claimed, then the closest, then those that need no further reason
-    agreeing.sort(
-        key=lambda m: (
-            m.reading.level != claim.quantity,
-            round(abs(m.error), 3),
-            bool(m.reading.why),
-        )
-    )
+    agreeing, fewest = _simplest(allowed, claim, held)
     # one count under several slips' values is one line
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
     nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
@@ -319,6 +308,24 @@ def check(
     published = None if agrees is not None or (agreeing and fewest == 0) else _published(claim)
     matches = tuple(first for first, *_ in alike.values())
     return Check(claim, p, allowed, matches, nearest, len(tried), agrees, published)
+
+
+def _simplest(allowed: float, claim: Amount, held: list[Match]) -> tuple[list[Match], int]:
+    """The counts that agree with the fewest slips, the level that was claimed first, then the closest, then those that need
+    no further reason; and how many slips they have. With enough slips some count agrees with any number."""
+    # the simplest explanation wins: with enough slips, some count agrees with any number
+    least = {m.reading.slips for m in held if abs(m.error) <= allowed}
+    fewest = min(map(len, least), default=0)
+    agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
+    # first the level that was claimed, then the closest, then those that need no further reason
+    agreeing.sort(
+        key=lambda m: (
+            m.reading.level != claim.quantity,
+            round(abs(m.error), 3),
+            bool(m.reading.why),
+        )
+    )
+    return agreeing, fewest
 
 
 def _agreeing(

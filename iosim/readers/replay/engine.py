@@ -151,22 +151,7 @@ class L2:
         least_sets: float = LEAST_SETS,
         beside: int = 0,
     ) -> None:
-        # Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit.
-        if not 1 <= model.ways <= MAX_WAYS:
-            raise InputError(
-                f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways"
-            )
-        max_partitions = MAX_PARTITIONS if model.apart else 2
-        if not 1 <= model.partitions <= max_partitions:
-            accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
-            raise InputError(f"l2_partitions {model.partitions}: the replay follows {accepted}")
-        if model.dirty_ways < 1:
-            raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
-        n = int(size.size)
-        if owner.size != n:
-            raise InputError(f"owners of {owner.size} objects; there are {n}")
-        _within("size", size, 2**31)
-        _within("tensor", owner, MAX_TENSORS)
+        n = _check_bounds(model, owner, size)
         self.model = model
         # Which lines of which objects are followed, and the set and home of each (l2.py, lines.h).
         sampled = sample_lines(
@@ -402,6 +387,25 @@ class L2:
                 )  # all objects, by their number
                 looped[np.unique(self._objects["tensor"][first[0] : first[0] + turn])] = 1
         return looped
+
+
+def _check_bounds(model: L2Model, owner: np.ndarray[Any, Any], size: np.ndarray[Any, Any]) -> int:
+    """Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit."""
+    # Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit.
+    if not 1 <= model.ways <= MAX_WAYS:
+        raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
+    max_partitions = MAX_PARTITIONS if model.apart else 2
+    if not 1 <= model.partitions <= max_partitions:
+        accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
+        raise InputError(f"l2_partitions {model.partitions}: the replay follows {accepted}")
+    if model.dirty_ways < 1:
+        raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
+    n = int(size.size)
+    if owner.size != n:
+        raise InputError(f"owners of {owner.size} objects; there are {n}")
+    _within("size", size, 2**31)
+    _within("tensor", owner, MAX_TENSORS)
+    return n
 
 
 class _Part:

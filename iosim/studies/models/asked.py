@@ -286,13 +286,7 @@ def calls_of(
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     by_length, kinds = [], model.all_kinds if states else model.kinds
-    if not kinds:
-        accepted = (
-            "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
-        )
-        raise InputError(
-            f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
-        )
+    _check_has_attention(kinds, model)
     # A default length is cut to the model's positions; a length that was asked for is not.
     default_queries = (
         model.usual_tokens(FIELDS["seq_q"].asked)
@@ -317,6 +311,17 @@ def calls_of(
             )
         )
     return by_length
+
+
+def _check_has_attention(kinds: tuple[LayerKind, ...], model: Model) -> None:
+    """Raises InputError: a model without softmax attention."""
+    if not kinds:
+        accepted = (
+            "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
+        )
+        raise InputError(
+            f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
+        )
 
 
 def _check_of_model(values: Mapping[str, Any]) -> None:
