@@ -190,34 +190,7 @@ class Decoding(Several[DecodePoint]):
                 if kinds_table(points)
                 else ()
             ),
-            *(
-                (
-                    Section(
-                        "more",
-                        "Bytes and splits",
-                        (MORE_IS,),
-                        panels=(
-                            _panel(
-                                "bytes",
-                                points,
-                                "HBM bytes per generated token",
-                                lambda p: p.per_token("hbm"),
-                                bytes_text,
-                            ),
-                            _panel(
-                                "splits",
-                                points,
-                                "splits of the keys",
-                                lambda p: float(p.prediction.kernel.splits),
-                                count_text,
-                            ),
-                        ),
-                        folded=True,
-                    ),
-                )
-                if several
-                else ()
-            ),
+            *((_more_section(points),) if several else ()),
             *listed("notes", "Notes", notes(points), folded=True),
         )
         sentences, verdict = self._verdict(points)
@@ -274,6 +247,32 @@ def run_decoding(request: DecodeRequest, progress: Progress = silent) -> Decodin
     """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
     each other, or a kernel that cannot run the shape on a GPU."""
     return Decoding(tuple(progress(_points(request))))
+
+
+def _more_section(points: Sequence[DecodePoint]) -> Section:
+    """Bytes and splits against the context, folded."""
+    return Section(
+        "more",
+        "Bytes and splits",
+        (MORE_IS,),
+        panels=(
+            _panel(
+                "bytes",
+                points,
+                "HBM bytes per generated token",
+                lambda p: p.per_token("hbm"),
+                bytes_text,
+            ),
+            _panel(
+                "splits",
+                points,
+                "splits of the keys",
+                lambda p: float(p.prediction.kernel.splits),
+                count_text,
+            ),
+        ),
+        folded=True,
+    )
 
 
 def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
