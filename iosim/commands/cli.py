@@ -102,10 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
-            start = (
-                "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
-            )
-            emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
+            _greet()
             return 0
         # Asked by the shell at every Tab: neither options are checked nor errors printed.
         if words[0] == "__complete":
@@ -150,6 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Terminated:
         print("iosim: terminated", file=sys.stderr)
         return 143
+
+
+def _greet() -> None:
+    """What `iosim` alone prints: the commands, and where to start."""
+    start = "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+    emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
 
 
 def _run_quietly(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ converts dQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 
 from iosim.base.errors import InputError
@@ -235,15 +235,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
     main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
-    # Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys.
-    lists = tuple(
-        Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
-        for n in LISTS
-        if options.fills_lists and problem.mask == "none"
-    )
-    fills = tuple(
-        row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists)
-    )
+    fills, lists = _list_fills(options, problem)
     by_name = tensors(
         (
             q,
@@ -258,6 +250,23 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
+
+
+def _list_fills(
+    options: FlashOptions, problem: AttentionProblem
+) -> tuple[tuple[Launch, ...], tuple[Tensor, ...]]:
+    """Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys: the lists and the launches
+    that fill them."""
+    # Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys.
+    lists = tuple(
+        Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
+        for n in LISTS
+        if options.fills_lists and problem.mask == "none"
+    )
+    fills = tuple(
+        row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists)
+    )
+    return fills, lists
 
 
 def _forward_products(
@@ -507,15 +516,7 @@ def _split_chain(
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
-    # The split launch leaves partial O and statistics, a copy for each split; the combine reads them all
-    # and writes O. Between the two may stand launches over the statistics alone.
-    partial = Tensor(
-        OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
-    )
-    vectors = tuple(
-        Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
-        for name in (("LSE",) if statistics == 1 else ("max", "sum"))
-    )
+    partial, vectors = _partials(options, problem, shape, splits, statistics)
     per = Per.SPLIT if splits > 1 else Per.QUERY
     writes = tuple(store(n, Rows.QUERY, per) for n in (OUTPUT_PARTIAL, *(v.name for v in vectors)))
     threads = options.combine_threads
@@ -554,6 +555,26 @@ def _split_chain(
     return Chain(
         by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes
     )
+
+
+def _partials(
+    options: SplitOptions,
+    problem: AttentionProblem,
+    shape: tuple[int, int, int],
+    splits: int,
+    statistics: int,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Partial O of every split, and its statistics."""
+    # The split launch leaves partial O and statistics, a copy for each split; the combine reads them all
+    # and writes O. Between the two may stand launches over the statistics alone.
+    partial = Tensor(
+        OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
+    )
+    vectors = tuple(
+        Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
+        for name in (("LSE",) if statistics == 1 else ("max", "sum"))
+    )
+    return partial, vectors
 
 
 def _combine_block(
@@ -853,12 +874,7 @@ def _row_launch(
             else Fetch.BYTES,
         )
 
-    reads = (
-        TensorKind.COPY.of(n)
-        if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in rows_pass.writes
-        else n
-        for n in rows_pass.reads
-    )
+    reads = _pass_reads(copies, rows_pass)
     # Some passes store half sectors: a share of them leaves as two packets (fitted in the catalog).
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
     overheads = _split_sectors(domain, held, rows_pass)
@@ -868,10 +884,8 @@ def _row_launch(
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in rows_pass.writes),
     )
-    waits, taken = (
-        rows_pass.waits + rows_pass.waits_per_value * of_a_thread,
-        Resources(rows_pass.threads, rows_pass.registers),
-    )
+    waits = rows_pass.waits + rows_pass.waits_per_value * of_a_thread
+    taken = Resources(rows_pass.threads, rows_pass.registers)
     work = Work(operations_per_value=round(rows_pass.operations), thread_loads=waits)
     launch = row_pass(
         f"bwd.{rows_pass.name}",
@@ -883,6 +897,16 @@ def _row_launch(
         work=work,
     )
     return replace(launch, values_per_thread=rows_pass.values)
+
+
+def _pass_reads(copies: Sequence[str], rows_pass: RowPass) -> Generator[str, None, None]:
+    """What a pass reads: tensors as they lie in memory, or their copies where the pass makes none."""
+    return (
+        TensorKind.COPY.of(n)
+        if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in rows_pass.writes
+        else n
+        for n in rows_pass.reads
+    )
 
 
 def _split_sectors(

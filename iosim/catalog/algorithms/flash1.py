@@ -24,7 +24,7 @@ from iosim.catalog.algorithms.common import (
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.catalog.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, Tensor, tensors
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.tensor_kinds import TensorKind
 from iosim.problem.attention import AttentionProblem
@@ -92,23 +92,40 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=work,
     )
     main = replace(main, schedule=kernel.schedule, overheads=() if backward else kernel.overheads)
-    held = (
-        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
-        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
-        *(head_gradients(problem) if backward else ()),
-        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
-    )
-    fill = (
-        (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),)
-        if letter
-        else ()
-    )
+    held = _tensors(backward, problem, running, same, size)
+    fill = _fill(backward, letter, problem, state)
     after = (sum_groups(problem),) if backward and problem.group > 1 else ()
     chain = Chain(tensors(held), (*fill, main, *after), kernel.notes)
     return (
         backward_terms(chain, problem, kernel, Per.LAUNCH)
         if backward
         else forward_terms(chain, problem, kernel)
+    )
+
+
+def _fill(
+    backward: bool,
+    letter: bool,
+    problem: AttentionProblem,
+    state: tuple[str] | tuple[str, str, str],
+) -> tuple[Launch] | tuple[()]:
+    """The launch that fills what the listing reads at the first key block; none in the real kernel."""
+    return (
+        (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),)
+        if letter
+        else ()
+    )
+
+
+def _tensors(
+    backward: bool, problem: AttentionProblem, running: str, same: bool, size: int
+) -> tuple[Tensor, ...]:
+    """Inputs, outputs, and what runs through memory in another type than the output's."""
+    return (
+        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
+        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
+        *(head_gradients(problem) if backward else ()),
+        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
     )
 
 

@@ -75,33 +75,20 @@ def flash_forward(
     head = tl.program_id(1)
     base = head.to(tl.int64) * N_CTX * HEAD_DIM
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.arange(0, BLOCK_N)
+    cols = tl.arange(0, BLOCK_N)
     width = tl.arange(0, HEAD_DIM)
     q = tl.load(Q + base + rows[:, None] * HEAD_DIM + width[None, :])
-    k_ptrs = K + base + columns[None, :] * HEAD_DIM + width[:, None]
-    v_ptrs = V + base + columns[:, None] * HEAD_DIM + width[None, :]
+    k_ptrs = K + base + cols[None, :] * HEAD_DIM + width[:, None]
+    v_ptrs = V + base + cols[:, None] * HEAD_DIM + width[None, :]
     acc = tl.zeros([BLOCK_M, HEAD_DIM], dtype=tl.float32)
     l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
     m_i = tl.full([BLOCK_M], -float("inf"), dtype=tl.float32)
-    qk_scale = sm_scale * 1.44269504
-    diagonal = block * BLOCK_M if STAGE == 3 else N_CTX
+    scale = sm_scale * 1.44269504
+    middle = block * BLOCK_M if STAGE == 3 else N_CTX
     if STAGE == 3:
-        diagonal = diagonal // BLOCK_N * BLOCK_N
+        middle = middle // BLOCK_N * BLOCK_N
     acc, l_i, m_i = _walk(
-        acc,
-        l_i,
-        m_i,
-        q,
-        k_ptrs,
-        v_ptrs,
-        rows,
-        columns,
-        0,
-        diagonal,
-        qk_scale,
-        HEAD_DIM,
-        BLOCK_N,
-        False,
+        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, middle, scale, HEAD_DIM, BLOCK_N, False
     )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
@@ -113,10 +100,10 @@ def flash_forward(
             k_ptrs,
             v_ptrs,
             rows,
-            columns,
-            diagonal,
+            cols,
+            middle,
             end,
-            qk_scale,
+            scale,
             HEAD_DIM,
             BLOCK_N,
             True,

@@ -321,11 +321,7 @@ class L2:
         # Steps between the windows were skipped: for tensors of the loop the engine's counts are
         # replaced by what the windows stand for. Others (Q, O) it counted at skipped tiles, too.
         windows = part.windows()
-        for counts, then, total in zip(
-            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
-        ):
-            for t in np.flatnonzero(part.looped):
-                counts[t] = then[t] + int(total[t])
+        self._count_windows(before, part, windows)
         share = windows.stands_for.sum() / max(1, windows.played.sum())
         measured = part.state.filled, part.state.drained
         for counts, then, played in zip(
@@ -334,6 +330,16 @@ class L2:
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + round(share * played[t])
         return end, windows
+
+    def _count_windows(
+        self, before: tuple[list[int], list[int]], part: _Part, windows: Windows
+    ) -> None:
+        """Replace what the engine counted of the loop's tensors by what the windows stand for."""
+        for counts, then, total in zip(
+            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
+        ):
+            for t in np.flatnonzero(part.looped):
+                counts[t] = then[t] + int(total[t])
 
     def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
         """Bytes of each tensor number that are dirty in the L2 now."""

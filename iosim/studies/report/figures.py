@@ -70,11 +70,7 @@ def roofline(
         for name, dash in DASHES.items()
         if any(name in of_gpu for of_gpu in roofs.values())
     ]
-    left_out = tuple(
-        f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate"
-        for label in by_gpu(counted)
-        if not roofs[label]
-    )
+    left_out = _missing_roofs(counted, roofs, word)
     return drawn(
         "roofline",
         _roofline_columns(level, word),
@@ -84,6 +80,17 @@ def roofline(
         id=f"roofline-{level}",
         words={"word": word, "level": level},
         left_out=left_out,
+    )
+
+
+def _missing_roofs(
+    counted: list[Point], roofs: dict[str, dict[str, tuple[float, float]]], word: str
+) -> tuple[str, ...]:
+    """A line for each GPU without a roof."""
+    return tuple(
+        f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate"
+        for label in by_gpu(counted)
+        if not roofs[label]
     )
 
 
