@@ -876,7 +876,7 @@ def _row_launch(
 
     reads = _pass_reads(copies, rows_pass)
     # Some passes store half sectors: a share of them leaves as two packets (fitted in the catalog).
-    domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
+    domain = row_domain(problem, rows)
     overheads = _split_sectors(domain, held, rows_pass)
     # Values that a thread of the pass has: loads that it waits for may grow with them.
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
@@ -914,7 +914,7 @@ def _split_sectors(
 ) -> tuple[Overhead, ...]:
     """Sectors that leave as two packets: some passes store half sectors (fitted in the catalog)."""
     row_bytes = held[rows_pass.writes[-1]].row_bytes
-    if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
-        split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
-        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
-    return overheads
+    if not rows_pass.split_percent or row_bytes % SECTOR_BYTES:
+        return ()
+    split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
+    return (Overhead("split_sectors", Mode.STORE, per_tile=split),)

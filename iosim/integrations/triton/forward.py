@@ -84,29 +84,16 @@ def flash_forward(
     l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
     m_i = tl.full([BLOCK_M], -float("inf"), dtype=tl.float32)
     scale = sm_scale * 1.44269504
-    middle = block * BLOCK_M if STAGE == 3 else N_CTX
+    edge = block * BLOCK_M if STAGE == 3 else N_CTX
     if STAGE == 3:
-        middle = middle // BLOCK_N * BLOCK_N
+        edge = edge // BLOCK_N * BLOCK_N
     acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, middle, scale, HEAD_DIM, BLOCK_N, False
+        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, edge, scale, HEAD_DIM, BLOCK_N, False
     )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
         acc, l_i, m_i = _walk(
-            acc,
-            l_i,
-            m_i,
-            q,
-            k_ptrs,
-            v_ptrs,
-            rows,
-            cols,
-            middle,
-            end,
-            scale,
-            HEAD_DIM,
-            BLOCK_N,
-            True,
+            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, edge, end, scale, HEAD_DIM, BLOCK_N, True
         )
     tl.store(M + head * N_CTX + rows, m_i + tl.math.log2(l_i))
     out = (acc / l_i[:, None]).to(Out.type.element_ty)

@@ -30,7 +30,7 @@ from iosim.studies.compare.lines import (
     who,
 )
 from iosim.studies.compare.overview import overview
-from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.page import SideBySide, numbers
 from iosim.studies.compare.points import ALWAYS_SAID, Point
 from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
@@ -206,7 +206,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         )
     runnable = tuple(e for e in comparison.entries if e.point is not None)
     table = summary(runnable, BY_PROBLEM).without("reason")
-    return side_by_side(
+    page = SideBySide(
         comparison,
         comparison.points,
         TITLE,
@@ -219,9 +219,8 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         ),
         closing=listed("notes", "Notes", comparison.notes, folded=True),
         reading=(LEVELS,),
-        command=command,
-        commands=comparison.commands,
     )
+    return page.page(command, comparison.commands)
 
 
 def panels(comparison: Comparison) -> tuple[Panel, ...]:
