@@ -217,16 +217,15 @@ def _resolved(
         compiled: the width of its build.
         of_both: whether it is one of the passes of a call of both.
     """
-    rules = rules_of(data.get("rules"))
+    rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    settings = data["kernel"]
     asked_splits = None if of_both and problem.backward else overrides.splits
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
-        sms = int(profile.need("sm_count"))
+        sms = profile.need_int("sm_count")
         splits = rules.splits_of_tile(seen, sms, block_q, block_k) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
