@@ -182,20 +182,20 @@ def main() -> None:
     print(torch.cuda.get_device_name())
     once = passes_needed() == 1
     print("counted in one run" if once else "counted in two runs")
-    with tempfile.TemporaryDirectory() as folder:
-        if once:
-            launches = profiled(asked.models, asked.seconds, Path(folder), COUNTED)
-        else:
-            half = asked.seconds / 2
-            launches = profiled(asked.models, half, Path(folder), COUNTED[:2])
-            others = profiled(asked.models, half, Path(folder), COUNTED[2:])
-            for one, other in zip(launches, others, strict=False):
-                if one.kernel == other.kernel:
-                    one.metrics.update(other.metrics)
-    with open(asked.out, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("model", "pass", "number", "kernel", "grid", "block", *COUNTED))
-        writer.writerows(table(launches, asked.models))
+    seconds = asked.seconds if once else asked.seconds / 2
+    launches: list[Profiled] = []
+    for counted in (COUNTED,) if once else (COUNTED[:2], COUNTED[2:]):
+        with tempfile.TemporaryDirectory() as folder:
+            others = profiled(asked.models, seconds, Path(folder), counted)
+        launches = launches or others
+        for launch, other in zip(launches, others, strict=False):
+            if launch.kernel == other.kernel:
+                launch.metrics.update(other.metrics)
+        # What is there is written after each run: the second may find no time.
+        with open(asked.out, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("model", "pass", "number", "kernel", "grid", "block", *COUNTED))
+            writer.writerows(table(launches, asked.models))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Random weights, bf16; forward under no_grad, or forward and backward of the mean of the logits as fp32, one range of
 Nsight Compute's each from a flushed L2 (measurements/transformers_models.csv). Sizes that nobody wrote down, such as
-vocabularies of 32,000, are those with which the bytes between SMs and L2 agree. transformers 5.23, PyTorch 2.11 there.
+vocabularies of 32,000, are those with which the bytes between SMs and L2 agree. transformers 5.17.0, PyTorch 2.11
+there: later versions run other operators in Mixtral's experts.
 """
 
 from __future__ import annotations

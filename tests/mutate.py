@@ -65,9 +65,13 @@ class Area:
     more: tuple[str, ...] = ()
 
 
+EVERYWHERE = "planted_changes"
+"""Tests of a second that each area is held against, too."""
+
+
 def area(files: str, first: str, more: str = "") -> Area:
     """Of words: patterns below iosim/, and tests by their files' names; '@name' is a recorded study."""
-    asked = [tuple(map(test, words.split())) for words in (first, more)]
+    asked = [tuple(map(test, words.split())) for words in (f"{first} {EVERYWHERE}", more)]
     return Area(tuple(f"iosim/{pattern}" for pattern in files.split()), *asked)
 
 

@@ -188,7 +188,9 @@ class ConditionKeywords(TypedDict, total=False):
     """What several functions take."""
 
     l2: str
-    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    """The L2 at the start: cold (empty), warm, as the same call left it, or flushed, full of lines that a memset left
+    to be written back (nvbench, do_bench) (cold, warm, flushed); by default cold.
+    """
     method: str | None
     """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
     long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
@@ -355,13 +357,17 @@ class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fals
     cluster: int | str | None
     """Keep this one: neighbouring CTAs that fetch keys and values once for all of them (1 to 16)."""
     l2: str
-    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    """The L2 at the start: cold (empty), warm, as the same call left it, or flushed, full of lines that a memset left
+    to be written back (nvbench, do_bench) (cold, warm, flushed); by default cold.
+    """
 
 class ExplainKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
     """Keywords of iosim.explain."""
 
     l2: str
-    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    """The L2 at the start: cold (empty), warm, as the same call left it, or flushed, full of lines that a memset left
+    to be written back (nvbench, do_bench) (cold, warm, flushed); by default cold.
+    """
 
 class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
     """Keywords of iosim.check_claim."""
@@ -489,7 +495,7 @@ class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fal
     method: str | None
     """How HBM bytes are found, as in `predict` (bounds, capacity, sampled, replay)."""
     l2: str
-    """The L2 at the start: cold, or warm as the call before left it (cold, warm); by default warm."""
+    """The L2 at the start: cold, or warm as the call before left it (cold, warm, flushed); by default warm."""
     clocks: str | float
     """Boost, sustained or the SMs' clock in MHz; by default boost."""
     launched: str

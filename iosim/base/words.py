@@ -13,7 +13,7 @@ Way = Literal["read", "write"]
 WAYS: tuple[Way, ...] = get_args(Way)
 Method = Literal["bounds", "capacity", "sampled", "replay"]
 METHODS: tuple[Method, ...] = get_args(Method)
-L2_STARTS = ("cold", "warm")
+L2_STARTS = ("cold", "warm", "flushed")
 """cold: a flushed L2; warm: as the same call just before left it, its dirty lines included."""
 CLOCKS = ("boost", "sustained")
 """boost: a launch after a pause, held by the board's peak power alone; sustained: launches for seconds, held by its

@@ -116,6 +116,7 @@ def _touched(evaluated: Evaluated, found: Listed, missed: dict[int, float]) -> T
         found.count,
         found.entries,
         moved,
+        {names[n]: part for n, part in found.used.items()},
     )
 
 

@@ -7,6 +7,7 @@ instructions name their lines, what a warp issues, waits for and spills.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from iosim.base.records import dataclass, replace
 from iosim.code.addresses_launch import CodeLaunch
@@ -73,12 +74,13 @@ def with_work(
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
-    frame = {
+    frame: dict[str, Any] = {
         "frame": round(
             min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads
         ),
         "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes,
         "together": ctas,
+        "reused_after": local.reused_after,
     }
     overheads = tuple(
         Overhead(

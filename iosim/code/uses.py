@@ -10,7 +10,8 @@ from iosim.code.listing import Instruction
 from iosim.code.on_sm import Uses
 from iosim.code.opcodes import operation
 from iosim.code.trace import default_use
-from iosim.kernel.machine import MemoryUse
+from iosim.kernel.launch import Mode
+from iosim.kernel.machine import SECTOR_BYTES, MemoryUse
 
 SPACES = {
     "global-load": GLOBAL,
@@ -63,4 +64,15 @@ def _mean(sites: list[Site], missed: Mapping[int, float]) -> MemoryUse:
         lines / requests,
         wavefronts / requests,
         served / sectors if sectors else 0.0,
+        _in_part(sites, sectors),
     )
+
+
+def _in_part(sites: list[Site], sectors: int) -> float:
+    """Part of the sectors that stores write in part. A piece that begins inside a sector leaves two of them half
+    written, so that what is not written stands for up to twice as many."""
+    stores = [site for site in sites if site.mode is Mode.STORE and site.space == GLOBAL]
+    written = sum(site.distinct_bytes for site in stores)
+    if not stores or not sectors:
+        return 0.0
+    return min(1.0, 2 * max(0.0, 1 - written / (sectors * SECTOR_BYTES)))

@@ -152,7 +152,7 @@ def tell_triton(args: argparse.Namespace) -> int:
         )
     # Without --compile nothing is compiled, and the ranking rests on estimates.
     compile_configs = partial(
-        compiled.compiled_configs, most=args.compile, progress=progress("compiling")
+        compiled.compiled_configs, limit=args.compile, progress=progress("compiling")
     )
     built = None if args.compile is None else compile_configs
     lists = kernel.ranked(

@@ -58,6 +58,7 @@ def fitted() -> Iterator[Fitted]:
         link = load_link(section["link"], load_profile(section["gpu"]))
         numbers = {
             "latency_s": link.latency_s,
+            "unhidden": link.unhidden,
             **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
         }
         yield from (

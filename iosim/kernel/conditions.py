@@ -25,7 +25,8 @@ class Conditions:
     """
 
     l2_start: str = ask.word(
-        "the L2 at the start: cold (empty) or warm, as the same call left it",
+        "the L2 at the start: cold (empty), warm, as the same call left it, or flushed, full of lines that a "
+        "memset left to be written back (nvbench, do_bench)",
         L2_STARTS,
         L2_STARTS[0],
         option="--l2",

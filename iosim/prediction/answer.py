@@ -68,7 +68,7 @@ def of_several(p: Prediction) -> str:
 
 
 def _both_read(larger: Prediction, smaller: Prediction) -> bool:
-    told_apart = larger.kernel.name != smaller.kernel.name and larger.l2_start == "cold"
+    told_apart = larger.kernel.name != smaller.kernel.name and larger.l2_start != "warm"
     return told_apart and larger.hbm_known and smaller.hbm_known and smaller.hbm.read > 0
 
 

@@ -29,6 +29,7 @@ SAMPLED_STEPS = 16
 """Steps that a work tile has on average where a launch is worth playing in part."""
 CAPACITY_NOTES = {
     "cold": "HBM: capacity rule, an estimate; all outputs counted as written back",
+    "flushed": "HBM: capacity rule, an estimate; all outputs counted as written back, what the flush left is not",
     "warm": "HBM: capacity rule, an estimate from what the same call before leaves in the L2; outputs that do not stay "
     "there counted as written back",
 }

@@ -142,8 +142,8 @@ def hbm_range(
             min(read[0], round(OUTGROWN[0] * predicted[0])),
             max(read[1], round(OUTGROWN[1] * predicted[0])),
         )
-    # Compulsory bytes are a floor from a cold L2, unless less was predicted.
-    if l2_start == "cold":  # no L2 spares these
+    # Compulsory bytes are a floor unless the L2 is warm or less was predicted.
+    if l2_start != "warm":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
     ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
     return HbmRange(*ends, constants, drifts, outgrown)

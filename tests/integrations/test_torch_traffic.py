@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from iosim.base.errors import InputError  # noqa: E402
 from iosim.prediction.predictor import predict  # noqa: E402
 from iosim.problem.attention import AttentionProblem  # noqa: E402
+from iosim.studies.program.operators import Program  # noqa: E402
 from iosim.torch import Part, Pass, ProgramTraffic, Scratch, TrafficMode, register_traffic_formula  # noqa: E402
 
 WIDTH, HEADS, TOKENS, BATCH = 128, 2, 256, 2
@@ -113,6 +114,13 @@ def one(call: object, gpu: str = "h200", cudnn: str | None = "9.19.0") -> Progra
     with TrafficMode(gpu=gpu, cudnn=cudnn) as t:
         call()  # type: ignore[operator]
     return t.result
+
+
+def recorded(call: object) -> Program:
+    """The launches of a call and the memory that they use."""
+    with TrafficMode(gpu="h200") as t:
+        call()  # type: ignore[operator]
+    return t._recorder.program
 
 
 def heads(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> list[torch.Tensor]:
@@ -433,7 +441,15 @@ class TestOperators:
             again = one(lambda: torch._softmax_backward_data(long, result, -1, BF16))
             short = torch.empty(200_000, 1024, dtype=BF16)
             once = one(lambda: functional.softmax(short, dim=-1))
-        assert again.hbm.read > 2.6 * long.nbytes
+        product, last = again.rows
+        assert (product.operator, last.operator) == (
+            "_softmax_backward_data.product",
+            "_softmax_backward_data",
+        )
+        # softmax_backward_cuda_out writes grad x result first, and sums that.
+        assert product.l2_write == long.nbytes
+        assert product.hbm_read == pytest.approx(2 * long.nbytes, rel=0.02)
+        assert last.hbm_read > 2.6 * long.nbytes
         assert once.hbm.read == pytest.approx(short.nbytes, rel=0.02)
 
     def test_unknown_operators_are_listed_and_counted_once(self) -> None:
@@ -468,6 +484,14 @@ class TestOperators:
             "convolution",
             "convolution.channels_first",
         ]
+        program = recorded(lambda: conv(x).neg())
+        laid, _, product, put_back, _ = program.operators
+        # The product reads what the copy wrote, and leaves its result where the last launch finds it.
+        assert product.views["A"].storage in {view.storage for view in laid.views.values()}
+        assert product.views["A"].storage != laid.views["t0"].storage
+        assert product.views["C"].storage == put_back.views["t0"].storage
+        result = program.storages[product.views["C"].storage]
+        assert (result.made, result.freed) == (2, 4)  # between the copies and the negation
         last = conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
         assert [r.operator for r in one(lambda: last[0](last[1])).rows] == ["convolution"]
         bare = nn.Conv2d(

@@ -163,3 +163,17 @@ def test_the_widest_backward_has_fewer_keys() -> None:
             "cudnn", problem(head_dim=head_dim, passes="bwd"), load_profile("h200")
         ).tile_backward
         assert (tile.block_q, tile.block_k) == (64, keys)
+
+
+@pytest.mark.parametrize(("keys", "edge"), [(49, Edge.EXACT), (56, Edge.WHOLE)])
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_a_bias_whose_rows_tma_cannot_step_over_has_no_whole_boxes(
+    keys: int, edge: Edge, passes: str
+) -> None:
+    """Rows of 49 bf16 lie 98 bytes apart, of 56 lie 112: TMA's strides are multiples of 16 bytes."""
+    p = problem(batch=64, seq_q=keys, heads=3, head_dim=32, bias="full", passes=passes)
+    launches = plan(p, resolve("cudnn", p, load_profile("h100"))).launches
+    main = next(x for x in launches if {"bias", "K"} <= {a.tensor for a in x.accesses})
+    assert {a.edge for a in main.accesses if a.tensor == "bias"} == {edge}
+    # K and V have rows of 64 bytes, whichever the number of keys.
+    assert {a.edge for a in main.accesses if a.tensor == "K"} == {Edge.WHOLE}

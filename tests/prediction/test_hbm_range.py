@@ -143,7 +143,7 @@ def test_a_range_says_how_far_ctas_may_part() -> None:
     assert span is not None
     assert span.drifts
     assert not span.constants
-    assert span.read[0] < 0.9 * p.hbm.read < 877_909_000 < span.read[1]
+    assert span.read[0] < 0.88 * p.hbm.read < 877_909_000 < span.read[1]
     assert "for how far CTAs drift apart" in range_lines(p)[0]
     least, most = (
         Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span

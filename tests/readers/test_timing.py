@@ -127,6 +127,26 @@ class TestStep:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
+    def test_long_products_of_one_cta_hide_a_part_of_the_softmax_of_another(self) -> None:
+        """Of the 100 - 57 - 3 cycles by which mma.sync lasts longer half hide: 20. A softmax as long hides nothing."""
+        cost = StepCost(
+            100,
+            50,
+            10,
+            0,
+            exposed=7,
+            streams=1,
+            overlap=Overlap.QUEUE,
+            fragments=10,
+            shown_fragments=3,
+        )
+        assert step_cycles(cost, 1) == 160
+        assert step_cycles(cost, 2) == 160 + 100 - 20
+        assert step_cycles(replace(cost, softmax=90), 2) == 200 + 100
+        assert step_cycles(replace(cost, softmax=4, exposed=1), 2) == 2 * 100
+        fetched = replace(cost, fragments=0.0)  # wgmma
+        assert step_cycles(fetched, 2) == 160 + 100
+
     @pytest.mark.parametrize(
         ("unit", "share"), [(MatrixUnit.SPECIALISED, 0.5), (MatrixUnit.WGMMA, 0)]
     )

@@ -22,6 +22,7 @@ from iosim.kernel.launch import (
     Access,
     Chain,
     Domain,
+    Edge,
     Launch,
     LaunchRole,
     Outer,
@@ -60,6 +61,7 @@ class TermOptions(AlgorithmOptions):
 
 
 PASS_ROWS = 4
+TMA_STRIDE_BYTES = 16
 
 
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
@@ -119,6 +121,17 @@ def convert_mask(problem: AttentionProblem) -> Launch:
     return score_pass("convert_mask", problem, 1, 1, accesses)
 
 
+def matrix_edge(kernel: Kernel, row_bytes: int) -> Edge:
+    """Which rows and columns of a query x key matrix's last tile a kernel moves.
+
+    Whole boxes are TMA's, which takes a matrix only if its rows lie a multiple of 16 bytes apart (CUDA driver API,
+    cuTensorMapEncodeTiled, globalStrides). Threads load another one, and ask for nothing past its end.
+    """
+    if kernel.edge_k is Edge.WHOLE and row_bytes % TMA_STRIDE_BYTES:
+        return Edge.EXACT
+    return kernel.edge_k
+
+
 def _score_terms(
     problem: AttentionProblem, kernel: Kernel, once: Per
 ) -> Iterator[tuple[Tensor, Access]]:
@@ -127,7 +140,8 @@ def _score_terms(
     # One term after the other, each with how its tile is read: pairs where it is N x N, keys where it is
     # a row for all queries, once a CTA where it is a number a head.
     if problem.bias == "full":
-        yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
+        edge = matrix_edge(kernel, problem.seq_k * problem.bias_type.bytes)
+        yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=edge)
     if problem.bias == "alibi":
         yield slopes(problem), load("slopes", Rows.OWN, once)
     if problem.key_padding:
@@ -139,7 +153,8 @@ def _score_terms(
             if converts_mask(problem, kernel)
             else stored_mask(problem)
         )
-        yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
+        edge = matrix_edge(kernel, mask.cols * mask.element_bytes)
+        yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=edge)
 
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:

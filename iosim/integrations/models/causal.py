@@ -1,4 +1,4 @@
-"""Whether a config's tokens see later ones: by its own keys, by what it is built for, and by its class."""
+"""Reads whether a config's tokens see later ones: by its own keys, by what it is built for, and by its class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEING = ("image_size", "patch_size", "num_mel_bins", "feat_extract_norm", "in_c
 
 
 def is_causal(read: Reading) -> bool:
-    """Whether no token sees a later one."""
+    """True where no token sees a later one."""
     config = read.config
     both_ways = read.get("use_bidirectional_attention")
     if (
@@ -48,7 +48,7 @@ def is_causal(read: Reading) -> bool:
 
 
 def is_encoder_type(read: Reading) -> bool:
-    """Whether a type's tokens see all others."""
+    """True where a type's tokens see all others."""
     known = (*class_defaults()["encoders"], *FAMILIES["remote"]["encoders"])
     return read.type in known or read.said_type in known
 

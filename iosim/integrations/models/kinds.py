@@ -62,12 +62,7 @@ def model_of(
 ) -> Model:
     """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults;
     what `sees` an image is no decoder."""
-    read = Reading(config, name)
-    attention = config.get("attn_config")
-    if isinstance(attention, dict) and attention.get("alibi"):  # MPT's
-        read.config = {"alibi": True} | dict(config)
-    if not nested and not _has_sizes(read):
-        read.defaults = {}
+    read = _read(config, name, nested=nested)
     _refuse_approximate(read)
     layers = layer_number(read)
     if read.type in FAMILIES["without"]["types"]:
@@ -107,6 +102,18 @@ def _precision(config: Mapping[str, Any]) -> str | None:
     return HALF.get(
         str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     )
+
+
+def _read(config: Mapping[str, Any], name: str, *, nested: bool) -> Reading:
+    """A config's keys, with its class's defaults behind them."""
+    read = Reading(config, name)
+    attention = config.get("attn_config")
+    if isinstance(attention, dict) and attention.get("alibi"):  # MPT's
+        read.config = {"alibi": True} | dict(config)
+    # A file without sizes is no model of its class: its defaults would invent one.
+    if not nested and not _has_sizes(read):
+        read.defaults = {}
+    return read
 
 
 def _has_sizes(read: Reading) -> bool:
@@ -186,7 +193,7 @@ class _Stack:
         return self._known[key]
 
     def _new(self, layer: Layer, mixer: str) -> str:
-        read = self.read.with_own(layer.own) if layer.own else self.read
+        read = self.read.with_own(layer.settings) if layer.settings else self.read
         if mixer not in ATTENDING:
             state = state_of(read, mixer)
             return mixer if state is None else _placed(self._states, state)

@@ -62,17 +62,17 @@ def all_names() -> dict[str, str]:
     }
 
 
-def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
+def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
     """The model of a preset's name, of a config.json or its directory, or of what such a file holds."""
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, Mapping):
-        name = str(given.get("_name_or_path") or given.get("model_type") or "config")
-        return _model(given, name, name, "as given", None)
-    if not isinstance(given, str | os.PathLike):
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, Mapping):
+        name = str(source.get("_name_or_path") or source.get("model_type") or "config")
+        return _model(source, name, name, "as given", None)
+    if not isinstance(source, str | os.PathLike):
         accepted = "models' names, paths, or what a config.json holds"
-        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: {accepted}")
-    text, part = _with_part(os.fspath(given).strip())
+        raise InputError(f"`model` {one_line(repr(source), 60)} is no model; accepted: {accepted}")
+    text, part = _with_part(os.fspath(source).strip())
     if not text.strip():
         raise InputError(
             "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"
@@ -205,7 +205,7 @@ def _model(
 
 
 def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    """Whether a file's own keys describe its text, and the table in it says no sizes."""
+    """True where a file's own keys describe its text, and the table in it says no sizes."""
     keys = (*SIZES["layers"], *SIZES["heads"])
     return (
         any(config.get(key) is not None for key in keys)
@@ -228,9 +228,9 @@ def _as_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
     accepted = "accepted: the config.json of a transformer"
     if "_class_name" in config or "_diffusers_version" in config:
-        what = config.get("_class_name", "a pipeline")
+        kind = config.get("_class_name", "a pipeline")
         raise InputError(
-            f"`model` '{name}' is of diffusers ({one_line(what, 40)}), no transformer of Hugging Face's; {accepted}"
+            f"`model` '{name}' is of diffusers ({one_line(kind, 40)}), no transformer of Hugging Face's; {accepted}"
         )
     if "peft_type" in config:
         hint = "accepted: the config.json of the model it adapts"

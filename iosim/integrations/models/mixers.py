@@ -53,7 +53,7 @@ def _size(read: Reading, names: list[str]) -> int | None:
 
 
 def _is_second(read: Reading, mixer: str) -> bool:
-    """Whether a Mamba layer is Mamba-2: the first has a rank for its time steps (Jamba, Zamba)."""
+    """True where a Mamba layer is Mamba-2: the first has a rank for its time steps (Jamba, Zamba)."""
     return mixer != "mamba" or read.get("mamba_dt_rank") is None
 
 

@@ -76,7 +76,7 @@ def places(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None
 
 
 def listed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
-    """The same as a text: "4,5,6"."""
+    """A list as a text: "4,5,6"."""
     if isinstance(value, str) and value.strip():
         parts = value.split(",")
         if not all(part.strip().isdecimal() for part in parts):
@@ -192,8 +192,8 @@ def plamo(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
 
 
 READERS: Mapping[str, Reader] = {
-    one.__name__: one
-    for one in (
+    rule.__name__: rule
+    for rule in (
         words,
         letters,
         numbers,

@@ -30,7 +30,7 @@ class Layer:
         word: what the config calls it.
         mixers: what it mixes its tokens with, one behind or beside the other; none in an MLP that is a layer itself.
         feed: what follows: "dense", "sparse", "" for nothing, or None where other keys say it.
-        own: keys of the config that hold for it alone.
+        settings: keys of the config that hold for it alone.
         shares: "cache" where it uses another's keys and values, "index" where it uses the tokens that another picked.
     """
 
@@ -38,13 +38,13 @@ class Layer:
     word: str
     mixers: tuple[str, ...]
     feed: str | None
-    own: Mapping[str, Any]
+    settings: Mapping[str, Any]
     shares: str
 
     @property
     def alike(self) -> str:
         """A text that is the same for layers that attend alike."""
-        return json.dumps([self.own, self.shares], sort_keys=True, default=str)
+        return json.dumps([self.settings, self.shares], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def layer_number(read: Reading) -> int:
 
 
 def counted_rules(read: Reading) -> bool:
-    """Whether the list of layers says how many there are, whatever the number beside it (Nemotron-H)."""
+    """True where the list of layers says how many there are, whatever the number beside it (Nemotron-H)."""
     return str(read.type) == "nemotron_h"
 
 

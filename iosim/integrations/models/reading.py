@@ -67,7 +67,7 @@ class Reading:
         self.seen: set[str] = set()
 
     def with_own(self, layer_keys: Mapping[str, Any]) -> Reading:
-        """The same keys with those of one layer in place of them; what is looked up is remembered in one place."""
+        """These keys with those of one layer in place of them; what is looked up is remembered in one place."""
         reading = Reading({**self.config, **layer_keys}, self.name)
         reading.defaults, reading.filled, reading.seen = self.defaults, self.filled, self.seen
         return reading
@@ -143,9 +143,9 @@ class Reading:
         return float(value) if 0 < value <= MAX_RATIO else None
 
     def flag(self, *names: str) -> bool:
-        """Whether a key is there and true."""
+        """True where a key is there and true."""
         return bool(self.get(*names))
 
     def is_one_of(self, group: str) -> bool:
-        """Whether the model_type belongs to a group of `families.toml`'s facts."""
+        """True where the model_type belongs to a group of `families.toml`'s facts."""
         return group in self.facts

@@ -31,7 +31,7 @@ def caveats_of(read: Reading, title: str) -> list[str]:
 
 
 def is_known(read: Reading) -> bool:
-    """Whether a model_type is one whose classes' keys are known."""
+    """True where a model_type is one whose classes' keys are known."""
     known = class_defaults()
     remote = FAMILIES["remote"]
     lists = (
@@ -70,7 +70,7 @@ def unread(read: Reading) -> Iterator[str]:
 
 
 def _says(value: Any) -> bool:
-    """Whether a value may change which layers there are or what they see."""
+    """True where a value may change which layers there are or what they see."""
     if isinstance(value, bool):
         return value
     if isinstance(value, list | dict | str):
@@ -79,5 +79,5 @@ def _says(value: Any) -> bool:
 
 
 def is_part(config: Mapping[str, Any]) -> bool:
-    """Whether a file is a vision tower's own: it has sizes of layers and sees images."""
+    """True where a file is a vision tower's own: it has sizes of layers and sees images."""
     return any(key in config for key in ("image_size", "patch_size", "vt_hidden_size"))

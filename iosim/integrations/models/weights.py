@@ -93,11 +93,11 @@ class _Feeds:
     def mlp(self, entry: Entry) -> Mlp:
         """What follows the mixer of one layer."""
         layer = entry.layer
-        if layer.feed == "" or layer.own.get("feed") is False:
+        if layer.feed == "" or layer.settings.get("feed") is False:
             return Mlp(0, self.matrices)
-        if layer.own.get("linear_feed"):
+        if layer.settings.get("linear_feed"):
             return Mlp(self.width, 1)
-        read = self.read.with_own(layer.own) if layer.own else self.read
+        read = self.read.with_own(layer.settings) if layer.settings else self.read
         sparse = (
             self.sparse[layer.place]
             if layer.feed is None
@@ -207,7 +207,7 @@ class _Feeds:
 
 
 def _numbers(value: object) -> bool:
-    """Whether a value is a list of whole numbers that may be sizes."""
+    """True where a value is a list of whole numbers that may be sizes."""
     return (
         isinstance(value, list)
         and bool(value)

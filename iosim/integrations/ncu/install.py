@@ -21,15 +21,15 @@ IMPORTED = "NvRules: Any = None\n"
 def contents(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """File name -> text. The rule asks this interpreter for its answers, with `words` behind `iosim ncu-rule`, of
     kernels whose names fit one of the patterns `names`."""
-    said = {
+    answers = {
         "python": sys.executable,
         "path": str(PACKAGE.parent),
         "words": list(words),
         "names": list(names),
     }
-    texts = {there: (HERE / here).read_text(encoding="utf-8") for here, there in FILES.items()}
+    texts = {target: (HERE / here).read_text(encoding="utf-8") for here, target in FILES.items()}
     rule = FILES["rule.py"]
-    filled = texts[rule].replace(FILLED, f"INSTALLED = {json.dumps(said)}\n")
+    filled = texts[rule].replace(FILLED, f"INSTALLED = {json.dumps(answers)}\n")
     return {**texts, rule: filled.replace(IMPORTED, "import NvRules\n")}
 
 

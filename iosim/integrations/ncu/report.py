@@ -56,10 +56,12 @@ def launches(path: Path) -> list[dict[str, Any]] | None:
     if done.returncode == NO_MODULE:
         return None
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
-        raise InputError(f"{MODULE} cannot read '{path.name}': {said[-1][:300]}")
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+        messages = done.stderr.strip().splitlines() or [
+            f"it ended with exit code {done.returncode}"
+        ]
+        raise InputError(f"{MODULE} cannot read '{path.name}': {messages[-1][:300]}")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
 
 
 def main() -> int:

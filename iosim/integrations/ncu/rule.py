@@ -74,9 +74,9 @@ def facts_of(action: Any) -> Any:
     }
 
 
-def _sizes(action: Any, what: str) -> Any:
-    found = (action.metric_by_name("launch__" + what + "_dim_" + axis) for axis in "xyz")
-    return [1 if metric is None else int(metric.value()) for metric in found]
+def _sizes(action: Any, quantity: str) -> Any:
+    metrics = (action.metric_by_name("launch__" + quantity + "_dim_" + axis) for axis in "xyz")
+    return [1 if metric is None else int(metric.value()) for metric in metrics]
 
 
 def _ranges(action: Any) -> Any:
@@ -116,9 +116,9 @@ def ask(facts: Any) -> Any:
             environment["PYTHONPATH"] = INSTALLED["path"]
         code = _run(command, environment, names[1], names[2])
         with open(names[2]) as file:
-            said = file.read().strip().splitlines()
+            output = file.read().strip().splitlines()
         if code != 0:
-            raise OSError(said[-1] if said else "iosim ended with exit code " + str(code))
+            raise OSError(output[-1] if output else "iosim ended with exit code " + str(code))
         with open(names[1]) as file:
             return json.load(file), ""
 

@@ -57,9 +57,9 @@ Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def default_cudnn() -> int:
     """The version of cuDNN that this PyTorch would run with: its own, or that of its wheels for GPUs."""
-    own = torch.backends.cudnn.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
-    if own:
-        return int(own)
+    installed = torch.backends.cudnn.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    if installed:
+        return int(installed)
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     known = [version for key, version in sorted(CUDNN_OF_TORCH.items()) if key <= (major, minor)]
     return known[-1] if known else min(CUDNN_OF_TORCH.values())
@@ -72,10 +72,10 @@ def backends_now(profile: HardwareProfile, cudnn: int | None) -> tuple[str, ...]
         for b in torch.nn.attention._cur_sdpa_kernel_backends()
         if b.name in SDPA_BACKENDS
     }
-    asked = _priority()
-    if asked == _INITIAL:
-        asked = tuple(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
-    return tuple(name for name in asked if name in allowed)
+    priority = _priority()
+    if priority == _INITIAL:
+        priority = tuple(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
+    return tuple(name for name in priority if name in allowed)
 
 
 def _priority() -> tuple[str, ...]:
@@ -183,6 +183,7 @@ def block_mask_of(
         )
         if counted is None or listed is None:
             return _evaluated_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
+        # A row of blocks lists its columns up to its count; pairs of (row, column) are made of both.
         taken = np.asarray(counted[0, 0], dtype=np.int64)
         step, row = ranges(np.zeros_like(taken), taken)
         rows.append(row)
@@ -201,6 +202,8 @@ def _evaluated_blocks(
     )
     if mask_mod is None or (mask_mod is flex_module.noop_mask and not of_function):
         raise InputError(refused)
+    # The mask's function takes single numbers: mapped over keys first and queries second, it gives
+    # a rectangle at a time, of which a column of blocks is kept where any element is.
     keeps = torch.vmap(
         torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None)
     )
@@ -210,12 +213,12 @@ def _evaluated_blocks(
         for row, first in enumerate(range(0, seq_q, sides[0])):
             queries = torch.arange(first, min(seq_q, first + sides[0]))
             try:
-                kept = keeps(none, none, queries, keys).any(0)
+                visible = keeps(none, none, queries, keys).any(0)
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(f"{refused} ({str(error).splitlines()[0][:120]})") from None
-            if not is_real(kept):
+            if not is_real(visible):
                 raise InputError(refused)
-            cols.append(np.unique(kept.nonzero().flatten().numpy() // sides[1]))
+            cols.append(np.unique(visible.nonzero().flatten().numpy() // sides[1]))
             rows.append(np.full(len(cols[-1]), row))
     return BlockMask.of_pairs(seq_q, seq_k, *sides, np.concatenate(rows), np.concatenate(cols))
 
@@ -243,8 +246,10 @@ def _choose(
     if mask is not None:
         fields |= {"bias": "full", "bias_shared": _shared(mask)}
     problem = _problem(query, key, value, **fields)
-    asked = problem.with_(passes="fwd+bwd") if trained else problem
+    requested = problem.with_(passes="fwd+bwd") if trained else problem
     backends = backends_now(recorder.profile, cudnn)
+    # Fused kernels want neighbours along the last axis next to each other (sdp_utils_cpp.h); one
+    # input that is not sends the whole call to the math path.
     strided = [
         name
         for name, t in (("query", query), ("key", key), ("value", value), ("mask", mask))
@@ -252,7 +257,7 @@ def _choose(
     ]
     if strided:
         backends = tuple(name for name in backends if name == "math")
-    backend, reason = choose(asked, recorder.profile, backends, cudnn)
+    backend, reason = choose(requested, recorder.profile, backends, cudnn)
     if strided:
         reason = f"since fused kernels take no {strided[0]} whose last axis is strided"
     if not backend:
@@ -283,7 +288,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> Attent
 
 
 def _strided(tensor: Tensor | None) -> bool:
-    """Whether neighbours along the last axis are no neighbours in memory (check_last_dim_stride of sdp_utils_cpp.h), as
+    """True where neighbours along the last axis are no neighbours in memory (check_last_dim_stride of sdp_utils_cpp.h), as
     in T5, whose bias is an embedding of heads transposed."""
     return tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
@@ -320,12 +325,12 @@ def planned(
 def _record_forward(
     recorder: Recorder,
     chosen: Attended,
-    given: Sequence[Tensor | None],
+    inputs: Sequence[Tensor | None],
     out: Tensor,
     lse: Tensor,
     trained: bool,
 ) -> None:
-    bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None}
+    bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), inputs, strict=True) if t is not None}
     recorder.seen(bound.values(), [out, lse])
     problem, kernel, note = planned(recorder, chosen, "fwd", trained)
     bound |= {"O": out, "LSE": lse}
@@ -362,16 +367,23 @@ def _record_backward(
 
 def _copied(grad: Tensor, out: Tensor) -> tuple[str, ...]:
     """Which of dO and O flash's backward makes contiguous, in its own layout [batch, tokens, heads, head_dim]."""
+    # Flash's backward takes dO and O as [batch, tokens, heads, head_dim]: O's strides decide, and a
+    # gradient that came in others is copied.
     if not out.transpose(1, 2).is_contiguous():
         return "dO", "O"
     return () if grad.transpose(1, 2).is_contiguous() else ("dO",)
 
 
-def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[Any]) -> None:
+def fused(recorder: Recorder, name: str, arguments: dict[str, Any], out: Sequence[Any]) -> None:
     """An operator that is one backend's attention, forward or backward; `given` are its arguments by name."""
-    q, k, v, bias = given["query"], given["key"], given["value"], given.get("attn_bias")
-    fields: dict[str, Any] = {"dropout": given["dropout_p"]} | (
-        {"mask": "causal"} if given["is_causal"] else {}
+    q, k, v, bias = (
+        arguments["query"],
+        arguments["key"],
+        arguments["value"],
+        arguments.get("attn_bias"),
+    )
+    fields: dict[str, Any] = {"dropout": arguments["dropout_p"]} | (
+        {"mask": "causal"} if arguments["is_causal"] else {}
     )
     if bias is not None and bias.numel():
         fields |= {"bias": "full", "bias_shared": _shared(bias)}
@@ -380,9 +392,13 @@ def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[An
     backend = FUSED[name]
     chosen = Attended(_problem(q, k, v, **fields), BACKENDS[backend], backend)
     if name.endswith("_backward"):
-        grad = given["grad_out"] if "grad_out" in given else given["grad_out_"]
+        grad = arguments["grad_out"] if "grad_out" in arguments else arguments["grad_out_"]
         _record_backward(
-            recorder, chosen, (q, k, v, bias, given["out"], given["logsumexp"]), grad, out[:3]
+            recorder,
+            chosen,
+            (q, k, v, bias, arguments["out"], arguments["logsumexp"]),
+            grad,
+            out[:3],
         )
     else:
         _record_forward(
@@ -411,6 +427,7 @@ class _Attention(torch.autograd.Function):
             else:
                 out = q.new_empty(shape)
             lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+            # A CPU tensor gets its values by a CPU kernel, which is not recorded.
             if is_real(q):
                 out.copy_(compute(q, k, v))
         _record_forward(recorder, chosen, (q, k, v, mask), out, lse, any(ctx.needs_input_grad[3:6]))

@@ -19,7 +19,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.studies.program.operators import ROW_BYTES, SECTOR_BYTES, Scratch
 
@@ -96,10 +96,10 @@ class Product:
         """(batch, rows, cols, inner); a vector counts as one row or column."""
         if self.sizes is not None:
             return self.sizes
-        left, right = tuple(self.a.shape), tuple(self.b.shape)
-        rows = left[-2] if len(left) > 1 else 1
-        cols = right[-1] if len(right) > 1 else 1
-        return max(math.prod(left[:-2]), math.prod(right[:-2])), rows, cols, left[-1]
+        a, b = tuple(self.a.shape), tuple(self.b.shape)
+        rows = a[-2] if len(a) > 1 else 1
+        cols = b[-1] if len(b) > 1 else 1
+        return max(math.prod(a[:-2]), math.prod(b[:-2])), rows, cols, a[-1]
 
 
 Piece = Pass | Product
@@ -125,7 +125,7 @@ def register_traffic_formula(
     Raises:
         InputError: what is no operator, or has a formula already.
     """
-    packets = [_packet(one) for one in (operator, *more)]
+    packets = [_packet(op) for op in (operator, *more)]
 
     def register(formula: Formula) -> Formula:
         for packet in packets:
@@ -179,25 +179,29 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
 
     def formula(*args: Any, out: Any, **kwargs: Any) -> list[Piece]:
         results = [out] if isinstance(out, Tensor) else list(out)
-        given = {"*": args[1:], "out": results} | {f"out.{n}": one for n, one in enumerate(results)}
-        given |= dict(zip(names, args, strict=False)) | kwargs
+        bound = {"*": args[1:], "out": results} | {
+            f"out.{n}": result for n, result in enumerate(results)
+        }
+        bound |= dict(zip(names, args, strict=False)) | kwargs
 
         def places(words: str) -> Iterator[Place]:
             for word in words.split():
                 bytes_each, _, counted = word.partition("*")
                 if bytes_each.isdigit():
                     yield Scratch(
-                        int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted]))
+                        int(bytes_each) * sum(t.numel() for t in tensors_in(bound[counted]))
                     )
                     continue
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
-                for tensor in tensors_in(given.get(name)):
-                    each = SECTOR_BYTES // tensor.element_size() if by_sector else 1
-                    most = max(
-                        (one.numel() * each for one in tensors_in(given.get(like))), default=0
+                for tensor in tensors_in(bound.get(name)):
+                    # `a[b]` is as many elements of a as the largest of b has; by sectors, each of them costs one.
+                    per_element = SECTOR_BYTES // tensor.element_size() if by_sector else 1
+                    limit = max(
+                        (result.numel() * per_element for result in tensors_in(bound.get(like))),
+                        default=0,
                     )
-                    yield Part(tensor, min(tensor.numel(), most)) if size else tensor
+                    yield Part(tensor, min(tensor.numel(), limit)) if size else tensor
 
         pieces: list[Piece] = []
         for rule in rules:
@@ -245,6 +249,7 @@ def grouped_products(
     )
     rows, cols, inner = a.shape[-2], b.shape[-1], a.shape[-1]
     if a.dim() == b.dim() == 2:
+        # Rows are split over the groups: by what the offsets cut, one of the three sizes shrinks.
         inner = -(-inner // groups)
     elif a.dim() == 2:
         rows = -(-rows // groups)
@@ -270,7 +275,7 @@ def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
         return out
     groups, inputs = CONVOLUTIONS[function]
     layouts = (suggest_memory_format(t) for t in args[inputs])
-    layout = next((one for one in layouts if one is not torch.contiguous_format), None)
+    layout = next((form for form in layouts if form is not torch.contiguous_format), None)
     if layout is None or args[groups] > 1:
         return out
     results = [out] if isinstance(out, Tensor) else out
@@ -292,12 +297,22 @@ def _convolved(
     (nchwToNhwcKernel and back). Where each channel is by itself there is no product: a pass."""
     if by_channel:
         return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
+    # Only half precision has tensor-core kernels that ask for this; grouped ones take what is there.
     half = groups == 1 and product.c.element_size() == 2
     copied = [t for t in inputs if half and not _has_channels_last(t)]
-    last: list[Piece] = [Pass([t], [Scratch(t.nbytes)], "channels_last") for t in copied]
+    # The product reads the copies, which lie in cuDNN's workspace and are gone after it. Its result goes there as well
+    # where another copy puts the channels first.
+    copies = {id(t): torch.empty_like(t, device="meta") for t in copied}
+    a, b = (copies.get(id(t), t) for t in (product.a, product.b))
+    last: list[Piece] = [Pass([t], [copies[id(t)]], "channels_last") for t in copied]
     if not copied or _has_channels_last(product.c):
-        return [*last, product]
-    return [*last, product, Pass([Scratch(product.c.nbytes)], [product.c], "channels_first")]
+        return [*last, replace(product, a=a, b=b)]
+    result = torch.empty_like(product.c, device="meta")
+    return [
+        *last,
+        replace(product, a=a, b=b, c=result),
+        Pass([result], [product.c], "channels_first"),
+    ]
 
 
 def _has_channels_last(tensor: Tensor) -> bool:
@@ -305,7 +320,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 
 
 def _by_channel(weight: Tensor, groups: int) -> bool:
-    """Whether each channel of the input is by itself, as in a depthwise convolution."""
+    """True where each channel of the input is by itself, as in a depthwise convolution."""
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -379,11 +394,24 @@ def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]
     return _softmax(x, dim, out, 3)
 
 
-@register_traffic_formula(aten._softmax_backward_data, aten._log_softmax_backward_data)
+@register_traffic_formula(aten._softmax_backward_data)
 def softmax_backward(
     grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
 ) -> list[Piece]:
-    """The gradient's sum, then the result; a softmax's sum needs its result, too."""
+    """grad x result is written by a launch of its own; the next sums it over a row and subtracts (SoftMax.cu,
+    softmax_backward_cuda_out)."""
+    weighted = torch.empty_like(result, device="meta")
+    return [
+        Pass([grad, result], [weighted], "product"),
+        *_softmax(weighted, dim, out, 2, result),
+    ]
+
+
+@register_traffic_formula(aten._log_softmax_backward_data)
+def log_softmax_backward(
+    grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
+) -> list[Piece]:
+    """The gradient's sum, then the result."""
     return _softmax(grad, dim, out, 2, result)
 
 
@@ -408,6 +436,7 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     it."""
     name = function._schema.name.split("::")[1]
     written = list(overwritten(function, args, kwargs))
+    # What is overwritten whole is not loaded first; what is added to is.
     unread = {id(t) for t in written} if name in WRITES_ONLY or "out" in kwargs else set()
     reads = [t for t in tensors_in((args, kwargs)) if id(t) not in unread]
     results = list(tensors_in((written, out)))

@@ -161,6 +161,8 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
+        # What CPUs and the meta device decompose, and GPUs run as a kernel, is caught before PyTorch
+        # chooses: attention, dropout with its mask, RMS norm.
         if function is torch._C._nn.scaled_dot_product_attention:
             return attention.attend(self.recorder, self.cudnn, *args, **kwargs)
         if function is torch.nn.functional.dropout:
@@ -204,7 +206,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch.compile is kept out of the method below: to ask for that imports it, which takes seconds."""
+        """True where torch.compile is kept out of the method below: to ask for that imports it, which takes seconds."""
         return False
 
     def __init__(self, recorder: Recorder) -> None:
@@ -246,14 +248,15 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             x, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
             function, args = aten.index.Tensor, (x, [mask])
         if function.overloadpacket in INDEXED and any(map(_is_mask, args[1])):
+            # Each mask gives way to the coordinates of its true elements, an index per axis.
             places: list[Any] = []
             for index in args[1]:
-                found = (
+                coordinates = (
                     self.__torch_dispatch__(aten.nonzero.default, (), (index,))
                     if _is_mask(index)
                     else None
                 )
-                places += [index] if found is None else found.unbind(1)
+                places += [index] if coordinates is None else coordinates.unbind(1)
             args = (args[0], places, *args[2:])
         return function, args
 
@@ -261,13 +264,14 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool
     ) -> None:
         recorder = self.recorder
-        given = list(formulas.tensors_in((args, kwargs)))
-        before = {t.untyped_storage()._cdata for t in given}
+        inputs = list(formulas.tensors_in((args, kwargs)))
+        # A result in an argument's storage is no new memory: a view, or written in place.
+        before = {t.untyped_storage()._cdata for t in inputs}
         results = list(formulas.tensors_in(out))
-        recorder.seen(given, [t for t in results if t.untyped_storage()._cdata not in before])
+        recorder.seen(inputs, [t for t in results if t.untyped_storage()._cdata not in before])
         if higher:
             recorder.notes[UNKNOWN.format(function.name())] = None
-            recorder.pieces(function.name(), [Pass(given, results)], known=False)
+            recorder.pieces(function.name(), [Pass(inputs, results)], known=False)
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
@@ -293,7 +297,7 @@ def _is_view(
     results: Sequence[Tensor],
     before: set[int],
 ) -> bool:
-    """Whether all that an operator gives lies in what it was given, and is not written."""
+    """True where all that an operator gives lies in what it was given, and is not written."""
     writes = any(True for _ in formulas.overwritten(function, args, kwargs))
     return not writes and all(t.untyped_storage()._cdata in before for t in results)
 

@@ -66,7 +66,7 @@ class Recorder:
         self.ended = False
         """Nothing is recorded any more: a backward may run after its mode has ended."""
         self.decomposes_attention = False
-        """Whether attention is being recorded as the operators it is made of."""
+        """True where attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
         self.launched = 0
         """Launches of kernels that are known by their code."""
@@ -113,6 +113,8 @@ class Recorder:
                 self._nodes.append(number)
                 self._places.append(place)
             return place
+        # Autograd numbers its nodes as the forward makes them: the first recorded place behind this
+        # node's number is the module that made it.
         at = bisect_left(self._nodes, node._sequence_nr() + 1)
         return self._places[at] if at < len(self._places) else ((), False)
 
@@ -127,19 +129,20 @@ class Recorder:
     # ---- storages ----
 
     def view(self, tensor: torch.Tensor) -> View:
-        storage, offset = self.storage(tensor, made=None), int(tensor.storage_offset())
+        storage, offset = self.storage(tensor, made_by=None), int(tensor.storage_offset())
         sizes, strides = (tuple(map(int, axes)) for axes in (tensor.shape, tensor.stride()))
         return View(storage, offset, sizes, strides, tensor.element_size())
 
-    def storage(self, tensor: torch.Tensor, made: int | None) -> int:
+    def storage(self, tensor: torch.Tensor, made_by: int | None) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
+        # Addresses are used again: what lies there now may be another storage than the one recorded.
         if key in self._alive and self._references[key]() is None:
             self._forget()  # another storage lies at its address now
         if key not in self._alive:
             number = self._alive[key] = len(self._storages)
             self._references[key] = weakref.ref(storage, lambda _: self._dead.append((key, number)))
-            self._storages.append(Storage(int(storage.nbytes()), made))
+            self._storages.append(Storage(int(storage.nbytes()), made_by))
         return self._alive[key]
 
     def was_there(self, number: int) -> bool:
@@ -154,14 +157,14 @@ class Recorder:
 
     # ---- operators ----
 
-    def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
+    def seen(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
         if self.ended:
             return
         self._forget()
-        for tensor in given:
-            self.storage(tensor, made=None)
-        for tensor in made:
-            self.storage(tensor, made=len(self._operators))
+        for tensor in inputs:
+            self.storage(tensor, made_by=None)
+        for tensor in outputs:
+            self.storage(tensor, made_by=len(self._operators))
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
         if self.ended:
@@ -169,6 +172,9 @@ class Recorder:
         module, attention = self._place_in_tree()
         phase = self.phase()
         for piece in pieces:
+            # Memory that no operator's arguments or results hold is made for this launch, as a workspace is.
+            outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
+            self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
             called = f"{name}.{piece.name}" if piece.name else name
             flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
@@ -208,6 +214,8 @@ class Recorder:
         return self.view(place)
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
+        # Where the operands and the result lie. A bias that is the result itself is added in place, and
+        # counts as the result's own read.
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
         bias = None
         if piece.bias is not None and piece.bias is not piece.c:
@@ -264,7 +272,7 @@ class Recorder:
         self.launched += 1
         self._forget()
         for tensor in bound.values():  # what was not seen before was made for the kernel
-            self.storage(tensor, made=len(self._operators))
+            self.storage(tensor, made_by=len(self._operators))
         views = {n: self.view(t) for n, t in bound.items() if n in call.chain.tensors}
         self._operators.append(
             Operator(

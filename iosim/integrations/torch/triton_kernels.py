@@ -49,11 +49,11 @@ def _record(recorder: Recorder, fn: Any, grid: Any, args: Any, options: dict[str
     from iosim.integrations.triton.launched import arguments_of, launched
     from iosim.prediction.code import planned_code
 
-    given = arguments_of(fn, args, options)
-    tensors = {name: value for name, value in given.items() if hasattr(value, "data_ptr")}
+    arguments = arguments_of(fn, args, options)
+    tensors = {name: value for name, value in arguments.items() if hasattr(value, "data_ptr")}
     try:
         with recorder.pause():
-            launch = launched(fn, grid, given, options, recorder.profile)
+            launch = launched(fn, grid, arguments, options, recorder.profile)
             planned = planned_code(launch.call, recorder.profile)
     except InputError as error:
         recorder.notes[NOT_READ.format(fn.__name__, error)] = None

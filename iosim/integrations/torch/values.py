@@ -69,7 +69,7 @@ FOUND = {"any": False, "all": True, "isnan": False, "isinf": False, "isfinite": 
 
 
 def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator's result, or its size, hangs on values that its arguments do not have."""
+    """True where an operator's result, or its size, hangs on values that its arguments do not have."""
     if function is aten.index.Tensor or kwargs.get("output_size") is not None:
         return False
     if function is aten._to_copy.default:  # off the meta device
@@ -112,7 +112,7 @@ def computed_on_values(
 
 
 def is_known(recorder: Recorder, tensor: Tensor) -> bool:
-    return not is_real(tensor) and recorder.storage(tensor, made=None) in recorder.known
+    return not is_real(tensor) and recorder.storage(tensor, made_by=None) in recorder.known
 
 
 def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
@@ -120,7 +120,7 @@ def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
     if not is_known(recorder, tensor):
         return None
     with _disable_current_modes():
-        return _view(recorder.known[recorder.storage(tensor, made=None)].storage, tensor)
+        return _view(recorder.known[recorder.storage(tensor, made_by=None)].storage, tensor)
 
 
 def learn(
@@ -140,24 +140,24 @@ def learn(
             tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU
         ).untyped_storage()
         _view(storage, tensor).copy_(torch.as_tensor(values, device=CPU))
-        recorder.known[recorder.storage(tensor, made=None)] = Known(storage, assumed, tokens)
+        recorder.known[recorder.storage(tensor, made_by=None)] = Known(storage, assumed, tokens)
 
 
 def follow(
     recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> None:
     """What an operator that has run does to the values of what it made and wrote."""
-    given = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+    inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     results = list(tensors_in(out))
-    made = [t.untyped_storage()._cdata not in given for t in results]
+    is_new = [t.untyped_storage()._cdata not in inputs for t in results]
     written = list(overwritten(function, args, dict(kwargs)))
-    changed = [*written, *(t for t, new in zip(results, made, strict=True) if new)]
+    changed = [*written, *(t for t, new in zip(results, is_new, strict=True) if new)]
     if all(is_real(t) for t in changed):
         return
     with _disable_current_modes():
         values, assumed = _result(recorder, function, args, kwargs, changed)
         for tensor in changed if values is None else written:
-            number = recorder.storage(tensor, made=None)
+            number = recorder.storage(tensor, made_by=None)
             if values is None:
                 recorder.known.pop(number, None)
             elif number in recorder.known:
@@ -166,7 +166,7 @@ def follow(
         tokens = function._schema.name.removeprefix("aten::") in SAME_TOKENS and any(
             _tokens(recorder, args)
         )
-        for tensor, new, value in zip(results, made, values or (), strict=False):
+        for tensor, new, value in zip(results, is_new, values or (), strict=False):
             if new and value is not None:
                 learn(recorder, tensor, value, assumed, tokens)
 
@@ -180,6 +180,7 @@ def _result(
 ) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """(values of an operator's results, what they rest on); None where they are not known or not worth following."""
     library, name = function._schema.name.split("::")
+    # Only PyTorch's own operators are computed, and of results that are small enough to be held.
     if library != "aten" or not all(
         _followed(t) and (_counts(t) or not name.startswith("empty")) for t in changed
     ):
@@ -188,6 +189,7 @@ def _result(
         return [torch.full(t.shape, 0.5, device=CPU) for t in changed], frozenset((RANDOM,))
     if torch.Tag.nondeterministic_seeded in function.tags and name not in PICKS:
         return None, frozenset()
+    # Only the shape and type of such an argument matter: zeros stand for it.
     if name.startswith("new_") or name.endswith("_like"):  # whose argument's values do not matter
         args = (torch.zeros((), dtype=args[0].dtype, device=CPU).expand(args[0].shape), *args[1:])
     copies, assumed = _copies(recorder, (args, kwargs))
@@ -209,30 +211,35 @@ def _result(
 
 
 def _taken(
-    function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: Sequence[Tensor]
+    function: Any,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    results: Sequence[Tensor],
 ) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """Values that are assumed of what an operator makes of unknown ones."""
-    if name in FOUND and made:
-        return [torch.full(made[0].shape, FOUND[name], device=CPU)], frozenset((CHECKS,))
-    if name not in PICKS or PICKS[name] >= len(made):
+    if name in FOUND and results:
+        return [torch.full(results[0].shape, FOUND[name], device=CPU)], frozenset((CHECKS,))
+    if name not in PICKS or PICKS[name] >= len(results):
         return None, frozenset()
-    places = made[PICKS[name]]
-    asked = named_arguments(function, args, dict(kwargs))
-    along = asked.get("dim", -1)
+    places = results[PICKS[name]]
+    named = named_arguments(function, args, dict(kwargs))
+    along = named.get("dim", -1)
     rows = args[0].shape[along] if along is not None and args[0].dim() else args[0].numel()
     keeps = places.dim() == args[0].dim() and places.dim() > 0 and along is not None
+    # Picks go round the rows in turn, so that each is picked equally often along the axis.
     spread = torch.arange(places.numel(), device=CPU) % max(1, rows)
     if keeps:
         spread = spread.view(places.movedim(along, -1).shape).movedim(-1, along)
-    values: list[Tensor | None] = [None] * len(made)
+    values: list[Tensor | None] = [None] * len(results)
     values[PICKS[name]] = spread.reshape(places.shape)
     return values, frozenset((ROUTING,))
 
 
-def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
+def _copies(recorder: Recorder, arguments: Any) -> tuple[Any, frozenset[str]]:
     """An operator's arguments with tensors that have values; None where one of them is not known."""
     known: dict[int, Known] = {}
-    for tensor in tensors_in(given):
+    for tensor in tensors_in(arguments):
         if not is_real(tensor):
             values = _known(recorder, tensor)
             if values is None:  # of most operators: nothing more is looked at
@@ -246,11 +253,11 @@ def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
         return leaf if values is None else _view(values.storage, leaf)
 
     assumed = frozenset().union(*(values.assumed for values in known.values()))
-    return tree_map(copied, given), assumed
+    return tree_map(copied, arguments), assumed
 
 
 def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
-    number = recorder.storage(tensor, made=None)
+    number = recorder.storage(tensor, made_by=None)
     if (
         number not in recorder.known
         and recorder.was_there(number)
@@ -269,10 +276,10 @@ def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
     return recorder.known.get(number)
 
 
-def _tokens(recorder: Recorder, given: Any) -> list[bool]:
-    """Of each tensor in an operator's arguments, whether it holds numbers of tokens."""
-    without = [t for t in tensors_in(given) if not is_real(t)]
-    known = [recorder.known.get(recorder.storage(t, made=None)) for t in without]
+def _tokens(recorder: Recorder, arguments: Any) -> list[bool]:
+    """For each tensor in an operator's arguments, True where it holds numbers of tokens."""
+    without = [t for t in tensors_in(arguments) if not is_real(t)]
+    known = [recorder.known.get(recorder.storage(t, made_by=None)) for t in without]
     return [values is not None and values.tokens for values in known]
 
 

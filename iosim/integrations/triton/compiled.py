@@ -106,7 +106,7 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
 
 
 def _is_causal(arguments: Arguments) -> bool:
-    """Whether the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
+    """True where the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
     flags = [name for name in arguments if CAUSAL_FLAG.fullmatch(name)]
     for name, value in arguments.items():
         if name not in flags and MASK_FLAG.match(name) and not _is_off(value):
@@ -120,7 +120,7 @@ def _is_causal(arguments: Arguments) -> bool:
 
 
 def _is_off(value: Any) -> bool:
-    """Whether an argument about a mask asks for none: absent, false, a window of no or of -1 keys."""
+    """True where an argument about a mask asks for none: absent, false, a window of no or of -1 keys."""
     value = getattr(value, "value", value)  # of tl.constexpr
     if isinstance(value, str):
         return value.lower() in NO_MASK
@@ -187,22 +187,34 @@ def describe(
     """
     known = dict(args or {})
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
-    metadata, report = compiled.metadata, report_of(compiled)
     constants = {**_constants(compiled), **known}
-    tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
+    tile = sides_of(constants, names)
+    kernel = _as_compiled(compiled, tile, gpu, name, writes_lse=writes_lse)
+    if grid is None:
+        return kernel
+    schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), kernel.tile)
+    return kernel.with_(schedule=schedule, persistent_ctas=persistent)
+
+
+def _as_compiled(
+    compiled: Any,
+    sides: tuple[int, int],
+    gpu: str | HardwareProfile | None,
+    name: str | None,
+    *,
+    writes_lse: bool,
+) -> Kernel:
+    """What a compiled kernel's metadata, PTX and machine code say of it; the grid says the order."""
+    metadata, report = compiled.metadata, report_of(compiled)
     ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
     threads = THREADS.search(ptx)
     facts, notes = _facts(compiled, gpu)
+    # Spills are counted in the loop where the machine code is read, else by the compiler's report.
     spill = report.spill if report else None
-    schedule, persistent = Schedule(), None
-    if grid is not None:
-        schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
     return Kernel(
         name or str(getattr(metadata, "name", "triton")),
         ALGORITHM,
-        tile,
-        schedule=schedule,
-        persistent_ctas=persistent,
+        Tile(*sides, int(metadata.num_warps), int(metadata.num_stages)),
         writes_lse=writes_lse,
         threads=int(threads[1]) if threads else None,
         matrix_unit=_unit(ptx),
@@ -228,11 +240,11 @@ def _facts(
     profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
     if profile is None or profile.cc != function.cc:
         return None, ()
-    found = kernel_facts(
+    facts = kernel_facts(
         function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size
     )
-    said = "; ".join(found.notes)
-    return found, (f"Of its machine code: {said}",) if said else ()
+    notes = "; ".join(facts.notes)
+    return facts, (f"Of its machine code: {notes}",) if notes else ()
 
 
 def _profile_of(cc: int) -> HardwareProfile | None:
@@ -249,10 +261,10 @@ def report_of(compiled: Any) -> BuildReport | None:
     code = (getattr(compiled, "asm", None) or {}).get("cubin")
     if isinstance(code, bytes):
         reports = read_cubin(code)
-        own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
+        report = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
             iter(reports.values())
         )
-        return BuildReport(own.registers, shared, own.frame_bytes)
+        return BuildReport(report.registers, shared, report.frame_bytes)
     registers = getattr(compiled, "n_regs", None)
     if registers is None:
         return None
@@ -297,7 +309,7 @@ def compile_for(
 
 
 def _is_constant(parameter: Any, value: Any) -> bool:
-    """Whether Triton's launcher makes a value part of the code: what is declared so, what is missing, and a 1 that
+    """True where Triton's launcher makes a value part of the code: what is declared so, what is missing, and a 1 that
     neither its type's annotation nor `do_not_specialize` keeps a number."""
     if parameter.is_constexpr or value is None:
         return True
@@ -310,12 +322,12 @@ def compiled_configs(
     configs: Iterable[Config],
     problem: AttentionProblem,
     profile: HardwareProfile,
-    most: int,
+    limit: int,
     progress: Progress = silent,
 ) -> dict[Config, BuildReport]:
-    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments."""
-    if most < 1:
-        raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
+    """What Triton's compiler says of the first `limit` configurations of a forward with the tutorial's arguments."""
+    if limit < 1:
+        raise InputError(f"`compile` {limit} is out of range; accepted: 1 or more")
     _triton()
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         raise InputError(
@@ -338,15 +350,15 @@ def compiled_configs(
         "HEAD_DIM": problem.head_dim,
         "STAGE": CAUSAL_STAGE if problem.mask == "causal" else 1,
     }
-    found = {}
-    for config in progress(list(configs)[:most]):
+    by_config = {}
+    for config in progress(list(configs)[:limit]):
         blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
-        made = compile_for(
+        binary = compile_for(
             flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages
         )
-        if (report := report_of(made)) is not None:
-            found[config] = report
-    return found
+        if (report := report_of(binary)) is not None:
+            by_config[config] = report
+    return by_config
 
 
 def _triton() -> Any:
@@ -389,11 +401,11 @@ def _type(name: str, args: Mapping[str, Any]) -> str:
 def _constants(compiled: Any) -> dict[str, Any]:
     source = getattr(compiled, "src", None)
     names = list(getattr(getattr(source, "fn", None), "arg_names", ()))
-    found = {}
+    constants = {}
     for key, value in dict(getattr(source, "constants", {})).items():
         place = key[0] if isinstance(key, tuple) else key
-        found[names[place] if isinstance(place, int) else str(place)] = value
-    return found
+        constants[names[place] if isinstance(place, int) else str(place)] = value
+    return constants
 
 
 def _unit(ptx: str) -> MatrixUnit | None:

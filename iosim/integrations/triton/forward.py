@@ -38,17 +38,17 @@ def _walk(
             scores = scores * qk_scale + tl.where(
                 rows[:, None] >= start + columns[None, :], 0, -1.0e6
             )
-            most = tl.maximum(m_i, tl.max(scores, 1))
-            scores -= most[:, None]
+            row_max = tl.maximum(m_i, tl.max(scores, 1))
+            scores -= row_max[:, None]
         else:
-            most = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
-            scores = scores * qk_scale - most[:, None]
+            row_max = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
+            scores = scores * qk_scale - row_max[:, None]
         p = tl.math.exp2(scores)
-        shrink = tl.math.exp2(m_i - most)
+        shrink = tl.math.exp2(m_i - row_max)
         l_i = l_i * shrink + tl.sum(p, 1)
         v = tl.load(v_ptrs)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
-        m_i = most
+        m_i = row_max
         k_ptrs += BLOCK_N * HEAD_DIM
         v_ptrs += BLOCK_N * HEAD_DIM
     return acc, l_i, m_i
@@ -87,13 +87,14 @@ def flash_forward(
     edge = block * BLOCK_M if STAGE == 3 else N_CTX
     if STAGE == 3:
         edge = edge // BLOCK_N * BLOCK_N
+    # Blocks of keys that all of the tile's queries see, then those on the diagonal.
     acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, edge, scale, HEAD_DIM, BLOCK_N, False
+        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, 0, edge, scale, HEAD_DIM, BLOCK_N, 0
     )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
         acc, l_i, m_i = _walk(
-            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, edge, end, scale, HEAD_DIM, BLOCK_N, True
+            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, cols, edge, end, scale, HEAD_DIM, BLOCK_N, 1
         )
     tl.store(M + head * N_CTX + rows, m_i + tl.math.log2(l_i))
     out = (acc / l_i[:, None]).to(Out.type.element_ty)

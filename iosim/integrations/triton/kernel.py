@@ -85,7 +85,7 @@ class TimedConfig:
     spilled_bytes: int = 0
     """Of a thread's registers, that lie in local memory."""
     compiled: bool = False
-    """Whether registers, spills and shared memory are the compiler's; else registers are estimated."""
+    """True where registers, spills and shared memory are the compiler's; else registers are estimated."""
 
     @property
     def time_ms(self) -> float:
@@ -239,9 +239,9 @@ class TritonList:
             else ""
         )
         where = f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim}"
-        made = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
+        config = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
         took = f"{best.time_ms:.4g} ms, bound by {best.bound_by}, {best.registers} registers a thread, {how}"
-        return f"{where} the fastest Triton configuration is {made}: {took}{spilled}."
+        return f"{where} the fastest Triton configuration is {config}: {took}{spilled}."
 
     @property
     def heading(self) -> str:

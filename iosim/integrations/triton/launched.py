@@ -31,26 +31,26 @@ class TritonLaunch:
 
 def arguments_of(fn: Any, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a launch by name, with the kernel's own defaults."""
-    given = dict(zip(fn.arg_names, args, strict=False))
-    given |= {name: value for name, value in options.items() if name in fn.arg_names}
+    arguments = dict(zip(fn.arg_names, args, strict=False))
+    arguments |= {name: value for name, value in options.items() if name in fn.arg_names}
     defaults = {p.name: p.default for p in fn.params if p.has_default}
-    return {**defaults, **given}
+    return {**defaults, **arguments}
 
 
 def launched(
-    fn: Any, grid: Any, given: Mapping[str, Any], options: Mapping[str, Any], gpu: HardwareProfile
+    fn: Any, grid: Any, named: Mapping[str, Any], options: Mapping[str, Any], gpu: HardwareProfile
 ) -> TritonLaunch:
     """A launch of a `triton.jit` function on a GPU. Raises InputError: no Triton, an argument of a type that is not
     known, or code that cannot be read."""
-    sides = grid(given) if callable(grid) else grid
+    sides = grid(named) if callable(grid) else grid
     sides = (sides,) if isinstance(sides, int) else tuple(int(side) for side in sides)
-    tensors = {name: value for name, value in given.items() if hasattr(value, "data_ptr")}
+    tensors = {name: value for name, value in named.items() if hasattr(value, "data_ptr")}
     warps, stages = (
-        int(options.get(name, usual))
-        for name, usual in (("num_warps", WARPS), ("num_stages", STAGES))
+        int(options.get(name, default))
+        for name, default in (("num_warps", WARPS), ("num_stages", STAGES))
     )
     try:
-        compiled = compile_for(fn, given, gpu, warps, stages)
+        compiled = compile_for(fn, named, gpu, warps, stages)
     except InputError:
         raise
     except Exception as error:  # whatever Triton's compiler raises
@@ -59,7 +59,7 @@ def launched(
         ) from None
     entry, function = entry_of(read_module(compiled), None, gpu.cc)
     taken = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
-    arguments = {name: _argument(name, given[name]) for name in taken}
+    arguments = {name: _argument(name, named[name]) for name in taken}
     block = (warps * gpu.warp_size, 1, 1)
     return TritonLaunch(
         entry.name, CodeCall(entry, sides, arguments, entry.threads or block, function), tensors

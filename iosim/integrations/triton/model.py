@@ -105,11 +105,13 @@ class TritonModel:
         arguments = {**named_args, **kwargs}
         problem = self.problem(arguments)
         pairs = [(c, self.config(_meta(c))) for c in configs]
-        kept = [c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)]
+        fitting = [
+            c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)
+        ]
         smallest = min(
             pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps)
         )
-        return kept or [smallest[0]]
+        return fitting or [smallest[0]]
 
     def prune_configs_by(self, top_k: int | float = 4) -> dict[str, Any]:
         """The dictionary for triton.autotune's `prune_configs_by`.
@@ -167,23 +169,23 @@ def launch_metadata(
 
     @lru_cache(REMEMBERED)
     def predicted(
-        asked: AttentionProblem, config: Config, grid: tuple[int, ...]
+        problem: AttentionProblem, config: Config, grid: tuple[int, ...]
     ) -> tuple[int, int]:
-        schedule, persistent = schedule_of(grid, asked, config.tile)
-        described = configured(config, asked, model.profile, kernel)
-        found = predict(
-            asked, described.with_(schedule=schedule, persistent_ctas=persistent), model.profile
+        schedule, persistent = schedule_of(grid, problem, config.tile)
+        described = configured(config, problem, model.profile, kernel)
+        prediction = predict(
+            problem, described.with_(schedule=schedule, persistent_ctas=persistent), model.profile
         )
-        return found.total(level, "read") + found.total(level, "write"), found.flops
+        return prediction.total(level, "read") + prediction.total(level, "write"), prediction.flops
 
     def metadata(grid: Sequence[int], compiled: Any, args: dict[str, Any]) -> dict[str, Any]:
-        asked = model.problem(args)
+        problem = model.problem(args)
         config = model.config(
             {**args, "num_warps": compiled.num_warps, "num_stages": compiled.num_stages}
         )
-        bytes_, flops = predicted(asked, config, tuple(int(side) for side in grid))
-        sizes = f"batch={asked.batch}, heads={asked.heads}, tokens={asked.seq_q}, head_dim={asked.head_dim}"
-        width = asked.input_type.bytes * BITS_PER_BYTE
+        bytes_, flops = predicted(problem, config, tuple(int(side) for side in grid))
+        sizes = f"batch={problem.batch}, heads={problem.heads}, tokens={problem.seq_q}, head_dim={problem.head_dim}"
+        width = problem.input_type.bytes * BITS_PER_BYTE
         return {"name": f"{compiled.name} [{sizes}]", f"flops{width}": flops, "bytes": bytes_}
 
     return metadata

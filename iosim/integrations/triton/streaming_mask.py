@@ -36,5 +36,5 @@ def streaming_mask(seq: int, context: int, contexts_back: int) -> BlockMask:
     back = min(contexts_back, chunks - 1)
     rows = np.repeat(np.arange(chunks, dtype=np.int64), back + 1)
     cols = rows - np.tile(np.arange(back + 1, dtype=np.int64), chunks)
-    kept = cols >= 0
-    return BlockMask.of_pairs(seq, seq, context, context, rows[kept], cols[kept])
+    in_window = cols >= 0
+    return BlockMask.of_pairs(seq, seq, context, context, rows[in_window], cols[in_window])

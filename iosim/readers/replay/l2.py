@@ -81,6 +81,13 @@ class L2Model:
     apart: bool = False
     side: SideCache | None = None
 
+    def others_bytes(self, l2_start: str) -> int:
+        """Dirty lines of others at the start: as many as the profile says where the L2 is cold, and as many as its sets
+        may hold where a memset has flushed it."""
+        if l2_start == "flushed":
+            return int(self.partitions * self.sets * self.dirty_ways * self.line_bytes)
+        return 0 if l2_start == "warm" else self.foreign_dirty_bytes
+
 
 def model(profile: HardwareProfile) -> L2Model:
     """The model for a GPU: all numbers are the profile's, where each says whether it was measured on this GPU, taken

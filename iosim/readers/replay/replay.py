@@ -286,13 +286,9 @@ class _Player:
         self.begin_ps = self.crossed_before = self.dirty_before = 0
 
     def _filled_l2(self) -> L2:
-        """The L2 with all objects. A cold one begins with dirty lines of others, as many as the profile says."""
+        """The L2 with all objects, and dirty lines of others unless the call before was the same."""
         inputs, lowered, coarse = self.inputs, self.lowered, self.coarse
-        foreign = (
-            inputs.l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
-            if inputs.play.l2_start == "cold"
-            else 0
-        )
+        foreign = inputs.l2.others_bytes(inputs.play.l2_start) // FOREIGN_OBJECT_BYTES
         objects = lowered.size.size
         size = np.concatenate(
             [lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)]

@@ -44,6 +44,8 @@ UNHIDDEN_TURN = 0.5
 """Part that is not hidden of a product with its own pipeline, whose warps meet at every turn of `DEPTH` columns.
 Fitted, as the better of 0.4 and 0.5 on odd drawn calls."""
 MEETING_CC = range(90, 100)
+PIPELINED_CC = range(ASYNC_COPY_CC, 200)
+"""Where products with a pipeline of their own wait at each turn: wherever their copies run ahead."""
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
 stage. Of two stages one is waited for: wgmma reads from shared memory, so that a buffer is free only when its product
@@ -362,12 +364,13 @@ def shown_fragment_cycles(step: Step) -> float:
     Scope.STEP,
     "UNHIDDEN_MEETING x the shorter of products and fragments; UNHIDDEN_TURN where products have pipelines "
     "of their own",
-    zero="warps that hold whole rows; GPUs other than cc 9.x",
+    zero="warps that hold whole rows; one pipeline for all products on GPUs other than cc 9.x",
     constants=("UNHIDDEN_MEETING", "UNHIDDEN_TURN"),
 )
 def meeting_cycles(step: Step) -> float:
     """Cycles at the begin and the end of each product in which all warps of a CTA do the same."""
-    if not step.warps_meet or step.cc not in MEETING_CC or not step.unit.issued_by_warps:
+    shows_on = PIPELINED_CC if step.launch.work.pipelines else MEETING_CC
+    if not step.warps_meet or step.cc not in shows_on or not step.unit.issued_by_warps:
         return 0.0
     unhidden = UNHIDDEN_TURN if step.launch.work.pipelines else UNHIDDEN_MEETING
     return unhidden * min(product_cycles(step), shared_cycles(step))

@@ -1,0 +1,257 @@
+"""Times that public threads report, beside predictions: `python benchmarks/threads_error.py FILE ...`.
+
+A file is a CSV with a row per time: source, kernel_reported, gpu, pass, batch, heads, kv_heads, seq_q, seq_k, head_dim,
+head_dim_v, causal, window, dtype, measured_us, note. Each is predicted under the clock, and from the L2, that its
+thread's way of measuring leaves. Rows of kernels that the catalog does not have, and of more than a kernel, are left
+out; the last line says how many.
+
+    python benchmarks/threads_error.py threads_*.csv                 errors by kernel, GPU and pass, and over all
+    python benchmarks/threads_error.py --rows threads_*.csv          every row
+    python benchmarks/threads_error.py --split threads_*.csv         odd and even rows of each file apart
+    python benchmarks/threads_error.py --clocks boost threads_*.csv  all rows under one clock
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import iosim
+from iosim.hardware.profile import load_profile
+
+BSHD = {"layout": "bshd"}
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "flash-attn FA2": ("fa2", BSHD),
+    "flash_v2": ("fa2", BSHD),
+    "flash-attn": ("fa2", BSHD),
+    "flash-attn kvcache": ("fa2", BSHD),
+    "flash_attn_with_kvcache": ("fa2", BSHD),
+    "FA2 on sm_80 at ~1": ("fa2", BSHD),
+    "FA2 paged": ("fa2", BSHD | {"page_size": 256}),
+    "SDPA flash": ("fa2", {}),
+    "SDPA (flash)": ("fa2", {}),
+    "SDPA flash on an L4": ("fa2", {}),
+    "flash_v3": ("fa3", BSHD),
+    "FA3 fp8": ("fa3", BSHD | {"clocks": 1500}),
+    "FA4": ("fa4", BSHD),
+    "FlexAttention": ("flex", {}),
+    "SDPA EA": ("cutlass", {}),
+    "xformers CUTLASS (2022)": ("cutlass", {}),
+    "xformers CUTLASS main (2022)": ("cutlass", {}),
+    "fMHA v3": ("cutlass", {}),
+    "math": ("math", {}),
+    "Triton fused-attention (plain)": ("triton", {}),
+    "FlashInfer": ("flashinfer", {"page_size": 16}),
+    "FlashMLA in vLLM's layer": ("flashmla", {"latent_kv": True, "page_size": 64}),
+    "AITER on MI350": ("aiter", {}),
+}
+"""What a thread calls a kernel, up to the first comma -> the catalog's name, and what the call has beside its sizes."""
+LOOP = {"clocks": "sustained", "l2_start": "warm"}
+DO_BENCH = {"clocks": "sustained", "l2_start": "flushed"}
+NVBENCH = {"clocks": "boost", "l2_start": "flushed"}
+REPEATS = {"clocks": "boost", "l2_start": "warm"}
+METHODS: dict[str, dict[str, Any]] = {
+    "Dao-AILab/flash-attention#2688": REPEATS,
+    "Dao-AILab/flash-attention#1589": REPEATS,
+    "Dao-AILab/flash-attention#2605": REPEATS,
+    "Dao-AILab/flash-attention#2869": DO_BENCH | {"clocks": 1800},
+    "meta-pytorch/tritonbench": DO_BENCH,
+    "facebookexperimental/triton": DO_BENCH,
+    "pytorch/benchmark": DO_BENCH,
+    "apache/tvm": DO_BENCH,
+    "gau-nernst/learn-cuda": DO_BENCH,
+    "microsoft/onnxruntime": NVBENCH,
+    "flashinfer-ai/flashinfer": NVBENCH,
+    "GOATnote-Inc/periodicdent42": {"clocks": "boost", "l2_start": "cold"},
+}
+"""How a thread begins -> how its calls met the GPU: in a loop for a second or two, which most do (torch.utils.benchmark);
+Triton's do_bench and nvbench, which flush the L2 between calls, nvbench with pauses; FlashAttention's own benchmark, 30
+calls after a pause of a second."""
+LEFT_OUT = {
+    "no such kernel": "another kernel would have to stand for it",
+    "iosim has no": "another kernel would have to stand for it",
+    "ambiguous": "which kernel it is is not known",
+    "more than the kernel": "more than the kernel was timed",
+    "whole envelope": "more than the kernel was timed",
+    "floor of": "more than the kernel was timed",
+    "window not in": "the window is not known",
+}
+"""Words in a row's note -> why it is left out."""
+UNKNOWN = "the catalog has no such kernel"
+ADDED_UP = "meta-pytorch/tritonbench#196"
+"""A thread whose backward adds each gradient to the one before: its inputs are no leaves, and none is set to None
+between calls (tritonbench @592d65f, operators/flash_attention/operator.py, get_bwd_fn). Two loads and a store of each."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published time with its prediction."""
+
+    number: int
+    source: str
+    kernel: str
+    gpu: str
+    kind: str
+    call: dict[str, Any]
+    measured_us: float
+    predicted_us: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_us / self.measured_us - 1
+
+
+def why_left_out(row: dict[str, str]) -> str:
+    """Why a row has no prediction; empty where it has one."""
+    reasons = [why for words, why in LEFT_OUT.items() if words in row["note"]]
+    if reasons:
+        return reasons[0]
+    return "" if reported(row) in KERNELS else UNKNOWN
+
+
+def reported(row: dict[str, str]) -> str:
+    """What the thread calls the kernel, without its remarks."""
+    return row["kernel_reported"].split(",")[0]
+
+
+def call_of(row: dict[str, str]) -> dict[str, Any]:
+    """Keywords of a row's attention call."""
+    names = ("batch", "heads", "head_dim")
+    call: dict[str, Any] = {name: int(row[name]) for name in names} | {"dtype": row["dtype"]}
+    call |= {"seq_len": int(row["seq_q"]), "seq_len_k": int(row["seq_k"])}
+    for name in ("kv_heads", "head_dim_v", "window"):
+        if row[name]:
+            call[name] = int(float(row[name]))
+    if row["window"]:
+        call["mask"] = "window"
+    elif row["causal"] == "1":
+        call["mask"] = "causal"
+    return call | {"passes": row["pass"]}
+
+
+def method_of(source: str) -> dict[str, Any]:
+    """Clock and L2 of a thread's calls."""
+    return next((how for name, how in METHODS.items() if source.startswith(name)), LOOP)
+
+
+def added_up_s(row: dict[str, str], call: dict[str, Any]) -> float:
+    """Seconds in which a thread's backward adds gradients up, by the bandwidth of HBM."""
+    if not row["source"].startswith(ADDED_UP) or row["pass"] != "bwd":
+        return 0.0
+    kv_heads = call.get("kv_heads", call["heads"])
+    columns = call["batch"] * call["head_dim"]
+    queries, keys = call["heads"] * call["seq_len"], kv_heads * call["seq_len_k"]
+    bytes_ = 2 * columns * (queries + 2 * keys)
+    read_s, write_s, turning_s = load_profile(row["gpu"]).hbm_seconds_per_byte() or (0.0, 0.0, 0.0)
+    return bytes_ * (2 * read_s + write_s + turning_s)
+
+
+def rows(paths: Iterable[Path], clocks: str | None = None) -> Iterator[Row]:
+    """Every row that is not left out, with its prediction; `clocks` in place of each thread's own."""
+    for path in paths:
+        for number, row in read(path):
+            if why_left_out(row):
+                continue
+            kernel, more = KERNELS[reported(row)]
+            call = call_of(row)
+            how = method_of(row["source"]) | more | ({"clocks": clocks} if clocks else {})
+            predicted = iosim.predict(kernel=kernel, gpu=row["gpu"], **call, **how)
+            yield Row(
+                number=number,
+                source=row["source"],
+                kernel=kernel,
+                gpu=row["gpu"],
+                kind="decode" if call["seq_len"] == 1 else row["pass"],
+                call=call,
+                measured_us=float(row["measured_us"]),
+                predicted_us=1e6 * (predicted.time_s + added_up_s(row, call)),
+            )
+
+
+def read(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Rows of a file with their numbers, from 1."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(enumerate(csv.DictReader(file), 1))
+
+
+def left_out(paths: Iterable[Path]) -> str:
+    """How many rows are left out, by why."""
+    why = Counter(why_left_out(row) for path in paths for _, row in read(path))
+    texts = [f"{count} ({reason})" for reason, count in sorted(why.items()) if reason]
+    return f"Left out: {', '.join(texts) or 'none'}."
+
+
+def summary(errors: list[float]) -> str:
+    """Cells of a group: rows, median size, mean size, median with its sign, least and most."""
+    sizes = [abs(error) for error in errors]
+    return (
+        f"{len(errors)} | {statistics.median(sizes):.1%} | {statistics.fmean(sizes):.1%} | "
+        f"{statistics.median(errors):+.1%} | {min(errors):+.0%} to {max(errors):+.0%}"
+    )
+
+
+def table(predicted: list[Row]) -> str:
+    """Errors by kernel, GPU and pass, and of each pass over all."""
+    groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in predicted:
+        groups[row.kind, row.kernel, row.gpu].append(row.error)
+        groups[row.kind, "all", ""].append(row.error)
+    lines = [
+        "| pass | kernel | GPU | rows | median size | mean size | median | range |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    lines += [
+        f"| {' | '.join(key)} | {summary(errors)} |" for key, errors in sorted(groups.items())
+    ]
+    return "\n".join(lines)
+
+
+def pairs(predicted: list[Row]) -> str:
+    """How often the prediction says which of two kernels is faster, of those in one thread that differ by 10 %."""
+    calls: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in predicted:
+        calls[row.source, row.gpu, repr(row.call)].append(row)
+    right = count = 0
+    for members in calls.values():
+        for n, first in enumerate(members):
+            for second in members[n + 1 :]:
+                low, high = sorted((first, second), key=lambda row: row.measured_us)
+                if high.measured_us > 1.1 * low.measured_us:
+                    count += 1
+                    right += low.predicted_us < high.predicted_us
+    return f"Which of two is faster, where they differ by more than 10 %: right in {right} of {count} pairs."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV of times")
+    parser.add_argument("--rows", action="store_true", help="every row")
+    parser.add_argument("--split", action="store_true", help="odd and even rows apart")
+    parser.add_argument("--clocks", help="one clock for all rows: boost, sustained or MHz")
+    args = parser.parse_args()
+    predicted = list(rows(args.files, args.clocks))
+    if args.rows:
+        for row in predicted:
+            sizes = " ".join(f"{name}={value}" for name, value in row.call.items())
+            print(
+                f"{row.error:+6.1%} {row.predicted_us:10.1f} {row.measured_us:10.1f} us  "
+                f"{row.kernel} {row.gpu} {sizes}  {row.source}"
+            )
+        print()
+    if args.split:
+        for side, name in ((1, "Odd rows"), (0, "Even rows")):
+            print(f"{name}\n\n{table([row for row in predicted if row.number % 2 == side])}\n")
+    print(f"{table(predicted)}\n\n{pairs(predicted)}\n{left_out(args.files)}")
+
+
+if __name__ == "__main__":
+    main()

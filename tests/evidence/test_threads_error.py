@@ -1,0 +1,62 @@
+"""benchmarks/threads_error.py: times that public threads report, beside predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripts import load_script
+
+SCRIPT = load_script("benchmarks/threads_error.py")
+HEAD = (
+    "source,kernel_reported,gpu,pass,batch,heads,kv_heads,seq_q,seq_k,head_dim,head_dim_v,causal,"
+    "window,dtype,measured_us,note"
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = (
+        "a/b#1,flash-attn FA2,h100,fwd,1,8,,1024,1024,64,,0,,fp16,20,",
+        "a/b#1,SDPA EA,h100,fwd,1,8,,1024,1024,64,,0,,fp16,60,",
+        "a/b#1,another kernel,h100,fwd,1,8,,1024,1024,64,,0,,fp16,60,",
+        "a/b#1,FlashMLA,h100,fwd,1,8,1,1,1024,576,512,0,,fp16,60,more than the kernel",
+        "microsoft/onnxruntime#1,FA2 paged,h100,fwd,64,64,8.0,1,256,128,,0,,fp16,40,nvbench",
+    )
+    path = tmp_path / "threads.csv"
+    path.write_text("\n".join((HEAD, *rows)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_rows_are_predicted_as_they_were_measured(table: Path) -> None:
+    rows = list(SCRIPT.rows([table]))
+    assert [(row.number, row.kernel, row.kind) for row in rows] == [
+        (1, "fa2", "fwd"),
+        (2, "cutlass", "fwd"),
+        (5, "fa2", "decode"),
+    ]
+    assert SCRIPT.method_of("microsoft/onnxruntime#1")["l2_start"] == "flushed"
+    assert SCRIPT.method_of("a/b#1") == SCRIPT.LOOP
+
+
+def test_errors_stand_by_kernel_gpu_and_pass(table: Path) -> None:
+    rows = list(SCRIPT.rows([table]))
+    text = SCRIPT.table(rows)
+    assert "| decode | fa2 | h100 | 1 |" in text
+    assert "| fwd | all |  | 2 |" in text
+    assert "right in 1 of 1 pairs" in SCRIPT.pairs(rows)
+
+
+def test_what_is_left_out_is_said_with_why(table: Path) -> None:
+    assert (
+        SCRIPT.left_out([table])
+        == "Left out: 1 (more than the kernel was timed), 1 (the catalog has no such kernel)."
+    )
+
+
+def test_a_backward_that_adds_gradients_up_takes_their_bytes() -> None:
+    row = {"source": "meta-pytorch/tritonbench#196", "pass": "bwd", "gpu": "h100"}
+    call = {"batch": 4, "heads": 48, "seq_len": 4096, "seq_len_k": 4096, "head_dim": 64}
+    bytes_ = 9 * 4 * 48 * 4096 * 64 * 2  # two loads and a store of dQ, dK and dV
+    assert SCRIPT.added_up_s(row, call) == pytest.approx(bytes_ / 3.1e12, rel=0.1)
+    assert SCRIPT.added_up_s(row | {"source": "a/b#1"}, call) == 0.0
