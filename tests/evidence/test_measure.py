@@ -236,7 +236,7 @@ def test_calls_of_a_library_go_on_where_they_stopped(
                 for n in plans[-1] if n != 2], []  # fmt: skip
 
     for module, name, value in (
-        (collect, "run", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "run_profiled", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
         (collect, "profiler_version", lambda: "1"), (collect, "profiler_options", lambda warm, columns: []),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -262,7 +262,7 @@ def test_a_time_that_ends_while_kernels_are_compiled_ends_no_command(
         return collect.Run([], "No kernels were profiled", "")
 
     for module, name, value in (
-        (collect, "run", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
+        (collect, "run_profiled", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
         (collect, "profiler_options", lambda warm, columns: []), (collect.time, "time", lambda: now[0]),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
