@@ -72,7 +72,7 @@ BUDGET: dict[str, Budget] = {
     "functions with more than eight parameters": Budget(
         7, 6, lambda: sum(count > 8 for _, count, _ in functions())
     ),
-    "fitted numbers": Budget(160, 100, lambda: len(list(fitted()))),
+    "fitted numbers": Budget(166, 100, lambda: len(list(fitted()))),
     "formatter exemptions": Budget(
         10, 10, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))
     ),

@@ -15,6 +15,9 @@ L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
 takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
+TURING = 75
+"""Compute capability whose L2 is taken to run at a clock in proportion to the SMs': a product of a T4 at 585 MHz takes as
+long as its bytes at such an L2, and 40 % less at one of its full clock. A Hopper's keeps its own (h200_clocks.csv)."""
 PEAK_UNITS = {"fp32": (MatrixUnit.FP32, MatrixUnit.SPLIT_TF32)}
 """What computes products at their highest rate, where it is not the matrix unit of the type."""
 LOADS = {
@@ -134,6 +137,8 @@ class Rates:
             else p.l2_read_bandwidth_bytes_per_s
         )
         rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
+        if rate and self.measured and p.cc == TURING and self.clock_hz and p.boost_clock_hz:
+            rate *= self.clock_hz / p.boost_clock_hz
         return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
     def tensor(self, dtype: str, unit: UnitModel) -> float:
