@@ -27,10 +27,10 @@ from iosim.readers.timing.launch_time import LaunchTime, launch_time
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running, executed_pairs
 
-FEW_SMS = 0.1
-"""Share of the SMs up to which tensor cores at work leave the clock as it is. Fitted: 0.99 of it in the median of 51
-launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
-_6.csv)."""
+FEW_SMS = 16 / 132
+"""Share of the SMs up to which tensor cores at work leave the clock as it is: inferred, a pair of SMs of each of eight
+GPCs (NVIDIA H100 whitepaper). 51 launches of 30 us and longer on fewer SMs keep 0.99 of the clock in the median, others
+0.91 (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Share of the boost clock below which no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
