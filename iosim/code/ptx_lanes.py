@@ -164,16 +164,7 @@ class Lanes:
         if name in ("mul", "mul24"):
             return operations.multiply(opcode, v[0], v[1])
         if name in ("mad", "mad24"):
-            bits = (
-                64
-                if "wide" in opcode and kind.bits == 32
-                else 2 * kind.bits
-                if "wide" in opcode
-                else kind.bits
-            )
-            return operations.add(
-                operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits)
-            )
+            return _multiply_add(kind, opcode, v)
         if name == "neg":
             return operations.sub(number(0), v[0], kind)
         if name == "not":
@@ -290,6 +281,18 @@ class Lanes:
             return [(part, None) for part in parts]
         bits, dense = kind_of(instruction.opcode).bits // len(parts), whole(value)
         return [(part, signed(dense >> (place * bits), bits)) for place, part in enumerate(parts)]
+
+
+def _multiply_add(kind: Kind, opcode: tuple[str, ...], v: list[Any]) -> Value:
+    """The product, as wide as the instruction says, and the sum."""
+    bits = (
+        64
+        if "wide" in opcode and kind.bits == 32
+        else 2 * kind.bits
+        if "wide" in opcode
+        else kind.bits
+    )
+    return operations.add(operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits))
 
 
 def _logical(name: str, flags: list[Array]) -> Array:
