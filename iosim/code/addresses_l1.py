@@ -32,9 +32,10 @@ from iosim.kernel.launch import Mode
 
 LINE_BYTES = 128
 WAYS = 2
+"""Lines of a set. Fitted by hand, of 1 to 4, with `EFFECTIVE_SHARE`."""
 EFFECTIVE_SHARE = 0.58
-"""Lines of a set, and the part of L1 that holds lines of global memory: fitted on every second row of the kernel that
-reads rows twice (h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
+"""Part of L1 that holds lines of global memory. Fitted on every second row of the kernel that reads rows twice
+(h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
 MOST_PLAYED = 8
 """CTAs of an SM that are played side by side; of more, so many stand for all in their part of L1."""
 MOST_SECTORS = 400_000
@@ -51,7 +52,7 @@ LONGEST_TURN = 32
 
 @dataclass
 class Served:
-    """Of one instruction: sectors that its requests ask for, and those that had to come from the L2."""
+    """Sectors that an instruction's requests ask for, and those of them that had to come from the L2."""
 
     requested: float = 0.0
     missed: float = 0.0

@@ -33,7 +33,7 @@ SHARED_UNITS, SHARED_BY_ALL = ("lsu", "from-l2", TO_L2, "tma"), -1
 """What all parts of an SM have in common."""
 PART_WRITE_TIMES = 2.4
 """Times that the L2 takes for a sector of which a store writes a part, over a whole one: 26 such sectors a cycle of an
-H100's 63 (h100_cache_edges.csv, columns-own-1 and columns-side-2 of every second row of `columns`)."""
+H100's 63. Fitted on two launches that store down columns (h100_cache_edges.csv, columns-own-1 and columns-side-2)."""
 MOST_PLAYED = 60_000
 """Instructions of all warps of an SM up to which they are played together; else one part's stand for all."""
 QUEUED_CYCLES = 24.0
