@@ -78,6 +78,7 @@ def code_launch(
         resources.shared_memory_bytes,
         resources.carveout,
     )
+    # A short grid leaves places of an SM empty, and L1 to the CTAs that are there.
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes
     missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)

@@ -176,6 +176,8 @@ class Mover:
 
     def _join(self, group: _Group, access: Access) -> None:
         ctas = access.ctas
+        # The first access of a CTA in the group is its anchor; a hash of all distances to it and of all
+        # patterns, in their order, is the same for CTAs whose shapes are.
         new = ~group.present[ctas]
         group.anchor[ctas[new]] = access.base[new]
         for mine, stride in zip(group.strides, access.strides, strict=True):
@@ -192,6 +194,7 @@ class Mover:
         ctas = np.flatnonzero(group.present)
         anchor = group.anchor[ctas]
         phase = anchor % SECTOR_BYTES
+        # Shapes are worked out once for each hash and place of the anchor inside a sector.
         keys = group.mixed[ctas] ^ (phase.astype(np.uint64) * MIX[2])
         _, index, which = np.unique(keys, return_index=True, return_inverse=True)
         numbers = np.array(
@@ -274,6 +277,8 @@ def expanded(move: Move) -> Expanded:
     """A move with its folds' trips written out."""
     which = np.arange(move.ctas.size)
     anchor, order = move.anchor, move.order
+    # Fold by fold, from the outside: every entry so far is repeated as often as the fold turns, and
+    # each trip moves its address and its place in the order by their strides.
     for count, stride, later in zip(move.counts, move.strides, move.order_strides, strict=True):
         times = count[which]
         first = np.cumsum(times) - times

@@ -112,6 +112,7 @@ def local_traffic(
     played = _Played(cc, warps, l1_bytes, use_of)
     played.registers.run(before)
     played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
+    # What a turn goes over: a word that is used once a turn has so many bytes between two uses.
     whole = max(1.0, sum(played.words.values()))
     played.loaded = played.hits = played.stored = played.waited = 0.0
     played.unknown = 0
@@ -156,6 +157,8 @@ class _Played:
 
     def _local(self, number: int, instruction: Instruction, loads: bool) -> None:
         """A load or store of the frame: its words, and which of them L1 still has."""
+        # A frame is interleaved by lanes: a word of all of a warp's lanes is 128 bytes in a row, and a warp
+        # at the same word as others has lines of its own.
         first, width = self.registers.place(instruction), lane_bytes(instruction)
         words: list[object] = [("any", number)]
         if first is None:
@@ -193,6 +196,7 @@ class _Played:
 
 def _stays(since: float, l1_bytes: float) -> float:
     """Chance that so many bytes leave a line in a cache of as many sets as `L1_WAYS` ways make of it."""
+    # Bytes since then over those of L1 are lines of its set; it stays where fewer than its ways came.
     mean = L1_WAYS * since / l1_bytes
     if mean > MOST_LINES:
         return 0.0
