@@ -411,16 +411,7 @@ class Run:
         if name in ("mul", "mul24"):
             return operations.multiply(opcode, v[0], v[1])
         if name in ("mad", "mad24"):
-            bits = (
-                64
-                if "wide" in opcode and kind.bits == 32
-                else 2 * kind.bits
-                if "wide" in opcode
-                else kind.bits
-            )
-            return operations.add(
-                operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits)
-            )
+            return _multiply_add(kind, opcode, v)
         if name == "neg":
             return operations.sub(number(0), v[0], kind)
         if name == "not":
@@ -692,6 +683,18 @@ class Run:
             those = np.flatnonzero(which.reshape(-1) == number_of)
             pattern = self.trace.patterns.number(offset[row], active[row], width)
             self.trace.nodes.append(Access(site, ctas[those], first[those], pattern))
+
+
+def _multiply_add(kind: Kind, opcode: tuple[str, ...], v: list[Any]) -> Value:
+    """The product, as wide as the instruction says, and the sum."""
+    bits = (
+        64
+        if "wide" in opcode and kind.bits == 32
+        else 2 * kind.bits
+        if "wide" in opcode
+        else kind.bits
+    )
+    return operations.add(operations.multiply(opcode, v[0], v[1]), v[2], Kind(kind.letter, bits))
 
 
 MEMORY = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix")
