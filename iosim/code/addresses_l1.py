@@ -31,8 +31,7 @@ from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode
 
 LINE_BYTES = 128
-WAYS = 2
-EFFECTIVE_SHARE = 0.58
+WAYS, EFFECTIVE_SHARE = 2, 0.58
 """Lines of a set, and the part of L1 that holds lines of global memory: fitted on every second row of the kernel that
 reads rows twice (h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
 MOST_PLAYED = 8
