@@ -31,11 +31,9 @@ from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode
 
 LINE_BYTES = 128
-WAYS = 2
-"""Lines of a set. Fitted by hand, of 1 to 4, with `EFFECTIVE_SHARE`."""
-EFFECTIVE_SHARE = 0.58
-"""Part of L1 that holds lines of global memory. Fitted on every second row of the kernel that reads rows twice
-(h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
+WAYS, EFFECTIVE_SHARE = 2, 0.58
+"""Lines of a set, and the part of L1 that holds lines of global memory: fitted on every second row of the kernel that
+reads rows twice (h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
 MOST_PLAYED = 8
 """CTAs of an SM that are played side by side; of more, so many stand for all in their part of L1."""
 MOST_SECTORS = 400_000
