@@ -239,7 +239,7 @@ def mode_of(instruction: Instruction, half: int = 0) -> Mode:
 
 
 def through_l1(instruction: Instruction) -> bool:
-    """Whether L1 may serve a load: plain ones, and copies that say so."""
+    """True where L1 may serve a load: plain ones, and copies that say so."""
     if instruction.name == "cp":
         return "ca" in instruction.opcode
     return instruction.name in ("ld", "ldu") and not any(

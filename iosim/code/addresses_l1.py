@@ -50,7 +50,7 @@ LONGEST_TURN = 32
 
 @dataclass
 class Served:
-    """Of one instruction: sectors that its requests ask for, and those that had to come from the L2."""
+    """Sectors that an instruction's requests ask for, and those of them that had to come from the L2."""
 
     requested: float = 0.0
     missed: float = 0.0

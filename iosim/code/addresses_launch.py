@@ -51,7 +51,7 @@ class CodeLaunch:
     evaluated: Evaluated
     occupancy: Occupancy
     l1_bytes: float
-    """Of an SM: what shared memory leaves of it."""
+    """Bytes of an SM's L1: what shared memory leaves of it."""
     missed: dict[int, float] = field(default_factory=dict)
     """The part of each load's sectors that L1 does not serve, by instruction."""
 

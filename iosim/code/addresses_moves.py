@@ -168,7 +168,7 @@ class Mover:
         self._join(group, access)
 
     def _repeats(self, group: _Group, access: Access) -> bool:
-        """Whether a CTA comes to an instruction again that is in the group already: another trip of a loop."""
+        """True where a CTA comes to an instruction again that is in the group already: another trip of a loop."""
         if access.site not in group.sites:
             return False
         same = [a for a in group.accesses if a.site == access.site]
@@ -236,7 +236,7 @@ class Mover:
 
 
 def _alike(group: _Group, access: Access) -> bool:
-    """Whether an access moves from trip to trip as those of the group do."""
+    """True where an access moves from trip to trip as those of the group do."""
     present = group.present[access.ctas]
     return all(
         np.array_equal(mine[access.ctas[present]], stride[present])

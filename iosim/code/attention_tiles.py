@@ -133,6 +133,6 @@ def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:
 
 
 def _heavy_first(rows: IntArray) -> bool:
-    """Whether neighbours go to earlier queries."""
+    """True where neighbours go to earlier queries."""
     steps = np.diff(rows)
     return bool(steps.size) and int((steps < 0).sum()) > int((steps > 0).sum())

@@ -62,7 +62,7 @@ class Section:
 
 
 def is_cubin(data: bytes) -> bool:
-    """Whether this is an ELF file of NVIDIA's GPUs."""
+    """True for an ELF file of NVIDIA's GPUs."""
     if data[:4] != ELF_MAGIC or len(data) < FLAGS_AT + 4:
         return False
     (machine,) = struct.unpack_from("<H", data, MACHINE_AT)

@@ -31,7 +31,7 @@ class KernelFacts:
 
     function: Function
     counts: Counts
-    """Of a turn of the loop over keys; where there is none, of all that a warp runs."""
+    """Counts of a turn of the loop over keys; where there is none, of all that a warp runs."""
     on_sm: CodeOnSm
     runs: Runs
     resident: Occupancy

@@ -40,7 +40,7 @@ class LaunchWork:
     xu_instructions: float
     """Those of them that the unit of special functions runs."""
     warps: int
-    """Of all CTAs."""
+    """Warps of all CTAs."""
     notes: tuple[str, ...]
 
     @property

@@ -36,14 +36,14 @@ class LocalTraffic:
 
     loaded: float
     hits_l1: float
-    """Of those loaded, what L1 serves."""
+    """Sectors among those loaded that L1 serves."""
     stored: float
     touched: float = 0.0
     """Bytes of a thread's frame that are loaded or stored at all."""
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
     waited: float = 0.0
-    """Of each sector that L1 does not serve, how long after its last use it is loaded, in turns; all of them summed."""
+    """Turns from the last use of a sector that L1 does not serve to its load, summed over all of them."""
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
@@ -138,7 +138,7 @@ class _Played:
         self.words: dict[object, float] = {}
         """Bytes of all warps, the most recently touched last."""
         self.others: set[object] = set()
-        """Of these, what is no part of a frame."""
+        """Words that are no part of a frame."""
         self.loaded = self.hits = self.stored = self.waited = 0.0
         self.unknown = 0
 

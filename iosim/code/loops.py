@@ -182,7 +182,7 @@ class Flow:
         return order
 
     def dominates(self, first: int, second: int) -> bool:
-        """Whether every way to `second` leads through `first`."""
+        """True where every way to `second` leads through `first`."""
         while second != first:
             up = self.dominators[second]
             if up in (second, -1):
@@ -238,7 +238,7 @@ class Flow:
 
 
 def _conditional(branch: Instruction) -> bool:
-    """Whether a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
+    """True where a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
     named = any(
         o.lstrip("!").startswith(("P", "UP")) and o not in ALWAYS for o in branch.operands[:-1]
     )

@@ -179,7 +179,7 @@ def _until(word: str, difference: Array, step: Array) -> Array:
 
 
 def _even(a: Bent, b: Bent, inside: Array) -> bool:
-    """Whether what an operation gives moves evenly from spell to spell."""
+    """True where what an operation gives moves evenly from spell to spell."""
     moves = [whole(_less(new, old)) for new, old in zip(b.operands, a.operands, strict=True)]
     mask = b.mask & inside
     # An operation whose operands stand still gives the same again, whatever it does.

@@ -51,7 +51,7 @@ def kind_of(opcode: tuple[str, ...]) -> Kind:
 
 
 def is_float(opcode: tuple[str, ...]) -> bool:
-    """Whether an instruction computes with floating point."""
+    """True where an instruction computes with floating point."""
     return any(part in FLOATS for part in opcode[1:])
 
 
@@ -62,7 +62,7 @@ def _read(value: Known, kind: Kind) -> Array:
 
 
 def _in_range(value: Known, kind: Kind) -> bool:
-    """Whether the numbers of a register are what an instruction of this type reads."""
+    """True where the numbers of a register are what an instruction of this type reads."""
     low, high = bounds(value)
     if kind.letter == "s":
         return -(1 << (kind.bits - 1)) <= low and high < 1 << (kind.bits - 1)

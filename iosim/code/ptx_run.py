@@ -49,7 +49,7 @@ class Run(MemoryLanes):
         self._until = time.monotonic() + settings.seconds
 
     def _is_skipped(self, at: int) -> bool:
-        """Whether an instruction decides no address and no way."""
+        """True where an instruction decides no address and no way."""
         instruction = self.entry.instructions[at]
         if instruction.name in (
             "bra",

@@ -57,7 +57,7 @@ def whole(value: Known) -> Array:
 
 
 def is_one(value: Known) -> bool:
-    """Whether all lanes of all CTAs share it."""
+    """True where all lanes of all CTAs share a value."""
     return not isinstance(value, Split) and value.size == 1
 
 
@@ -141,7 +141,7 @@ def times(a: Known, b: Known) -> Known:
 
 
 def disjoint(a: Known, b: Known) -> bool:
-    """Whether no bit is set in both, so that "or" and "xor" add."""
+    """True where no bit is set in both, so that "or" and "xor" add."""
     if bounds(a)[0] < 0 or bounds(b)[0] < 0:
         return False
     return not _bits(a) & _bits(b)

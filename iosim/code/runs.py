@@ -45,7 +45,7 @@ class Runs:
 
     times: tuple[float, ...]
     known: bool
-    """Whether they follow from the PTX; else from trips that were given or assumed."""
+    """True where the runs follow from the PTX, not from trips that were given or assumed."""
     assumed: tuple[str, ...] = ()
 
     @property
@@ -129,7 +129,7 @@ class _Walk:
         self.go(inside, inside.header, times * self.trips.get(address, self.other))
 
     def _likely(self, loop: Loop | None, block: int, ways: list[int]) -> int:
-        """Of two ways the one that does the work; of equals the shorter inside a loop, else the longer."""
+        """The one of two ways that does the work; of equals the shorter inside a loop, else the longer."""
         flow = self.flow
         # What only one of the ways leads to says what that way is for: where there are products or a loop,
         # the work is done; the others jump over it.
