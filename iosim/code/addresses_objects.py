@@ -50,6 +50,8 @@ def key_of(anchor: Array, shape: Array) -> Array:
 
 def cut(keys: Array, shapes: Shapes) -> Objects:
     """Objects for the distinct moves of a tensor, by their keys in order."""
+    # Each line gets the last move that touches it. Where as many lines have one as all moves together
+    # touch, no line was touched twice.
     placed = _Placed(keys, shapes)
     owner, total = np.full(placed.lines, -1, dtype=np.int32), 0
     for part, at in placed.moves():
@@ -117,6 +119,8 @@ class _Placed:
 
 def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
     """Objects where moves overlap: lines that the same moves touch, told by the sum of their moves' random names."""
+    # A line's label is the sum of random numbers of the moves that touch it: lines with one label are
+    # touched by the same moves, but for a chance of 2^-64.
     label = np.zeros(placed.lines, dtype=np.uint64)
     names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
     for part, at in placed.moves():
@@ -125,6 +129,7 @@ def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
     _, index, which, sizes = np.unique(
         label[touched], return_index=True, return_inverse=True, return_counts=True
     )
+    # Objects are numbered by their first line, as they lie in memory.
     rank = np.empty(index.size, dtype=np.int64)
     rank[np.argsort(index, kind="stable")] = np.arange(index.size)
     of_line = np.full(placed.lines, -1, dtype=np.int64)
@@ -198,12 +203,12 @@ def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     objects: dict[int, Objects] = {}
     for tensor in sorted({move.tensor for move in moves}):
         keys = [key_of(w.written.anchor, w.written.shape) for w in ways if w.move.tensor == tensor]
-        if sum(each.size for each in keys):
+        if sum(part.size for part in keys):
             objects[tensor] = cut(np.unique(np.concatenate(keys)), shapes)
     begin, end = {}, 0
-    for tensor, each in objects.items():
+    for tensor, part in objects.items():
         begin[tensor] = end
-        end += each.sizes.size
+        end += part.sizes.size
     parts = [
         _entries(w, objects[w.move.tensor], begin[w.move.tensor], end)
         for w in ways
@@ -218,14 +223,17 @@ def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Arr
     pieces, order = objects.pieces[first], ways.written.order
     starts, times = ways.first, ways.times
     if bool((count > 1).any()):
+        # A move of several pieces is so many entries, one after the other, all at its place in the order.
         inner = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         pieces, order = objects.pieces[np.repeat(first, count) + inner], np.repeat(order, count)
         upto = np.concatenate([[0], np.cumsum(count)])
         starts, times = upto[ways.first], upto[ways.first + ways.times] - upto[ways.first]
     entry = (MODES.index(ways.move.mode) * total + begin + pieces).astype(np.int32)
-    each = times[ways.of_cta]
-    at = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each - starts[ways.of_cta], each)
-    return np.repeat(ways.move.ctas, each).astype(np.int32), order[at].astype(np.int64), entry[at]
+    of_cta = times[ways.of_cta]
+    at = np.arange(int(of_cta.sum())) - np.repeat(
+        np.cumsum(of_cta) - of_cta - starts[ways.of_cta], of_cta
+    )
+    return np.repeat(ways.move.ctas, of_cta).astype(np.int32), order[at].astype(np.int64), entry[at]
 
 
 def _sorted(
@@ -239,8 +247,9 @@ def _sorted(
     columns: list[Any] = [np.concatenate([part[n] for part in parts]) for n in range(3)]
     cta, order, entry = columns
     longest = int(order.max()) + 1
+    # By CTA, then by order, in one sort of one number.
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
     count = np.bincount(cta, minlength=ctas)
     first = np.cumsum(count) - count
-    moved = np.ascontiguousarray(entry[place])
-    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), moved, used)
+    in_order = np.ascontiguousarray(entry[place])
+    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), in_order, used)

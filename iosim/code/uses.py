@@ -32,20 +32,22 @@ def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
         missed: the part of each load's sectors that L1 does not serve, by instruction.
         cc: compute capability of the machine code.
     """
+    # The assembler copies and merges loads, but each still names its line of the PTX: what that line's
+    # requests ask for in the mean stands for all of its copies.
     of_line: dict[tuple[int, str], list[Site]] = defaultdict(list)
     for site in evaluated.sites:
         of_line[instruction_of(evaluated.entry, site.number).row, site.space].append(site)
 
-    def use_of(one: Instruction) -> MemoryUse | None:
-        group = operation(one, cc).group
+    def use_of(instruction: Instruction) -> MemoryUse | None:
+        group = operation(instruction, cc).group
         space = SPACES.get(group)
-        sites = of_line.get((one.ptx_line or -1, space)) if space else None
+        sites = of_line.get((instruction.ptx_line or -1, space)) if space else None
         if not sites:
             return None
         use = _mean(sites, missed)
         if group == "global-copy":  # what it writes into shared memory stands under the same line
-            beside = _mean(of_line.get((one.ptx_line or -1, SHARED), []), missed)
-            wavefronts = beside.wavefronts or default_use(one, group).wavefronts
+            beside = _mean(of_line.get((instruction.ptx_line or -1, SHARED), []), missed)
+            wavefronts = beside.wavefronts or default_use(instruction, group).wavefronts
             return MemoryUse(use.sectors, use.lines, wavefronts, use.hits_l1)
         return use
 

@@ -27,10 +27,10 @@ from iosim.readers.timing.launch_time import LaunchTime, launch_time
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running, executed_pairs
 
-FEW_SMS = 0.1
-"""Share of the SMs up to which tensor cores at work leave the clock as it is. Fitted: 0.99 of it in the median of 51
-launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
-_6.csv)."""
+FEW_SMS = 16 / 132
+"""Share of the SMs up to which tensor cores at work leave the clock as it is: inferred, a pair of SMs of each of eight
+GPCs (NVIDIA H100 whitepaper). 51 launches of 30 us and longer on fewer SMs keep 0.99 of the clock in the median, others
+0.91 (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Share of the boost clock below which no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
@@ -38,10 +38,10 @@ CLOCK_TOLERANCE = 1e-7
 SEARCH_STEPS = 12
 """Most clocks that are tried."""
 CEILINGS = ("specification", "measured")
-HOST_LAUNCH_S = 24e-6
-"""Seconds of the processor between two launches of an eager PyTorch program. Fitted on two rows: ten launches on 128 and 256
-tokens take 0.24 and 0.25 ms on an RTX 2080 Ti (lucidrains/flash-cosine-sim-attention @6f17f29, README, float16). NB: it
-is the processor's and PyTorch's, not the GPU's: an A100's host took 0.29 ms for them."""
+HOST_LAUNCH_S = 0.24e-3 / 10
+"""Seconds of the processor between two launches of an eager PyTorch program: ten launches on 128 tokens take 0.24 ms on
+an RTX 2080 Ti, and on 256 tokens 0.25 (lucidrains/flash-cosine-sim-attention @6f17f29, README, float16). NB: it is the
+processor's and PyTorch's, not the GPU's: an A100's host took 0.29 ms for them."""
 POWER_OF_CLOCK = 3.0
 """With which power of the clock the power grows, at first guess: voltage squared, and work a second."""
 

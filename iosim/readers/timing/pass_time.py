@@ -9,7 +9,7 @@ from iosim.kernel.launch import Outer
 from iosim.kernel.work import Dependent
 from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
-from iosim.readers.timing.overlap import beside
+from iosim.readers.timing.overlap import beside_others
 from iosim.readers.timing.running import Running, executed_pairs
 from iosim.readers.timing.step_terms import SCHEDULERS
 from iosim.readers.timing.terms import Scope, term
@@ -354,7 +354,7 @@ def _issued_in_turn(running: Running, dependent: Dependent, seconds: dict[str, f
     alone = multiplied + seconds.get("smem", 0.0) / ctas_of_busiest + waiting
     issued = steps * issue_cycles(dependent) / (running.rates.clock_hz or math.inf)
     seconds["issue"] = ctas_of_busiest * issued
-    total = full * beside(alone, running.ctas_per_sm * issued)
+    total = full * beside_others(alone, running.ctas_per_sm * issued)
     if rest:
-        total += beside(alone, -(-rest // sms) * issued)
+        total += beside_others(alone, -(-rest // sms) * issued)
     return total
