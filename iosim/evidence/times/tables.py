@@ -29,8 +29,8 @@ from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request, default_method, hbm_traffic
 from iosim.prediction.replays import Replays
-from iosim.readers.timing.chain_time import HOST_LAUNCH_S
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.chain_time import HOST_LAUNCH_S
 from iosim.show.tables import grouped
 from iosim.studies.latency.latency import latency_of
 
@@ -602,6 +602,6 @@ def public_cases(every: int = 1, gpu_name: str = "t4") -> Iterator[Case]:
 def only(call: Call, launch: str) -> Call:
     """A call of one launch of another's chain."""
     chain = replace(
-        call.chain, launches=tuple(one for one in call.chain.launches if one.name == launch)
+        call.chain, launches=tuple(part for part in call.chain.launches if part.name == launch)
     )
     return Call.of(call.problem, call.kernel, call.profile, chain)
