@@ -19,9 +19,11 @@ from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
 from iosim.code.ptx import Entry, Instruction
-from iosim.code.ptx_run import LOCAL_AT, SHARED_AT, WARP, Run, Settings
+from iosim.code.ptx_lanes import LOCAL_AT, SHARED_AT, Settings
+from iosim.code.ptx_run import Run
 from iosim.code.ptx_trace import Access, Fold, Pattern, Trace
 from iosim.code.ptx_values import Array
+from iosim.code.ptx_words import WARP
 from iosim.kernel.launch import SECTOR_BYTES, Mode
 
 LANES_AT_ONCE = 1 << 20
@@ -110,22 +112,23 @@ class Evaluated:
     @cached_property
     def runs(self) -> dict[int, float]:
         """How often a warp runs each line of the PTX, in the mean over the launch's warps."""
+        # A block's visits are counted in the trace; each of its lines runs as often, whichever way led there.
         starts = self.entry.flow.starts
         warps = self.ctas * -(-self.threads // WARP)
         of_block: dict[int, int] = {}
         for trace in self.traces:
             for start, visits in trace.visits().items():
                 of_block[start] = of_block.get(start, 0) + visits
-        found: dict[int, float] = {}
+        by_row: dict[int, float] = {}
         for start, visits in of_block.items():
             end = (
                 starts[starts.index(start) + 1]
                 if start != starts[-1]
                 else len(self.entry.instructions)
             )
-            for one in self.entry.instructions[start:end]:
-                found[one.row] = found.get(one.row, 0.0) + visits / warps
-        return found
+            for instruction in self.entry.instructions[start:end]:
+                by_row[instruction.row] = by_row.get(instruction.row, 0.0) + visits / warps
+        return by_row
 
     def sectors(self, mode: Mode) -> int:
         """Sectors of global memory that requests of a kind touch."""
@@ -170,10 +173,10 @@ def evaluate(
     if lanes > 1024:
         raise InputError(f"`block` {block} has {lanes} threads; accepted: up to 1024")
     settings = Settings(sides, threads, bound.values, bound.memory, seconds)
-    each = max(1, LANES_AT_ONCE // lanes)
+    at_once = max(1, LANES_AT_ONCE // lanes)
     traces = [
-        Run(entry, settings, _coordinates(sides, n, min(n + each, ctas))).go()
-        for n in range(0, ctas, each)
+        Run(entry, settings, _coordinates(sides, n, min(n + at_once, ctas))).go()
+        for n in range(0, ctas, at_once)
     ]
     return Evaluated(entry, sides, threads, bound, tuple(traces))
 
@@ -202,12 +205,12 @@ def instruction_of(entry: Entry, site: int) -> Instruction:
 
 def space_of(entry: Entry, access: Access) -> str:
     """Which memory an access goes to: by its instruction's words, else by its address."""
-    one, half = instruction_of(entry, access.site), access.site % 2
-    if half or one.name in ("ldmatrix", "stmatrix"):
+    instruction, half = instruction_of(entry, access.site), access.site % 2
+    if half or instruction.name in ("ldmatrix", "stmatrix"):
         return SHARED
-    if one.name == "cp" or "global" in one.opcode:
+    if instruction.name == "cp" or "global" in instruction.opcode:
         return GLOBAL
-    for part in one.opcode:
+    for part in instruction.opcode:
         if part.startswith("shared"):
             return SHARED
         if part == "local":
@@ -220,26 +223,28 @@ def space_of(entry: Entry, access: Access) -> str:
     return LOCAL if address >= LOCAL_AT else SHARED if address >= SHARED_AT else GLOBAL
 
 
-def mode_of(one: Instruction, half: int = 0) -> Mode:
-    if one.name == "cp" and not half:
+def mode_of(instruction: Instruction, half: int = 0) -> Mode:
+    if instruction.name == "cp" and not half:
         places = [
             part
-            for part in one.opcode
+            for part in instruction.opcode
             if part in ("global", "shared", "shared_cluster", "shared_cta")
         ]
-        if "reduce" in one.opcode:
+        if "reduce" in instruction.opcode:
             return Mode.REDUCE
         return Mode.STORE if places and places[0] == "global" else Mode.LOAD
-    if one.name in ("atom", "red"):
+    if instruction.name in ("atom", "red"):
         return Mode.REDUCE
-    return Mode.STORE if one.name in ("st", "stmatrix", "cp") else Mode.LOAD
+    return Mode.STORE if instruction.name in ("st", "stmatrix", "cp") else Mode.LOAD
 
 
-def through_l1(one: Instruction) -> bool:
-    """Whether L1 may serve a load: plain ones, and copies that say so."""
-    if one.name == "cp":
-        return "ca" in one.opcode
-    return one.name in ("ld", "ldu") and not any(word in one.opcode for word in PAST_L1)
+def through_l1(instruction: Instruction) -> bool:
+    """True where L1 may serve a load: plain ones, and copies that say so."""
+    if instruction.name == "cp":
+        return "ca" in instruction.opcode
+    return instruction.name in ("ld", "ldu") and not any(
+        word in instruction.opcode for word in PAST_L1
+    )
 
 
 # ---- counting ----
@@ -255,6 +260,8 @@ class Spread:
 
 def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> Spread:
     """The phases of all times that an access is made."""
+    # Only an address modulo a line decides its sectors. Trips add a stride each, so that phases come
+    # back after grain / gcd(grain, strides) of them: a fold is that many phases, each so often.
     phase, times = access.base % grain, np.ones(access.ctas.size, dtype=np.int64)
     which = np.arange(access.ctas.size)
     for stride, fold in zip(access.strides, folds, strict=True):
@@ -268,11 +275,11 @@ def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> 
         phase = np.concatenate([(phase + r * step) % grain for r in range(turns)])
         times = np.concatenate([times * np.maximum(part, 0) for part in parts])
         which = np.tile(which, turns)
-    found = np.bincount(phase, weights=None, minlength=grain)
+    present = np.bincount(phase, weights=None, minlength=grain)
     counted = np.zeros(grain, dtype=np.int64)
     np.add.at(counted, phase, times)
-    there = np.flatnonzero((found > 0) & (counted > 0))
-    return Spread(there, counted[there])
+    places = np.flatnonzero((present > 0) & (counted > 0))
+    return Spread(places, counted[places])
 
 
 class Counter:
@@ -287,12 +294,12 @@ class Counter:
         """(sectors, lines) that the warps of a CTA touch, each warp's by itself."""
         key = (pattern, phase)
         if key not in self._sectors:
-            each = [
+            by_warp = [
                 touched_sectors(p.offset + phase, p.width)
                 for p in warps(self._trace.patterns[pattern])
             ]
-            lines = sum(int(np.unique(sectors >> 2).size) for sectors in each)
-            self._sectors[key] = sum(int(sectors.size) for sectors in each), lines
+            lines = sum(int(np.unique(sectors >> 2).size) for sectors in by_warp)
+            self._sectors[key] = sum(int(sectors.size) for sectors in by_warp), lines
         return self._sectors[key]
 
     def others(self, pattern: int, lanes: int) -> tuple[int, int, int]:
@@ -333,6 +340,8 @@ def touched_sectors(start: Array, width: int) -> Array:
 def wavefronts(p: WarpPattern) -> int:
     """Cycles of shared memory for a request: pieces of 8 and 16 bytes go half and quarter warps at a time; lanes that
     ask for one word are served together, for two words of one bank one after the other."""
+    # Of 16-byte pieces a quarter warp goes at once, of 8-byte ones half; then the bank that is asked
+    # for most words decides (CUDA C++ Programming Guide, shared memory of compute capability 5.x on).
     together = min(WARP, WAVEFRONT_BYTES // p.width)
     total = 0
     for group in np.unique(p.lane // together):
@@ -378,13 +387,13 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
         for access, folds in trace.walk():
             _add(evaluated, trace, counter, sums, access, folds)
     for (number, _), s in sorted(sums.items(), key=lambda item: item[0]):
-        one = instruction_of(entry, number)
+        instruction = instruction_of(entry, number)
         yield Site(
             number,
-            one.text,
-            one.line,
+            instruction.text,
+            instruction.line,
             s.space,
-            mode_of(one, number % 2),
+            mode_of(instruction, number % 2),
             s.tensor,
             s.loop,
             s.requests,
@@ -396,8 +405,8 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
             s.width,
             tuple(sorted(s.strides)),
             s.past_end,
-            one.name == "cp",
-            through_l1(one),
+            instruction.name == "cp",
+            through_l1(instruction),
         )
 
 
@@ -410,7 +419,7 @@ def _add(
     folds: tuple[Fold, ...],
 ) -> None:
     entry = evaluated.entry
-    one, space = instruction_of(entry, access.site), space_of(entry, access)
+    instruction, space = instruction_of(entry, access.site), space_of(entry, access)
     owner = tensor_of(evaluated.bound, access) if space == GLOBAL else None
     name = owner.name if owner is not None else "" if space != GLOBAL else "?"
     head = folds[-1].head if folds else -1
@@ -419,8 +428,8 @@ def _add(
         return
     pattern, trips = trace.patterns[access.pattern], int(trace.trips(access, folds).sum())
     lanes = (
-        next((MATRIX_LANES[p] for p in one.opcode if p in MATRIX_LANES), WARP)
-        if "matrix" in one.name
+        next((MATRIX_LANES[p] for p in instruction.opcode if p in MATRIX_LANES), WARP)
+        if "matrix" in instruction.name
         else WARP
     )
     requests, waves, distinct = counter.others(access.pattern, lanes)
@@ -431,6 +440,7 @@ def _add(
     if head >= 0:
         s.strides.update(int(x) for x in np.unique(access.strides[-1])[:4])
     if space == GLOBAL:
+        # Sectors hang on the phase, requests and bytes do not: these are times the trips, those phase by phase.
         spread = phases(access, folds)
         for phase, times in zip(spread.phase, spread.times, strict=True):
             sectors, lines = counter.sectors(access.pattern, int(phase))
@@ -448,7 +458,7 @@ def loop_name(entry: Entry, at: int) -> str:
     if not around:
         return ""
     head = max(around)
-    lines = (one.line for one in entry.instructions[head : entry.flow.loops[head] + 1])
+    lines = (inside.line for inside in entry.instructions[head : entry.flow.loops[head] + 1])
     return next((line for line in lines if line), f"instruction {head}")
 
 
@@ -462,13 +472,14 @@ def tensor_of(bound: Bound, access: Access) -> TensorArgument | None:
 
 def _last_byte(access: Access, folds: tuple[Fold, ...], pattern: Pattern) -> int:
     """The end of the last byte that an access touches, from its tensor's beginning."""
+    # Each fold's last trip lies furthest where its stride is positive, else its first.
     end = access.base.copy()
-    made = np.ones(access.ctas.size, dtype=bool)
+    is_made = np.ones(access.ctas.size, dtype=bool)
     for stride, fold in zip(access.strides, folds, strict=True):
         count = fold.count[access.ctas]
         end += np.maximum(stride, 0) * np.maximum(count - 1, 0)
-        made &= count > 0
-    if not made.any():
+        is_made &= count > 0
+    if not is_made.any():
         return 0
-    furthest = int((end[made] % place(0)).max())
+    furthest = int((end[is_made] % place(0)).max())
     return furthest + int(pattern.offset[pattern.active].max()) + pattern.width

@@ -51,7 +51,7 @@ class CodeLaunch:
     evaluated: Evaluated
     occupancy: Occupancy
     l1_bytes: float
-    """Of an SM: what shared memory leaves of it."""
+    """Bytes of an SM's L1: what shared memory leaves of it."""
     missed: dict[int, float] = field(default_factory=dict)
     """The part of each load's sectors that L1 does not serve, by instruction."""
 
@@ -78,6 +78,7 @@ def code_launch(
         resources.shared_memory_bytes,
         resources.carveout,
     )
+    # A short grid leaves places of an SM empty, and L1 to the CTAs that are there.
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes
     missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)
@@ -103,19 +104,20 @@ def code_launch(
     return CodeLaunch(Chain(held, (launch,), evaluated.notes), evaluated, fit, l1_bytes, missed)
 
 
-def _touched(evaluated: Evaluated, found: Listed, missed: dict[int, float]) -> Touched:
+def _touched(evaluated: Evaluated, listing: Listed, missed: dict[int, float]) -> Touched:
     names = [t.name for t in evaluated.bound.tensors]
-    moved = tuple(
+    bytes_moved = tuple(
         (tensor, str(mode), round(sectors) * SECTOR_BYTES)
         for (tensor, mode), sectors in l2_sectors(evaluated, missed).items()
         if tensor in names
     )
     return Touched(
-        {names[n]: sizes for n, sizes in found.sizes.items()},
-        found.first,
-        found.count,
-        found.entries,
-        moved,
+        {names[n]: sizes for n, sizes in listing.sizes.items()},
+        listing.first,
+        listing.count,
+        listing.entries,
+        bytes_moved,
+        {names[n]: part for n, part in listing.used.items()},
     )
 
 

@@ -36,12 +36,14 @@ class LocalTraffic:
 
     loaded: float
     hits_l1: float
-    """Of those loaded, what L1 serves."""
+    """Sectors among those loaded that L1 serves."""
     stored: float
     touched: float = 0.0
     """Bytes of a thread's frame that are loaded or stored at all."""
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
+    waited: float = 0.0
+    """Turns from the last use of a sector that L1 does not serve to its load, summed over all of them."""
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
@@ -51,6 +53,7 @@ class LocalTraffic:
             turns * self.stored,
             self.touched,
             self.unknown,
+            turns * self.waited,
         )
 
     def plus(self, other: LocalTraffic) -> LocalTraffic:
@@ -61,7 +64,14 @@ class LocalTraffic:
             self.stored + other.stored,
             max(self.touched, other.touched),
             self.unknown + other.unknown,
+            self.waited + other.waited,
         )
+
+    @property
+    def reused_after(self) -> float:
+        """How long after its last use a word is loaded that L1 does not serve, in turns, in the mean."""
+        missed = self.loaded - self.hits_l1
+        return min(1.0, self.waited / missed) if missed > 0 else 1.0
 
     @property
     def hit_share(self) -> float:
@@ -102,12 +112,15 @@ def local_traffic(
     played = _Played(cc, warps, l1_bytes, use_of)
     played.registers.run(before)
     played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
-    played.loaded = played.hits = played.stored = 0.0
+    # What a turn goes over: a word that is used once a turn has so many bytes between two uses.
+    whole = max(1.0, sum(played.words.values()))
+    played.loaded = played.hits = played.stored = played.waited = 0.0
     played.unknown = 0
     played.turn(turn)
     frame = sum(size for word, size in played.words.items() if word not in played.others)
     touched = frame / (WARP * warps)
-    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown)
+    waited = played.waited / whole
+    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown, waited)
 
 
 class _Played:
@@ -125,8 +138,8 @@ class _Played:
         self.words: dict[object, float] = {}
         """Bytes of all warps, the most recently touched last."""
         self.others: set[object] = set()
-        """Of these, what is no part of a frame."""
-        self.loaded = self.hits = self.stored = 0.0
+        """Words that are no part of a frame."""
+        self.loaded = self.hits = self.stored = self.waited = 0.0
         self.unknown = 0
 
     def turn(self, instructions: Sequence[Instruction]) -> None:
@@ -144,6 +157,8 @@ class _Played:
 
     def _local(self, number: int, instruction: Instruction, loads: bool) -> None:
         """A load or store of the frame: its words, and which of them L1 still has."""
+        # A frame is interleaved by lanes: a word of all of a warp's lanes is 128 bytes in a row, and a warp
+        # at the same word as others has lines of its own.
         first, width = self.registers.place(instruction), lane_bytes(instruction)
         words: list[object] = [("any", number)]
         if first is None:
@@ -152,9 +167,12 @@ class _Played:
             words = [first + w for w in range(0, width, WORD_BYTES)]
         sectors = WARP * width / SECTOR_BYTES
         if loads:
-            chances = [_stays(self._since(word), self._l1_bytes) for word in words]
-            self.loaded += sectors
-            self.hits += sectors * sum(chances) / len(chances)
+            whole = sum(self.words.values())
+            for since in map(self._since, words):
+                stays = _stays(since, self._l1_bytes)
+                self.loaded += sectors / len(words)
+                self.hits += stays * sectors / len(words)
+                self.waited += (1 - stays) * min(since, whole) * sectors / len(words)
         else:
             self.stored += sectors
         for word in words:
@@ -178,6 +196,7 @@ class _Played:
 
 def _stays(since: float, l1_bytes: float) -> float:
     """Chance that so many bytes leave a line in a cache of as many sets as `L1_WAYS` ways make of it."""
+    # Bytes since then over those of L1 are lines of its set; it stays where fewer than its ways came.
     mean = L1_WAYS * since / l1_bytes
     if mean > MOST_LINES:
         return 0.0

@@ -93,6 +93,7 @@ class Module:
         nearest below it. Raises InputError: there is none, or more than one."""
         matching = [f for f in self.functions if entry is None or f.name == entry]
         if not matching:
+            # C++ mangles names: a part of one is enough where no other kernel has it.
             matching = [f for f in self.functions if entry is not None and entry in f.name]
         if cc is not None and matching:
             running = [f for f in matching if f.cc <= cc and f.cc // 10 == cc // 10]
@@ -100,15 +101,16 @@ class Module:
                 have = ", ".join(dict.fromkeys(f"{f.cc / 10:.1f}" for f in matching))
                 none = f"none for compute capability {cc / 10:.1f}"
                 raise InputError(f"`code` {self.source} has {none}; accepted: {have}")
+            # Code of a major version runs on its later minors, and the newest that runs is taken.
             best = max(f.cc for f in running)
             matching = [f for f in running if f.cc == best]
         if len({f.name for f in matching}) == 1:
             return matching[0]
-        asked = f"`entry` '{entry}'" if entry is not None else "`entry` is missing"
+        wanted = f"`entry` '{entry}'" if entry is not None else "`entry` is missing"
         more = f" and {len(self.names) - FEW_NAMES} more" if len(self.names) > FEW_NAMES else ""
         accepted = ", ".join(self.names[:FEW_NAMES]) + more
         raise InputError(
-            f"{asked}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}"
+            f"{wanted}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}"
         )
 
 
@@ -229,15 +231,15 @@ def _with_facts(function: Function, facts: Mapping[str, Any]) -> Function:
 
 def _container(path: Path, cc: int | None) -> Module:
     """The cubins of a fatbin, an object or a shared object; a kernel that stands there twice is taken once."""
-    found: dict[tuple[str, int], Function] = {}
+    by_name: dict[tuple[str, int], Function] = {}
     for _, cubin in embedded(path, cc):
         for function in _functions(cubin, path.name):
             if function.instructions:
-                found.setdefault((function.name, function.cc), function)
+                by_name.setdefault((function.name, function.cc), function)
     ptx = tuple(embedded_ptx(path, cc))
-    if not found and not ptx:
+    if not by_name and not ptx:
         raise InputError(f"`code` {path} holds no machine code of NVIDIA's GPUs")
-    return Module(path.name, tuple(found.values()), ptx)
+    return Module(path.name, tuple(by_name.values()), ptx)
 
 
 def _cache(path: Path) -> Module:
@@ -246,7 +248,7 @@ def _cache(path: Path) -> Module:
     if not modules:
         raise InputError(f"`code` {path} holds no {CACHE_SUFFIX} file, as Triton's cache does")
     functions, ptx = (
-        tuple(one for m in modules for one in getattr(m, name)) for name in ("functions", "ptx")
+        tuple(item for m in modules for item in getattr(m, name)) for name in ("functions", "ptx")
     )
     return Module(path.name, functions, ptx)
 

@@ -24,13 +24,19 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
 from iosim.studies.orders import OrderRanking
 from iosim.studies.orders.constant import check_constant
-from iosim.studies.orders.entry import answer
-from iosim.studies.orders.search import run as search
+from iosim.studies.orders.entry import ranking_answer
+from iosim.studies.orders.search import rank_orders as search
 from iosim.studies.requests import OrdersRequest, TilesRequest
-from iosim.studies.tiles.one import TileStudy, beneath, by_reason, excess_text, study_tile
-from iosim.studies.tiles.one import answer as tiles_answer
-from iosim.studies.tiles.pick import TileCandidate, TileRanking
-from iosim.studies.tiles.pick import run as rank
+from iosim.studies.tiles.one import (
+    TileStudy,
+    beneath,
+    by_reason,
+    excess_text,
+    study_tile,
+    tiles_answer,
+)
+from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking
+from iosim.studies.tiles.pick import rank_tiles as rank
 
 
 def tiles(args: argparse.Namespace) -> int:
@@ -118,7 +124,7 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
-    return Table.of(_row(name, c) for name, c in tiles)
+    return Table.of(_candidate_row(name, c) for name, c in tiles)
 
 
 def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
@@ -133,16 +139,19 @@ def _written(parts: Sequence[str | Table], markdown: bool) -> str:
 
 def heading(ranking: TileRanking) -> str:
     layers = "" if ranking.layers is None else f" for {ranking.layers}"
-    return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
+    kernel = "" if ranking.of_kernel is None else f" of {ranking.of_kernel.kernel.name}"
+    return f"Tiles{kernel}{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
 
 def tell_triton(args: argparse.Namespace) -> int:
     from iosim.integrations.triton import compiled, kernel
 
-    if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
+    if args.format == "md" or args.rejected or args.kernel or args.matrix_unit != "mma.sync":
         option = (
             "--rejected"
             if args.rejected
+            else "--kernel"
+            if args.kernel
             else "--format md"
             if args.format == "md"
             else "--matrix-unit"
@@ -187,7 +196,8 @@ def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, A
 
     return {
         "problems": [
-            _layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()}
+            _layers(r)
+            | {"profile": r.profile.name, "problem": r.problem.to_dict(), "ties": len(r.ties)}
             for r in rankings
         ],
         "tiles": entries("candidates", top),
@@ -224,10 +234,15 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
         ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in candidates) else ""
     )
     fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
+    ties = min(len(ranking.ties), top)
+    if ties > 1:
+        fit += f"; 1 to {ties} tie within {TIED_PERCENT} %"
     parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(candidates, 1))]
     if ranking.library:
         parts += [
-            "Library kernels, with their own tiles",
+            "Library kernels, with their own tiles"
+            if ranking.of_kernel is None
+            else "The library's own tile",
             _listed((c.kernel, c) for c in ranking.library),
         ]
     parts += _legend((*candidates, *ranking.library))
@@ -244,7 +259,7 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     return _written(parts, markdown)
 
 
-def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
+def _candidate_row(name: int | str, c: TileCandidate) -> dict[str, Any]:
     estimated = "e" if c.registers_source == "estimated" else ""
     spilled = f"+{c.spilled_bytes}" if c.spilled_bytes else ""
     return {
@@ -289,7 +304,7 @@ def orders(args: argparse.Namespace) -> int:
     rows = (
         {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in entries
     )
-    answers = " ".join(map(answer, rankings)) if args.format == "json" else None
+    answers = " ".join(map(ranking_answer, rankings)) if args.format == "json" else None
     return common.tell(
         args, answers, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
     )
