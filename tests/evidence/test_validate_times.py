@@ -90,6 +90,18 @@ def test_each_mechanism_is_put_back_and_changes_what_it_should(
     assert worth["instructions of a pass"].groups == ()  # none of these calls has such a pass
 
 
+@pytest.mark.parametrize("kernel", ["naive-cu", "minimal-cu", "flash-cu"])
+def test_each_launch_of_a_chain_has_its_time(kernel: str) -> None:
+    """The host's zeroes come first and are not timed: the last launches are those measured."""
+    files = {"naive-cu": "h200_iosim_kernels.csv"}
+    file = files.get(kernel, "h200_iosim_kernels.csv")
+    cases = list(tables.plain_cases(40, file, kernel))
+    assert cases
+    for case in cases:
+        assert len(case.call.chain.launches) == len(case.seconds)
+        assert all("zero" not in launch.name for launch in case.call.chain.launches)
+
+
 def test_baselines_stand_beside_on_the_same_rows() -> None:
     found = {b.group: b for b in BASELINES.compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
     one = found["nvidia-blackwell"]
