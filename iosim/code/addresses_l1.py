@@ -53,7 +53,7 @@ LONGEST_TURN = 32
 class Served:
     """Of one instruction: sectors that its requests ask for, and those that had to come from the L2."""
 
-    asked: float = 0.0
+    requested: float = 0.0
     missed: float = 0.0
 
 
@@ -65,14 +65,14 @@ class _Cache:
     lines: float
     clock: float = 0.0
     last: dict[int, float] = field(default_factory=dict)
-    there: dict[int, int] = field(default_factory=dict)
+    present: dict[int, int] = field(default_factory=dict)
 
     def load(self, sectors: Array) -> float:
         """Sectors that miss; they are there afterwards."""
         missed = 0.0
         for line, bits in _bits_by_line(sectors):
             chance = self._chance(line)
-            wanted, known = bits.bit_count(), (bits & self.there.get(line, 0)).bit_count()
+            wanted, known = bits.bit_count(), (bits & self.present.get(line, 0)).bit_count()
             missed += wanted - chance * known
             self._use(line, bits, chance)
         return missed
@@ -87,7 +87,7 @@ class _Cache:
         """A line comes as far as it is not there, and is the latest used. Of one that is more likely gone, no sectors
         are left but those that come now."""
         self.clock += 1 - chance
-        self.there[line] = bits | (self.there.get(line, 0) if chance > MOST_LIKELY else 0)
+        self.present[line] = bits | (self.present.get(line, 0) if chance > MOST_LIKELY else 0)
         self.last[line] = self.clock
 
     def _chance(self, line: int) -> float:
@@ -160,21 +160,21 @@ class _Player:
         return min(turn, LONGEST_TURN)
 
     def _access(self, access: Access, trips: tuple[int, ...], weight: float) -> None:
-        one = instruction_of(self._evaluated.entry, access.site)
+        instruction = instruction_of(self._evaluated.entry, access.site)
         at = int(np.searchsorted(access.ctas, self._cta))
         assert access.pattern is not None
         base = int(access.base[at]) + sum(
             t * int(s[at]) for t, s in zip(trips, access.strides, strict=True)
         )
-        sectors, asked = self._sectors_at(access.pattern, base)
+        sectors, requested = self._sectors_at(access.pattern, base)
         self.sectors += sectors.size
-        mode, clock = mode_of(one, access.site % 2), self._cache.clock
+        mode, clock = mode_of(instruction, access.site % 2), self._cache.clock
         if mode is Mode.STORE:
             self._cache.store(sectors)
-        elif mode is Mode.LOAD and through_l1(one):
+        elif mode is Mode.LOAD and through_l1(instruction):
             served = self.served.setdefault(access.site, Served())
             missed = self._cache.load(sectors)
-            served.asked += weight * asked
+            served.requested += weight * requested
             served.missed += weight * missed
         self._brought += self._cache.clock - clock
 
@@ -188,8 +188,8 @@ class _Player:
                 for p in warps(self._trace.patterns[number])
             ]
             self._patterns[key] = np.unique(np.concatenate(parts)), sum(part.size for part in parts)
-        sectors, asked = self._patterns[key]
-        return sectors + (base >> 5), asked
+        sectors, requested = self._patterns[key]
+        return sectors + (base >> 5), requested
 
 
 def _accesses(body: Sequence[Node]) -> Any:
@@ -202,12 +202,12 @@ def _accesses(body: Sequence[Node]) -> Any:
 
 def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]:
     """What one CTA does of some nodes, as far as it goes to global memory."""
-    found: list[Node] = []
+    kept_nodes: list[Node] = []
     for node in nodes:
         if isinstance(node, Fold):
             body = _of_cta(evaluated, node.body, cta) if node.count[cta] else []
             if body:
-                found.append(Fold(node.head, tuple(body), node.count))
+                kept_nodes.append(Fold(node.head, tuple(body), node.count))
         elif (
             isinstance(node, Access)
             and node.pattern is not None
@@ -215,8 +215,8 @@ def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]
         ):
             at = int(np.searchsorted(node.ctas, cta))
             if at < node.ctas.size and node.ctas[at] == cta:
-                found.append(node)
-    return found
+                kept_nodes.append(node)
+    return kept_nodes
 
 
 def missed_shares(evaluated: Evaluated, l1_bytes: float, beside: int, sms: int) -> dict[int, float]:
@@ -252,13 +252,15 @@ def missed_shares(evaluated: Evaluated, l1_bytes: float, beside: int, sms: int) 
                     _add(total, player.served, weight)
         if done > MOST_SECTORS:
             break
-    return {site: served.missed / served.asked for site, served in total.items() if served.asked}
+    return {
+        site: served.missed / served.requested for site, served in total.items() if served.requested
+    }
 
 
 def _first_ctas(evaluated: Evaluated, sms: int) -> list[int]:
     """The first CTAs of the SMs that stand for all."""
-    most = min(sms, evaluated.ctas)
-    return sorted({most // 3, 2 * most // 3})
+    busy_sms = min(sms, evaluated.ctas)
+    return sorted({busy_sms // 3, 2 * busy_sms // 3})
 
 
 def _player(evaluated: Evaluated, cta: int, cache: _Cache) -> _Player | None:
@@ -289,18 +291,18 @@ def _goes_on(steps: Iterator[None]) -> bool:
 
 
 def _add(total: dict[int, Served], served: Mapping[int, Served], weight: float) -> None:
-    for site, one in served.items():
+    for site, of_site in served.items():
         both = total.setdefault(site, Served())
-        both.asked += weight * one.asked
-        both.missed += weight * one.missed
+        both.requested += weight * of_site.requested
+        both.missed += weight * of_site.missed
 
 
 def l2_sectors(evaluated: Evaluated, missed: dict[int, float]) -> dict[tuple[str, Mode], float]:
     """Sectors between SMs and L2 by tensor and way: loads that L1 does not serve, and all stores."""
-    found: dict[tuple[str, Mode], float] = {}
+    by_tensor: dict[tuple[str, Mode], float] = {}
     for site in evaluated.sites:
         if site.space == GLOBAL:
             share = missed.get(site.number, 1.0) if site.mode is Mode.LOAD else 1.0
             key = (site.tensor, site.mode)
-            found[key] = found.get(key, 0.0) + share * site.sectors
-    return found
+            by_tensor[key] = by_tensor.get(key, 0.0) + share * site.sectors
+    return by_tensor

@@ -198,12 +198,12 @@ def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     objects: dict[int, Objects] = {}
     for tensor in sorted({move.tensor for move in moves}):
         keys = [key_of(w.written.anchor, w.written.shape) for w in ways if w.move.tensor == tensor]
-        if sum(each.size for each in keys):
+        if sum(part.size for part in keys):
             objects[tensor] = cut(np.unique(np.concatenate(keys)), shapes)
     begin, end = {}, 0
-    for tensor, each in objects.items():
+    for tensor, part in objects.items():
         begin[tensor] = end
-        end += each.sizes.size
+        end += part.sizes.size
     parts = [
         _entries(w, objects[w.move.tensor], begin[w.move.tensor], end)
         for w in ways
@@ -223,9 +223,11 @@ def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Arr
         upto = np.concatenate([[0], np.cumsum(count)])
         starts, times = upto[ways.first], upto[ways.first + ways.times] - upto[ways.first]
     entry = (MODES.index(ways.move.mode) * total + begin + pieces).astype(np.int32)
-    each = times[ways.of_cta]
-    at = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each - starts[ways.of_cta], each)
-    return np.repeat(ways.move.ctas, each).astype(np.int32), order[at].astype(np.int64), entry[at]
+    of_cta = times[ways.of_cta]
+    at = np.arange(int(of_cta.sum())) - np.repeat(
+        np.cumsum(of_cta) - of_cta - starts[ways.of_cta], of_cta
+    )
+    return np.repeat(ways.move.ctas, of_cta).astype(np.int32), order[at].astype(np.int64), entry[at]
 
 
 def _sorted(
@@ -242,5 +244,5 @@ def _sorted(
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
     count = np.bincount(cta, minlength=ctas)
     first = np.cumsum(count) - count
-    moved = np.ascontiguousarray(entry[place])
-    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), moved, used)
+    in_order = np.ascontiguousarray(entry[place])
+    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), in_order, used)

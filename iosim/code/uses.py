@@ -36,16 +36,16 @@ def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
     for site in evaluated.sites:
         of_line[instruction_of(evaluated.entry, site.number).row, site.space].append(site)
 
-    def use_of(one: Instruction) -> MemoryUse | None:
-        group = operation(one, cc).group
+    def use_of(instruction: Instruction) -> MemoryUse | None:
+        group = operation(instruction, cc).group
         space = SPACES.get(group)
-        sites = of_line.get((one.ptx_line or -1, space)) if space else None
+        sites = of_line.get((instruction.ptx_line or -1, space)) if space else None
         if not sites:
             return None
         use = _mean(sites, missed)
         if group == "global-copy":  # what it writes into shared memory stands under the same line
-            beside = _mean(of_line.get((one.ptx_line or -1, SHARED), []), missed)
-            wavefronts = beside.wavefronts or default_use(one, group).wavefronts
+            beside = _mean(of_line.get((instruction.ptx_line or -1, SHARED), []), missed)
+            wavefronts = beside.wavefronts or default_use(instruction, group).wavefronts
             return MemoryUse(use.sectors, use.lines, wavefronts, use.hits_l1)
         return use
 

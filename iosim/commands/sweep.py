@@ -11,9 +11,10 @@ from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
+from iosim.kernel.conditions import Conditions
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import SweepRequest
-from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
+from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cases, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, read_frame, written
 from iosim.studies.sweep.page import Columns, page, plot_of
 from iosim.studies.sweep.rows import columns
@@ -49,25 +50,11 @@ def sweep(args: argparse.Namespace) -> int:
     conditions, where = checked(cases, args.method, args.l2_start), Where(args.jobs, args.dask)
     if args.plot and args.html is None:
         raise InputError("--plot goes with --html FILE, the page that it is drawn on")
-    kernels, model = cases.values("kernel"), common.loaded(args)
+    kernels = cases.values("kernel")
     # Into a file: parts are journaled as they are done, and an interrupted sweep goes on. Without
     # a file all rows stay in memory.
     if args.out is not None and args.format != "json":
-        if args.format == "csv" and kind_of(args.out) == PARQUET:
-            raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
-        try:
-            summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
-        except (KeyboardInterrupt, Terminated):
-            _tell_begun(args.out)
-            raise
-        _tell(summary, args)
-        if args.html is not None:
-            frame = read_frame(args.out, columns(cases.names, conditions)).astype(object)
-            known = frame.where(frame.notna(), None)
-            rows_of_file = {str(name): known[name].tolist() for name in known}
-            common.emit(_page(args, rows_of_file, None, _told(summary, kernels, model)), args.html)
-        common.emit(f"{_told(summary, kernels, model)}: {args.out}\n", None)
-        return 0
+        return _sweep_into_file(args, cases, conditions, kernels, where)
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
     if args.format == "table" and len(cases) > MOST_SHOWN:
@@ -87,7 +74,7 @@ def sweep(args: argparse.Namespace) -> int:
             ]
         }
 
-    answer = _told(summary, kernels, model)
+    answer = _told(summary, kernels, common.loaded(args))
     return common.tell(
         args,
         answer,
@@ -104,6 +91,28 @@ def _page(args: argparse.Namespace, values: Columns, table: Table | None, answer
 
     drawn = page(values, plot_of(values, args.plot), answer, table, common.typed(args.command))
     return html(drawn)
+
+
+def _sweep_into_file(
+    args: argparse.Namespace, cases: Cases, conditions: Conditions, kernels: Any, where: Where
+) -> int:
+    """Parts are journaled as they are done, and an interrupted sweep goes on."""
+    if args.format == "csv" and kind_of(args.out) == PARQUET:
+        raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
+    try:
+        summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
+    except (KeyboardInterrupt, Terminated):
+        _tell_begun(args.out)
+        raise
+    _tell(summary, args)
+    answer = _told(summary, kernels, common.loaded(args))
+    if args.html is not None:
+        frame = read_frame(args.out, columns(cases.names, conditions)).astype(object)
+        known = frame.where(frame.notna(), None)
+        values = {str(name): known[name].tolist() for name in known}
+        common.emit(_page(args, values, None, answer), args.html)
+    common.emit(f"{answer}: {args.out}\n", None)
+    return 0
 
 
 def _tell_begun(out: str) -> None:

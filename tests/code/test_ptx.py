@@ -95,6 +95,12 @@ def _result(text: str, v: list[int]) -> int:
             return v[0] - v[1]
         case "mul.lo.s32" | "mul.wide.s32":
             return v[0] * v[1]
+        case "mul.hi.u32":
+            return v[0] * v[1] >> 32
+        case "popc.b32":
+            return v[0].bit_count()
+        case "bfe.u32":
+            return v[0] >> v[1] & (1 << v[2]) - 1
         case "mad.lo.s32":
             return v[0] * v[1] + v[2]
         case "shl.b32":
@@ -195,6 +201,10 @@ BENDS = (
     "rem.u32 %r10, %r6, 5; add.s32 %r8, %r10, %r5;",
     "shr.u32 %r10, %r6, 1; mad.lo.s32 %r8, %r10, 7, %r5;",
     "min.s32 %r8, %r6, 9; add.s32 %r8, %r8, %r5;",
+    "shl.b32 %r10, 1, %r7; add.s32 %r8, %r10, %r5;",
+    "mul.hi.u32 %r10, %r6, 0x55555556; add.s32 %r8, %r10, %r5;",
+    "popc.b32 %r10, %r6; add.s32 %r8, %r10, %r5;",
+    "bfe.u32 %r10, 0x5555, %r7, 3; add.s32 %r8, %r10, %r5;",
     "setp.lt.s32 %p7, %r6, 6; selp.b32 %r10, %r6, 2, %p7; add.s32 %r8, %r10, %r5;",
 )
 

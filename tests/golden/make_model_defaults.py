@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from iosim.integrations.models.reading import FAMILIES, SPELLINGS, table
+from iosim.integrations.models.reading import FAMILIES, SPELLINGS, model_data
 
 PLACE = Path(__file__).resolve().parents[2] / "iosim" / "integrations" / "models" / "defaults.json"
 SIZES: dict[str, list[str]] = SPELLINGS["sizes"]
@@ -54,7 +54,9 @@ WRITING = ("text", "decoder", "talker", "predictor")
 
 def keys() -> list[str]:
     """All keys that iosim reads."""
-    rows = [row for group in ("mixer", "feed", "shared") for row in table("patterns.toml")[group]]
+    rows = [
+        row for group in ("mixer", "feed", "shared") for row in model_data("patterns.toml")[group]
+    ]
     own = [name for kind in SPELLINGS["own"].values() for names in kind.values() for name in names]
     states = [
         n
