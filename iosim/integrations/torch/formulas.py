@@ -28,10 +28,10 @@ Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 CONVOLUTIONS = {
-    aten.convolution.default: (8, slice(0, 2)),
-    aten.convolution_backward.default: (9, slice(1, 3)),
+    aten.convolution.default: slice(0, 2),
+    aten.convolution_backward.default: slice(1, 3),
 }
-"""Which argument holds the groups, and which are the input and the weight."""
+"""Which arguments are the input and the weight."""
 
 _OPERATORS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
@@ -40,6 +40,12 @@ ONE_PASS, WRITES_ONLY, FREE = (
     frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free")
 )
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
+CONTIGUOUS: dict[str, frozenset[str]] = {
+    operator: frozenset(arguments.split())
+    for names, arguments in _OPERATORS["contiguous"].items()
+    for operator in names.split()
+}
+"""Arguments that an operator's kernels want contiguous: PyTorch copies others first."""
 
 
 @dataclass(frozen=True)
@@ -266,17 +272,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
 
 def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
     """The results of a convolution on the meta device, laid out as cuDNN's: channels last where the input or the weight
-    has them last (cudnn_conv_suggest_memory_format). PyTorch's rule for that device leaves them first.
-
-    NB: by that rule a depthwise convolution does so, too; but the writes that were counted of a SegFormer on an H200
-    hold one more pass over its result, as where the channels come first and the next linear layer copies them.
+    has them last (cudnn_conv_suggest_memory_format), which is so of depthwise convolutions, too: an H100 runs a
+    SegFormer's as conv2d_c1_k1_nhwc_specialized, and no copy follows. PyTorch's rule for that device leaves them first.
     """
     if function not in CONVOLUTIONS or not args[0].is_meta or isinstance(args[0], FakeTensor):
         return out
-    groups, inputs = CONVOLUTIONS[function]
-    layouts = (suggest_memory_format(t) for t in args[inputs])
+    layouts = (suggest_memory_format(t) for t in args[CONVOLUTIONS[function]])
     layout = next((form for form in layouts if form is not torch.contiguous_format), None)
-    if layout is None or args[groups] > 1:
+    if layout is None:
         return out
     results = [out] if isinstance(out, Tensor) else out
     laid = [
@@ -441,6 +444,25 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     reads = [t for t in tensors_in((args, kwargs)) if id(t) not in unread]
     results = list(tensors_in((written, out)))
     return [Pass(reads, list({_key(t): t for t in results}.values()))]
+
+
+def with_contiguous(
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Piece], Sequence[Any], dict[str, Any]]:
+    """(copies, arguments) of an operator some of whose arguments are copied first, since its kernels want them
+    contiguous (`CONTIGUOUS`)."""
+    wanted = CONTIGUOUS.get(function._schema.name.removeprefix("aten::"))
+    if wanted is None:
+        return [], args, kwargs
+    pieces: list[Piece] = []
+    names = [argument.name for argument in function._schema.arguments]
+    bound = dict(zip(names, args, strict=False)) | kwargs
+    for name in wanted & bound.keys():
+        tensor = bound[name]
+        if isinstance(tensor, Tensor) and not tensor.is_contiguous():
+            bound[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+            pieces.append(Pass([tensor], [bound[name]], "copy"))
+    return pieces, [bound[name] for name in names[: len(args)]], {n: bound[n] for n in kwargs}
 
 
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

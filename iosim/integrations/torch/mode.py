@@ -275,6 +275,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
+        copies, args, kwargs = formulas.with_contiguous(function, args, kwargs)
+        recorder.pieces(name, copies)
         if formula is None and name in attention.FUSED:
             attention.fused(recorder, name, formulas.named_arguments(function, args, kwargs), out)
         elif formula is not None:

@@ -9,9 +9,12 @@ again where a product has more columns than eight tiles of 256, and its head goe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field
@@ -25,7 +28,9 @@ from iosim.kernel.launch import (
     Chain,
     Domain,
     Launch,
+    Mode,
     Outer,
+    Overhead,
     Per,
     Resources,
     Role,
@@ -50,6 +55,11 @@ STAND_INS = ("fa2", "cutlass", "flash")
 """Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
+STRIDED_ELEMENTS = 512
+"""Elements in a row that a CTA of an elementwise pass takes where layouts differ (elementwise_kernel<128, 4>)."""
+STRIDED = "sectors of strided elements"
+SAMPLED_CTAS = 16
+"""CTAs of such a pass whose sectors are listed, at most."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +232,7 @@ def streaming(
     stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
     accesses = tuple(dict.fromkeys((*loads, *stores)))
     elements = max((t.elements for t in named.values()), default=1)
+    strided = _strided_bytes(reads, writes) if rows is None else 0
     size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
     # Elementwise: so many values per thread. Row by row: a CTA per row.
@@ -231,11 +242,57 @@ def streaming(
         Domain(1, 1, blocks, 1, 1, 1),
         Outer.FLAT,
         accesses,
+        overheads=(Overhead(STRIDED, Mode.LOAD, per_cta=-(-strided // blocks)),) if strided else (),
         resources=Resources(threads),
         values_per_thread=max(1, 16 // size),
     )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
+
+
+def _strided_bytes(reads: Places, writes: Places) -> int:
+    """Bytes of sectors that an elementwise pass loads beyond its elements, where what it reads lies in another order
+    than what it writes: a transposed tensor, of which CTAs of other SMs take the rest of a sector each.
+
+    Elements are gone through in the order of the result (TensorIterator's reorder_dimensions). An L1 keeps a sector as
+    long as one CTA runs: 18 such passes of a Whisper's encoder, counted with the whole model on an H200, load 16 times
+    their elements.
+    """
+    result = next((place for place in writes if isinstance(place, View)), None)
+    if result is None:
+        return 0
+    return sum(
+        _sector_bytes(place, result.strides) - place.bytes
+        for place in dict.fromkeys(reads)
+        if isinstance(place, View)
+        and place.sizes == result.sizes
+        and place.strides != result.strides
+        and place.bytes
+    )
+
+
+@cache
+def _sector_bytes(view: View, order: tuple[int, ...]) -> int:
+    """Bytes of the sectors that CTAs touch, each CTA's once, of a view gone through in the order of these strides; at
+    least its bytes."""
+    # Axes from the fastest of the result out.
+    axes = sorted(range(len(order)), key=lambda axis: (order[axis], view.sizes[axis]))
+    elements = math.prod(view.sizes)
+    ctas = -(-elements // STRIDED_ELEMENTS)
+    # Some CTAs stand for all: evenly apart, each with the elements that it takes.
+    sampled = np.unique(np.linspace(0, ctas - 1, min(ctas, SAMPLED_CTAS)).astype(np.int64))
+    rest = sampled[:, None] * STRIDED_ELEMENTS + np.arange(STRIDED_ELEMENTS)
+    inside = rest < elements
+    # The place of each element in memory, axis by axis; those past the end repeat the last.
+    rest = np.minimum(rest, elements - 1)
+    place = np.full(rest.shape, view.offset, dtype=np.int64)
+    for axis in axes:
+        rest, at = np.divmod(rest, view.sizes[axis])
+        place += at * view.strides[axis]
+    sectors = np.sort(place * view.element_bytes // SECTOR_BYTES, axis=1)
+    touched = sampled.size + int(np.count_nonzero(np.diff(sectors, axis=1)))
+    share = elements / int(np.count_nonzero(inside))
+    return max(view.bytes, round(touched * share) * SECTOR_BYTES)
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
