@@ -176,7 +176,7 @@ class Recorder:
             outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
             self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
             called = f"{name}.{piece.name}" if piece.name else name
-            flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
+            flops = piece.flops if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
             elif flops:

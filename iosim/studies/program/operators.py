@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.records import cached_property, dataclass, field
+from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.common import load, store
 from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile
@@ -190,6 +190,9 @@ class Program:
 
     @classmethod
     def of_one(cls, operator: Operator) -> Program:
+        """A program of one operator from a cold L2. Windows that overlap, as a convolution's, lie apart there: so its
+        own replay has them, and what the two differ by is what tiles read again."""
+        operator = replace(operator, views=_apart(operator))
         ends: dict[int, int] = {}
         for view in operator.views.values():
             # A storage as large as the furthest element of any view of it.
@@ -199,6 +202,19 @@ class Program:
             ends[view.storage] = max(ends.get(view.storage, 0), (last + 1) * view.element_bytes)
         count = max(ends, default=-1) + 1
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
+
+
+def _apart(operator: Operator) -> dict[str, View]:
+    """The views of an operator, those that are smaller than the chain's tensors as large as these, each in a storage of
+    its own."""
+    tensors, apart = operator.chain.tensors, dict[str, View]()
+    for number, (name, view) in enumerate(operator.views.items()):
+        elements = tensors[name].bytes // view.element_bytes if name in tensors else 0
+        if operator.product_flops and elements * view.element_bytes > view.bytes:
+            view = View(-1 - number, 0, (elements,), (1,), view.element_bytes)
+        apart[name] = view
+    numbers = {storage: n for n, storage in enumerate(sorted({v.storage for v in apart.values()}))}
+    return {name: replace(view, storage=numbers[view.storage]) for name, view in apart.items()}
 
 
 Places = Sequence[View | Scratch]
