@@ -335,9 +335,7 @@ def _padded(tensor: Tensor) -> Tensor:
     return torch.empty((n, channels, *rest), dtype=tensor.dtype, device="meta")
 
 
-def _with_padding(
-    product: Product, copied: Sequence[Tensor], copies: dict[int, Tensor]
-) -> Product:
+def _with_padding(product: Product, copied: Sequence[Tensor], copies: dict[int, Tensor]) -> Product:
     """A product that goes through channels of padding with the others: along the columns of a weight's gradient, else
     along the axis that it sums over."""
     of_weight = product.name == "weight"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping

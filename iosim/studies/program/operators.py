@@ -20,7 +20,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.common import load, store
-from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile
+from iosim.catalog.algorithms.matrix_tiles import UNALIGNED_TILE, fp32_tile, wave_tile
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
@@ -51,6 +51,8 @@ ROW_THREADS = 1024
 ROW_BYTES = 49152
 """Bytes of a row that a CTA of a softmax keeps in shared memory at most."""
 SECTOR_BYTES = 32
+TMA_BYTES = 16
+"""Bytes to whose multiples rows of a tensor begin that TMA moves (CUDA's driver API, cuTensorMapEncodeTiled)."""
 STAND_INS = ("fa2", "cutlass", "flash")
 """Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
@@ -330,16 +332,23 @@ def product(
     batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
+    # Rows of the result that begin at odd places cannot be stored by TMA.
+    unaligned = half and batch == 1 and cols * size % TMA_BYTES > 0
     beside = () if bias is None else (flat("bias", *bias, Role.INPUT),)
     # The library's choice of tile, as the counted kernels show it: by waves for 16-bit types.
-    taken = (
-        wave_tile(rows, cols, batch, sm_count)
-        if half
-        else fp32_tile(rows, cols, batch, narrow=False)
-    )
+    if unaligned:
+        taken = UNALIGNED_TILE
+    elif half:
+        taken = wave_tile(rows, cols, batch, sm_count)
+    else:
+        taken = fp32_tile(rows, cols, batch, narrow=False)
+    # The tile's longer side goes across (the launch's heads), its shorter side along (its query rows); of older kernels
+    # the columns.
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
-    # The tile's longer side goes across (the launch's heads), its shorter side along (its query rows).
-    sides.sort(key=lambda side: (-side[2], side[1]))
+    if unaligned:
+        sides.reverse()
+    else:
+        sides.sort(key=lambda side: (-side[2], side[1]))
     (across, across_rows, width), (along, along_rows, block) = sides
     # A product dressed as attention without softmax: A's rows are queries, `inner` the keys that a CTA
     # loops over, column tiles the heads.
