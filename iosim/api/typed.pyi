@@ -312,6 +312,8 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
 class PickTilesKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
     """Keywords of iosim.pick_tiles."""
 
+    kernel: str | None
+    """Tiles of this library kernel, which keeps its other settings, such as fa2; by default iosim's flash."""
     matrix_unit: str
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
     library: bool

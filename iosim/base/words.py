@@ -18,8 +18,11 @@ L2_STARTS = ("cold", "warm", "flushed")
 CLOCKS = ("boost", "sustained")
 """boost: a launch after a pause, held by the board's peak power alone; sustained: launches for seconds, held by its
 power limit."""
-LAUNCHED = ("alone", "graph")
-"""alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
+LAUNCHED = ("alone", "graph", "python")
+"""alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph; python: from the call's first
+line of Python to its end, where the GPU waits for launches that come late."""
+LAUNCHED_BY_GPU = LAUNCHED[:2]
+"""Those in which the processor is never waited for."""
 ECC_STATES = ("delivered", "on", "off")
 """ECC whose check bits lie in the memory itself: as the board is delivered, or switched."""
 DEFAULT = "default"

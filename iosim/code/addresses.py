@@ -116,16 +116,16 @@ class Evaluated:
         for trace in self.traces:
             for start, visits in trace.visits().items():
                 of_block[start] = of_block.get(start, 0) + visits
-        found: dict[int, float] = {}
+        by_row: dict[int, float] = {}
         for start, visits in of_block.items():
             end = (
                 starts[starts.index(start) + 1]
                 if start != starts[-1]
                 else len(self.entry.instructions)
             )
-            for one in self.entry.instructions[start:end]:
-                found[one.row] = found.get(one.row, 0.0) + visits / warps
-        return found
+            for instruction in self.entry.instructions[start:end]:
+                by_row[instruction.row] = by_row.get(instruction.row, 0.0) + visits / warps
+        return by_row
 
     def sectors(self, mode: Mode) -> int:
         """Sectors of global memory that requests of a kind touch."""
@@ -170,10 +170,10 @@ def evaluate(
     if lanes > 1024:
         raise InputError(f"`block` {block} has {lanes} threads; accepted: up to 1024")
     settings = Settings(sides, threads, bound.values, bound.memory, seconds)
-    each = max(1, LANES_AT_ONCE // lanes)
+    at_once = max(1, LANES_AT_ONCE // lanes)
     traces = [
-        Run(entry, settings, _coordinates(sides, n, min(n + each, ctas))).go()
-        for n in range(0, ctas, each)
+        Run(entry, settings, _coordinates(sides, n, min(n + at_once, ctas))).go()
+        for n in range(0, ctas, at_once)
     ]
     return Evaluated(entry, sides, threads, bound, tuple(traces))
 
@@ -202,12 +202,12 @@ def instruction_of(entry: Entry, site: int) -> Instruction:
 
 def space_of(entry: Entry, access: Access) -> str:
     """Which memory an access goes to: by its instruction's words, else by its address."""
-    one, half = instruction_of(entry, access.site), access.site % 2
-    if half or one.name in ("ldmatrix", "stmatrix"):
+    instruction, half = instruction_of(entry, access.site), access.site % 2
+    if half or instruction.name in ("ldmatrix", "stmatrix"):
         return SHARED
-    if one.name == "cp" or "global" in one.opcode:
+    if instruction.name == "cp" or "global" in instruction.opcode:
         return GLOBAL
-    for part in one.opcode:
+    for part in instruction.opcode:
         if part.startswith("shared"):
             return SHARED
         if part == "local":
@@ -220,26 +220,28 @@ def space_of(entry: Entry, access: Access) -> str:
     return LOCAL if address >= LOCAL_AT else SHARED if address >= SHARED_AT else GLOBAL
 
 
-def mode_of(one: Instruction, half: int = 0) -> Mode:
-    if one.name == "cp" and not half:
+def mode_of(instruction: Instruction, half: int = 0) -> Mode:
+    if instruction.name == "cp" and not half:
         places = [
             part
-            for part in one.opcode
+            for part in instruction.opcode
             if part in ("global", "shared", "shared_cluster", "shared_cta")
         ]
-        if "reduce" in one.opcode:
+        if "reduce" in instruction.opcode:
             return Mode.REDUCE
         return Mode.STORE if places and places[0] == "global" else Mode.LOAD
-    if one.name in ("atom", "red"):
+    if instruction.name in ("atom", "red"):
         return Mode.REDUCE
-    return Mode.STORE if one.name in ("st", "stmatrix", "cp") else Mode.LOAD
+    return Mode.STORE if instruction.name in ("st", "stmatrix", "cp") else Mode.LOAD
 
 
-def through_l1(one: Instruction) -> bool:
+def through_l1(instruction: Instruction) -> bool:
     """Whether L1 may serve a load: plain ones, and copies that say so."""
-    if one.name == "cp":
-        return "ca" in one.opcode
-    return one.name in ("ld", "ldu") and not any(word in one.opcode for word in PAST_L1)
+    if instruction.name == "cp":
+        return "ca" in instruction.opcode
+    return instruction.name in ("ld", "ldu") and not any(
+        word in instruction.opcode for word in PAST_L1
+    )
 
 
 # ---- counting ----
@@ -268,11 +270,11 @@ def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> 
         phase = np.concatenate([(phase + r * step) % grain for r in range(turns)])
         times = np.concatenate([times * np.maximum(part, 0) for part in parts])
         which = np.tile(which, turns)
-    found = np.bincount(phase, weights=None, minlength=grain)
+    present = np.bincount(phase, weights=None, minlength=grain)
     counted = np.zeros(grain, dtype=np.int64)
     np.add.at(counted, phase, times)
-    there = np.flatnonzero((found > 0) & (counted > 0))
-    return Spread(there, counted[there])
+    places = np.flatnonzero((present > 0) & (counted > 0))
+    return Spread(places, counted[places])
 
 
 class Counter:
@@ -287,12 +289,12 @@ class Counter:
         """(sectors, lines) that the warps of a CTA touch, each warp's by itself."""
         key = (pattern, phase)
         if key not in self._sectors:
-            each = [
+            by_warp = [
                 touched_sectors(p.offset + phase, p.width)
                 for p in warps(self._trace.patterns[pattern])
             ]
-            lines = sum(int(np.unique(sectors >> 2).size) for sectors in each)
-            self._sectors[key] = sum(int(sectors.size) for sectors in each), lines
+            lines = sum(int(np.unique(sectors >> 2).size) for sectors in by_warp)
+            self._sectors[key] = sum(int(sectors.size) for sectors in by_warp), lines
         return self._sectors[key]
 
     def others(self, pattern: int, lanes: int) -> tuple[int, int, int]:
@@ -378,13 +380,13 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
         for access, folds in trace.walk():
             _add(evaluated, trace, counter, sums, access, folds)
     for (number, _), s in sorted(sums.items(), key=lambda item: item[0]):
-        one = instruction_of(entry, number)
+        instruction = instruction_of(entry, number)
         yield Site(
             number,
-            one.text,
-            one.line,
+            instruction.text,
+            instruction.line,
             s.space,
-            mode_of(one, number % 2),
+            mode_of(instruction, number % 2),
             s.tensor,
             s.loop,
             s.requests,
@@ -396,8 +398,8 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
             s.width,
             tuple(sorted(s.strides)),
             s.past_end,
-            one.name == "cp",
-            through_l1(one),
+            instruction.name == "cp",
+            through_l1(instruction),
         )
 
 
@@ -410,7 +412,7 @@ def _add(
     folds: tuple[Fold, ...],
 ) -> None:
     entry = evaluated.entry
-    one, space = instruction_of(entry, access.site), space_of(entry, access)
+    instruction, space = instruction_of(entry, access.site), space_of(entry, access)
     owner = tensor_of(evaluated.bound, access) if space == GLOBAL else None
     name = owner.name if owner is not None else "" if space != GLOBAL else "?"
     head = folds[-1].head if folds else -1
@@ -419,8 +421,8 @@ def _add(
         return
     pattern, trips = trace.patterns[access.pattern], int(trace.trips(access, folds).sum())
     lanes = (
-        next((MATRIX_LANES[p] for p in one.opcode if p in MATRIX_LANES), WARP)
-        if "matrix" in one.name
+        next((MATRIX_LANES[p] for p in instruction.opcode if p in MATRIX_LANES), WARP)
+        if "matrix" in instruction.name
         else WARP
     )
     requests, waves, distinct = counter.others(access.pattern, lanes)
@@ -448,7 +450,7 @@ def loop_name(entry: Entry, at: int) -> str:
     if not around:
         return ""
     head = max(around)
-    lines = (one.line for one in entry.instructions[head : entry.flow.loops[head] + 1])
+    lines = (inside.line for inside in entry.instructions[head : entry.flow.loops[head] + 1])
     return next((line for line in lines if line), f"instruction {head}")
 
 
@@ -463,12 +465,12 @@ def tensor_of(bound: Bound, access: Access) -> TensorArgument | None:
 def _last_byte(access: Access, folds: tuple[Fold, ...], pattern: Pattern) -> int:
     """The end of the last byte that an access touches, from its tensor's beginning."""
     end = access.base.copy()
-    made = np.ones(access.ctas.size, dtype=bool)
+    is_made = np.ones(access.ctas.size, dtype=bool)
     for stride, fold in zip(access.strides, folds, strict=True):
         count = fold.count[access.ctas]
         end += np.maximum(stride, 0) * np.maximum(count - 1, 0)
-        made &= count > 0
-    if not made.any():
+        is_made &= count > 0
+    if not is_made.any():
         return 0
-    furthest = int((end[made] % place(0)).max())
+    furthest = int((end[is_made] % place(0)).max())
     return furthest + int(pattern.offset[pattern.active].max()) + pattern.width

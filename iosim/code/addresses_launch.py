@@ -103,19 +103,20 @@ def code_launch(
     return CodeLaunch(Chain(held, (launch,), evaluated.notes), evaluated, fit, l1_bytes, missed)
 
 
-def _touched(evaluated: Evaluated, found: Listed, missed: dict[int, float]) -> Touched:
+def _touched(evaluated: Evaluated, listing: Listed, missed: dict[int, float]) -> Touched:
     names = [t.name for t in evaluated.bound.tensors]
-    moved = tuple(
+    bytes_moved = tuple(
         (tensor, str(mode), round(sectors) * SECTOR_BYTES)
         for (tensor, mode), sectors in l2_sectors(evaluated, missed).items()
         if tensor in names
     )
     return Touched(
-        {names[n]: sizes for n, sizes in found.sizes.items()},
-        found.first,
-        found.count,
-        found.entries,
-        moved,
+        {names[n]: sizes for n, sizes in listing.sizes.items()},
+        listing.first,
+        listing.count,
+        listing.entries,
+        bytes_moved,
+        {names[n]: part for n, part in listing.used.items()},
     )
 
 

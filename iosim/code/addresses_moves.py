@@ -71,10 +71,10 @@ class Move:
     @property
     def times(self) -> Array:
         """How often each CTA makes it."""
-        made = np.ones(self.ctas.size, dtype=np.int64)
+        times = np.ones(self.ctas.size, dtype=np.int64)
         for count in self.counts:
-            made = made * count
-        return made
+            times = times * count
+        return times
 
 
 @dataclass
@@ -86,11 +86,11 @@ class Shapes:
 
     def number(self, sectors: Array) -> int:
         key = sectors.tobytes()
-        found = self._number.get(key)
-        if found is None:
-            found = self._number[key] = len(self.sectors)
+        number = self._number.get(key)
+        if number is None:
+            number = self._number[key] = len(self.sectors)
             self.sectors.append(sectors)
-        return found
+        return number
 
 
 @dataclass
@@ -100,7 +100,7 @@ class _Group:
     key: tuple[int, Mode, bool]
     anchor: Array
     mixed: Array
-    there: Array
+    present: Array
     strides: list[Array]
     accesses: list[Access] = field(default_factory=list)
     sites: set[int] = field(default_factory=set)
@@ -125,7 +125,7 @@ class Mover:
         def flush() -> None:
             for group in groups.values():
                 done.append(self._move(group, folds, order))
-                order[group.there] += 1
+                order[group.present] += 1
             groups.clear()
 
         for node in nodes:
@@ -146,8 +146,12 @@ class Mover:
         entry = self._evaluated.entry
         if access.pattern is None or not access.ctas.size or space_of(entry, access) != GLOBAL:
             return
-        one = instruction_of(entry, access.site)
-        key = (int(access.base[0]) >> 40, mode_of(one, access.site % 2), through_l1(one))
+        instruction = instruction_of(entry, access.site)
+        key = (
+            int(access.base[0]) >> 40,
+            mode_of(instruction, access.site % 2),
+            through_l1(instruction),
+        )
         group = groups.get(key)
         if group is not None and (self._repeats(group, access) or not _alike(group, access)):
             flush()
@@ -172,11 +176,11 @@ class Mover:
 
     def _join(self, group: _Group, access: Access) -> None:
         ctas = access.ctas
-        new = ~group.there[ctas]
+        new = ~group.present[ctas]
         group.anchor[ctas[new]] = access.base[new]
         for mine, stride in zip(group.strides, access.strides, strict=True):
             mine[ctas[new]] = stride[new]
-        group.there[ctas] = True
+        group.present[ctas] = True
         assert access.pattern is not None
         part = (access.base - group.anchor[ctas]).astype(np.uint64) * MIX[1]
         part = part + np.array([access.pattern + 1], dtype=np.uint64) * MIX[2]
@@ -185,7 +189,7 @@ class Mover:
         group.sites.add(access.site)
 
     def _move(self, group: _Group, folds: tuple[Fold, ...], order: Array) -> Move:
-        ctas = np.flatnonzero(group.there)
+        ctas = np.flatnonzero(group.present)
         anchor = group.anchor[ctas]
         phase = anchor % SECTOR_BYTES
         keys = group.mixed[ctas] ^ (phase.astype(np.uint64) * MIX[2])
@@ -224,15 +228,15 @@ class Mover:
                 start = pattern.offset[pattern.active] + int(access.base[at])
                 parts.append(touched_sectors(start, pattern.width))
         sectors = np.unique(np.concatenate(parts)) - (anchor >> 5)
-        found = self._known[key, len(group.accesses)] = self._shapes.number(sectors)
-        return found
+        number = self._known[key, len(group.accesses)] = self._shapes.number(sectors)
+        return number
 
 
 def _alike(group: _Group, access: Access) -> bool:
     """Whether an access moves from trip to trip as those of the group do."""
-    there = group.there[access.ctas]
+    present = group.present[access.ctas]
     return all(
-        np.array_equal(mine[access.ctas[there]], stride[there])
+        np.array_equal(mine[access.ctas[present]], stride[present])
         for mine, stride in zip(group.strides, access.strides, strict=True)
     )
 

@@ -1,6 +1,8 @@
 """Memory cut into objects, so that every move of a launch takes whole ones, and each CTA's moves as a list of them.
 
-Sectors that the same moves touch are one object: tiles where tiles do not overlap, pieces of them where they do.
+Lines that the same moves touch are one object: tiles where tiles do not overlap, pieces of them where they do. The L2
+keeps lines of 128 bytes and fetches their sectors of 32, so that an object is as large as its lines, and `Listed.used`
+says which part of a tensor's lines is sectors that are touched at all.
 """
 
 from __future__ import annotations
@@ -12,24 +14,28 @@ import numpy as np
 
 from iosim.base.errors import TooLargeError
 from iosim.base.records import dataclass
+from iosim.code.addresses import LINE_BYTES
 from iosim.code.addresses_moves import MODES, Expanded, Move, Shapes, expanded
 from iosim.code.ptx_values import Array
 from iosim.kernel.launch import SECTOR_BYTES
 
+LINE_SECTORS = LINE_BYTES // SECTOR_BYTES
 MOST_MOVES = 40_000_000
 """Moves of a launch that are listed one by one: some 2 GB while they are sorted."""
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Objects of one tensor: their bytes in the order of their first sectors, and which of them each distinct move (an
-    anchor's sector with a shape) takes: `pieces` from `first` on, `count` of them."""
+    """Objects of one tensor: their bytes in the order of their first lines, and which of them each distinct move (an
+    anchor's sector with a shape) takes: `pieces` from `first` on, `count` of them; `used` is the part of their lines
+    that is sectors which are touched."""
 
     sizes: Array
     keys: Array
     first: Array
     count: Array
     pieces: Array
+    used: float
 
     def of(self, key: Array) -> tuple[Array, Array]:
         """(first piece, pieces) of moves by their keys."""
@@ -44,72 +50,112 @@ def key_of(anchor: Array, shape: Array) -> Array:
 
 def cut(keys: Array, shapes: Shapes) -> Objects:
     """Objects for the distinct moves of a tensor, by their keys in order."""
-    anchor, shape = keys >> 20, keys & ((1 << 20) - 1)
-    used = np.unique(shape)
-    low = int(min(anchor[shape == s].min() + shapes.sectors[s].min() for s in used))
-    high = int(max(anchor[shape == s].max() + shapes.sectors[s].max() for s in used)) + 1
-    owner, total = np.full(high - low, -1, dtype=np.int32), 0
-    for s, part, at in _places(anchor, shape, shapes, low):
-        owner[at] = np.repeat(part, shapes.sectors[s].size).astype(np.int32)
+    placed = _Placed(keys, shapes)
+    owner, total = np.full(placed.lines, -1, dtype=np.int32), 0
+    for part, at in placed.moves():
+        owner[at] = part[:, None].astype(np.int32)
         total += at.size
+    used = placed.used()
     if int((owner >= 0).sum()) == total:  # no two overlap: each is an object
-        sizes = np.array([shapes.sectors[s].size for s in shape], dtype=np.int64) * SECTOR_BYTES
         every = np.arange(keys.size)
-        return Objects(sizes, keys, every, np.ones(keys.size, dtype=np.int64), every)
-    return _cut_overlapping(keys, anchor, shape, shapes, low, high)
+        ones = np.ones(keys.size, dtype=np.int64)
+        return Objects(placed.sizes() * LINE_BYTES, keys, every, ones, every, used)
+    return _cut_overlapping(keys, placed, used)
 
 
-def _places(
-    anchor: Array, shape: Array, shapes: Shapes, low: int
-) -> Iterator[tuple[int, Array, Array]]:
-    """(shape, moves of it, sectors that these touch) some millions of sectors at a time."""
-    for s in np.unique(shape):
-        mine, sectors = np.flatnonzero(shape == s), shapes.sectors[s]
-        for part in np.array_split(mine, max(1, mine.size * sectors.size >> 22)):
-            yield int(s), part, (anchor[part, None] + sectors[None, :] - low).reshape(-1)
+class _Placed:
+    """Where moves lie: each in the lines that its sectors are in, counted from the first line of all."""
+
+    def __init__(self, keys: Array, shapes: Shapes) -> None:
+        self._anchor, self._shape = keys >> 20, keys & ((1 << 20) - 1)
+        self._shapes = shapes
+        # A shape takes other lines at each place of its anchor inside a line.
+        self._phase = self._anchor % LINE_SECTORS
+        self._kinds = np.unique(self._shape * LINE_SECTORS + self._phase)
+        ends = [(self._lines_of(k), self._anchors_of(k)) for k in self._kinds]
+        self.low = min(int(at.min() + lines.min()) for lines, at in ends)
+        self.lines = max(int(at.max() + lines.max()) for lines, at in ends) + 1 - self.low
+
+    def _which(self, kind: int) -> Array:
+        shape, phase = divmod(int(kind), LINE_SECTORS)
+        return np.flatnonzero((self._shape == shape) & (self._phase == phase))
+
+    def _anchors_of(self, kind: int) -> Array:
+        return self._anchor[self._which(kind)] // LINE_SECTORS
+
+    def _lines_of(self, kind: int) -> Array:
+        """Lines of a shape, counted from its anchor's."""
+        shape, phase = divmod(int(kind), LINE_SECTORS)
+        return np.unique((self._shapes.sectors[shape] + phase) // LINE_SECTORS)
+
+    def moves(self) -> Iterator[tuple[Array, Array]]:
+        """(moves, the lines of each) some millions of lines at a time."""
+        for kind in self._kinds:
+            which, lines = self._which(kind), self._lines_of(kind)
+            for part in np.array_split(which, max(1, which.size * lines.size >> 22)):
+                first = self._anchor[part, None] // LINE_SECTORS
+                yield part, first + lines[None, :] - self.low
+
+    def sizes(self) -> Array:
+        """Lines of each move."""
+        sizes = np.zeros(self._anchor.size, dtype=np.int64)
+        for kind in self._kinds:
+            sizes[self._which(kind)] = self._lines_of(kind).size
+        return sizes
+
+    def used(self) -> float:
+        """The part of all lines that is sectors which some move touches."""
+        sectors = np.zeros(self.lines * LINE_SECTORS, dtype=bool)
+        for shape in np.unique(self._shape):
+            anchors = self._anchor[self._shape == shape] - self.low * LINE_SECTORS
+            mine = self._shapes.sectors[shape]
+            for part in np.array_split(anchors, max(1, anchors.size * mine.size >> 22)):
+                sectors[(part[:, None] + mine[None, :]).reshape(-1)] = True
+        lines = sectors.reshape(-1, LINE_SECTORS).any(axis=1)
+        return float(sectors.sum()) / (LINE_SECTORS * max(1, int(lines.sum())))
 
 
-def _cut_overlapping(
-    keys: Array, anchor: Array, shape: Array, shapes: Shapes, low: int, high: int
-) -> Objects:
-    """Objects where moves overlap: sectors that the same moves touch, told by the sum of their moves' random names."""
-    label = np.zeros(high - low, dtype=np.uint64)
+def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
+    """Objects where moves overlap: lines that the same moves touch, told by the sum of their moves' random names."""
+    label = np.zeros(placed.lines, dtype=np.uint64)
     names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
-    for s, part, at in _places(anchor, shape, shapes, low):
-        np.add.at(label, at, np.repeat(names[part], shapes.sectors[s].size))
+    for part, at in placed.moves():
+        np.add.at(label, at.reshape(-1), np.repeat(names[part], at.shape[1]))
     touched = np.flatnonzero(label)
     _, index, which, sizes = np.unique(
         label[touched], return_index=True, return_inverse=True, return_counts=True
     )
     rank = np.empty(index.size, dtype=np.int64)
     rank[np.argsort(index, kind="stable")] = np.arange(index.size)
-    of_sector = np.full(high - low, -1, dtype=np.int64)
-    of_sector[touched] = rank[which.reshape(-1)]
+    of_line = np.full(placed.lines, -1, dtype=np.int64)
+    of_line[touched] = rank[which.reshape(-1)]
     in_order = np.empty(index.size, dtype=np.int64)
     in_order[rank] = sizes
     first, count = np.zeros(keys.size, dtype=np.int64), np.zeros(keys.size, dtype=np.int64)
     pieces: list[Array] = []
     end = 0
-    for s, part, at in _places(anchor, shape, shapes, low):
-        found = np.sort(of_sector[at].reshape(part.size, shapes.sectors[s].size), axis=1)
-        new = np.ones(found.shape, dtype=bool)
-        new[:, 1:] = found[:, 1:] != found[:, :-1]
+    for part, at in placed.moves():
+        numbers = np.sort(of_line[at], axis=1)
+        new = np.ones(numbers.shape, dtype=bool)
+        new[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
         count[part] = new.sum(axis=1)
         first[part] = end + np.cumsum(count[part]) - count[part]
-        pieces.append(found[new])
+        pieces.append(numbers[new])
         end += int(count[part].sum())
-    return Objects(in_order * SECTOR_BYTES, keys, first, count, np.concatenate(pieces))
+    return Objects(in_order * LINE_BYTES, keys, first, count, np.concatenate(pieces), used)
 
 
 @dataclass(frozen=True)
 class Listed:
     """What CTAs move, CTA by CTA in the order in which they start: entry e of a CTA is entries[first + e], a mode's
-    number times all objects plus the object's. `sizes` are the objects' bytes by tensor."""
+    number times all objects plus the object's. `sizes` are the objects' bytes by tensor, `used` the part of them that
+    is touched."""
 
     sizes: dict[int, Array]
     first: Array
     count: Array
     entries: Array
+    used: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -152,18 +198,18 @@ def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     objects: dict[int, Objects] = {}
     for tensor in sorted({move.tensor for move in moves}):
         keys = [key_of(w.written.anchor, w.written.shape) for w in ways if w.move.tensor == tensor]
-        if sum(each.size for each in keys):
+        if sum(part.size for part in keys):
             objects[tensor] = cut(np.unique(np.concatenate(keys)), shapes)
     begin, end = {}, 0
-    for tensor, each in objects.items():
+    for tensor, part in objects.items():
         begin[tensor] = end
-        end += each.sizes.size
+        end += part.sizes.size
     parts = [
         _entries(w, objects[w.move.tensor], begin[w.move.tensor], end)
         for w in ways
         if w.written.anchor.size
     ]
-    return _sorted(parts, {tensor: each.sizes for tensor, each in objects.items()}, ctas)
+    return _sorted(parts, objects, ctas)
 
 
 def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Array, Array, Array]:
@@ -177,21 +223,26 @@ def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Arr
         upto = np.concatenate([[0], np.cumsum(count)])
         starts, times = upto[ways.first], upto[ways.first + ways.times] - upto[ways.first]
     entry = (MODES.index(ways.move.mode) * total + begin + pieces).astype(np.int32)
-    each = times[ways.of_cta]
-    at = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each - starts[ways.of_cta], each)
-    return np.repeat(ways.move.ctas, each).astype(np.int32), order[at].astype(np.int64), entry[at]
+    of_cta = times[ways.of_cta]
+    at = np.arange(int(of_cta.sum())) - np.repeat(
+        np.cumsum(of_cta) - of_cta - starts[ways.of_cta], of_cta
+    )
+    return np.repeat(ways.move.ctas, of_cta).astype(np.int32), order[at].astype(np.int64), entry[at]
 
 
-def _sorted(parts: list[tuple[Array, Array, Array]], sizes: dict[int, Array], ctas: int) -> Listed:
+def _sorted(
+    parts: list[tuple[Array, Array, Array]], objects: dict[int, Objects], ctas: int
+) -> Listed:
+    sizes = {tensor: of_tensor.sizes for tensor, of_tensor in objects.items()}
+    used = {tensor: of_tensor.used for tensor, of_tensor in objects.items()}
     if not parts:
         none = np.zeros(ctas, dtype=np.int32)
-        return Listed(sizes, none, none, np.zeros(0, dtype=np.int32))
+        return Listed(sizes, none, none, np.zeros(0, dtype=np.int32), used)
     columns: list[Any] = [np.concatenate([part[n] for part in parts]) for n in range(3)]
     cta, order, entry = columns
     longest = int(order.max()) + 1
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
     count = np.bincount(cta, minlength=ctas)
     first = np.cumsum(count) - count
-    return Listed(
-        sizes, first.astype(np.int32), count.astype(np.int32), np.ascontiguousarray(entry[place])
-    )
+    in_order = np.ascontiguousarray(entry[place])
+    return Listed(sizes, first.astype(np.int32), count.astype(np.int32), in_order, used)

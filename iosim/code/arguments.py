@@ -174,9 +174,9 @@ def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
     """The arguments beside the parameters of an entry. Raises InputError: too few or too many, or a tensor where a
     number is taken."""
     names = [p.name for p in entry.parameters]
-    given: dict[str, Argument] = {name: arguments[name] for name in names if name in arguments}
-    rest = [(name, value) for name, value in arguments.items() if name not in given]
-    free = [name for name in names if name not in given]
+    by_name: dict[str, Argument] = {name: arguments[name] for name in names if name in arguments}
+    rest = [(name, value) for name, value in arguments.items() if name not in by_name]
+    free = [name for name in names if name not in by_name]
     missing = len(free) - len(rest)
     optional = len([*takewhile(_is_pointer, reversed(entry.parameters[-SCRATCH:]))])
     if missing < 0 or missing > optional:
@@ -185,11 +185,11 @@ def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
             f"`arg` has {len(arguments)} values; kernel {entry.name} takes {needs}: "
             + ", ".join(f"{p.name} ({p.type})" for p in entry.parameters)
         )
-    given |= {parameter: value for parameter, (_, value) in zip(free, rest, strict=False)}
+    by_name |= {parameter: value for parameter, (_, value) in zip(free, rest, strict=False)}
     tensors: list[TensorArgument] = []
     values: dict[str, int | None] = {}
     for parameter in entry.parameters:
-        value = given.get(parameter.name)
+        value = by_name.get(parameter.name)
         if isinstance(value, TensorArgument):
             if parameter.size != 8:
                 raise InputError(

@@ -94,7 +94,9 @@ def _tensor(evaluated: Evaluated, move: Move) -> TensorArgument:
 
 def _rows(evaluated: Evaluated, shapes: Shapes, move: Move) -> int:
     """Rows of the tensor that a CTA's move touches, in its largest shape: of as many bytes as the last axis has."""
-    sectors = max((shapes.sectors[s] for s in np.unique(move.shape)), key=lambda each: each.size)
+    sectors = max(
+        (shapes.sectors[s] for s in np.unique(move.shape)), key=lambda sectors_of: sectors_of.size
+    )
     row = _tensor(evaluated, move).row_bytes
     touched = np.unique(sectors * SECTOR_BYTES // row) if row >= SECTOR_BYTES else sectors
     return int(touched.size) if row >= SECTOR_BYTES else int(sectors.size) * SECTOR_BYTES // row
@@ -103,9 +105,9 @@ def _rows(evaluated: Evaluated, shapes: Shapes, move: Move) -> int:
 def _first_rows(evaluated: Evaluated, moves: Sequence[Move]) -> IntArray:
     """The row at which each CTA's first query lies, in the order in which CTAs start."""
     move = max(moves, key=lambda m: m.ctas.size)
-    found = np.full(evaluated.ctas, -1, dtype=np.int64)
-    found[move.ctas] = move.anchor % place(0) // _tensor(evaluated, move).row_bytes
-    return found[found >= 0]
+    rows = np.full(evaluated.ctas, -1, dtype=np.int64)
+    rows[move.ctas] = move.anchor % place(0) // _tensor(evaluated, move).row_bytes
+    return rows[rows >= 0]
 
 
 def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:

@@ -64,18 +64,22 @@ def count(
         "shared-store": defaultdict[int, float](float),
     }
     flops = 0.0
-    for one, often in zip(instructions, times, strict=True):
+    for instruction, often in zip(instructions, times, strict=True):
         if not often:
             continue
-        group, width = operation(one, cc).group, lane_bytes(one)
+        group, width = operation(instruction, cc).group, lane_bytes(instruction)
         totals["instructions"] += often
         if group == "product":
-            made = product(one)
-            shape = f" {made.rows}x{made.columns}x{made.depth}" if made else ""
-            products[one.kind + shape] += often
-            flops += often * made.flops if made else 0.0
+            product_shape = product(instruction)
+            shape = (
+                f" {product_shape.rows}x{product_shape.columns}x{product_shape.depth}"
+                if product_shape
+                else ""
+            )
+            products[instruction.kind + shape] += often
+            flops += often * product_shape.flops if product_shape else 0.0
         elif group == "special":
-            special[next(iter(one.modifiers), "")] += often
+            special[next(iter(instruction.modifiers), "")] += often
         elif group in widths:
             widths[group][width] += often
         elif group in GLOBAL_LOADS:
@@ -115,55 +119,60 @@ def _total(totals: Tally, group: str, width: int, often: float) -> None:
         "branch": "branches",
         "barrier": "barriers",
     }.get(group)
-    moved = {
+    by_width = {
         "local-load": "local_load_bytes",
         "local-store": "local_store_bytes",
         "global-store": "global_store_bytes",
     }
     if name:
         totals[name] += often
-    elif group in moved:
-        totals[moved[group]] += often * width
+    elif group in by_width:
+        totals[by_width[group]] += often * width
 
 
 def _ahead(turn: Sequence[Instruction], cc: int) -> float | None:
     """Mean cycles from a synchronous load to the first instruction that waits for it, in the turns of a loop."""
     places, at = [], 0
-    for one in turn:
+    for instruction in turn:
         places.append(at)
-        at += max(1, one.control.stall)
-    found = []
-    for number, one in enumerate(turn):
-        if operation(one, cc).group == "global-load" and one.control.sets is not None:
-            bit = 1 << one.control.sets
+        at += max(1, instruction.control.stall)
+    distances = []
+    for number, instruction in enumerate(turn):
+        if (
+            operation(instruction, cc).group == "global-load"
+            and instruction.control.sets is not None
+        ):
+            bit = 1 << instruction.control.sets
             later = [n for n in range(number + 1, len(turn)) if turn[n].control.waits & bit]
             again = [n for n in range(number) if turn[n].control.waits & bit]
             if later:
-                found.append(places[later[0]] - places[number])
+                distances.append(places[later[0]] - places[number])
             elif again:
-                found.append(at - places[number] + places[again[0]])
-    return sum(found) / len(found) if found else None
+                distances.append(at - places[number] + places[again[0]])
+    return sum(distances) / len(distances) if distances else None
 
 
 def _groups_ahead(turn: Sequence[Instruction], cc: int) -> int | None:
     """The number behind DEPBAR.LE SB0: groups that may still be under way."""
-    left = [
-        int(one.operands[1], 16)
-        for one in turn
-        if one.kind == "DEPBAR" and "LE" in one.modifiers and len(one.operands) > 1
+    pending = [
+        int(instruction.operands[1], 16)
+        for instruction in turn
+        if instruction.kind == "DEPBAR"
+        and "LE" in instruction.modifiers
+        and len(instruction.operands) > 1
     ]
-    copies = any(operation(one, cc).group == "global-copy" for one in turn)
-    return max(left, default=0) if copies else None
+    copies = any(operation(instruction, cc).group == "global-copy" for instruction in turn)
+    return max(pending, default=0) if copies else None
 
 
 def product_loops(flow: Flow, cc: int) -> list[Loop]:
     """Loops with matrix products or multiply-adds and exponentials of their own or inside them: those over keys."""
-    found = []
+    loops = []
     for loop in flow.loops:
         groups = Counter(operation(flow.instructions[n], cc).group for n in flow.numbers(loop))
         if groups["product"] and groups["special"]:
-            found.append(loop)
-    return found
+            loops.append(loop)
+    return loops
 
 
 def key_loop(flow: Flow, runs: Runs | None = None) -> Loop | None:
@@ -184,31 +193,31 @@ def key_loop(flow: Flow, runs: Runs | None = None) -> Loop | None:
     outermost = [loop for loop in candidates if loop.parent not in headers]
     if not outermost:
         return None
-    each = runs.each if runs is not None else [1.0] * len(flow.instructions)
-    return max(outermost, key=lambda loop: sum(each[n] for n in flow.numbers(loop)))
+    times = runs.times if runs is not None else [1.0] * len(flow.instructions)
+    return max(outermost, key=lambda loop: sum(times[n] for n in flow.numbers(loop)))
 
 
-def turn_of(flow: Flow, loop: Loop, runs: Runs, most: int = MOST_LISTED) -> list[Instruction]:
+def turn_of(flow: Flow, loop: Loop, runs: Runs, limit: int = MOST_LISTED) -> list[Instruction]:
     """Instructions of a turn of a loop in their order, those of loops inside it as often as they turn, `most` in all;
     what runs in less than half of the turns is left out."""
     start = flow.blocks[loop.header].first
-    turns = runs.each[start] or 1.0
-    inner = sorted(flow.inside(loop), key=lambda one: one.header)
-    found, number, blocks = list[Instruction](), 0, sorted(loop.blocks)
+    turns = runs.times[start] or 1.0
+    inner = sorted(flow.inside(loop), key=lambda nested: nested.header)
+    listed, number, blocks = list[Instruction](), 0, sorted(loop.blocks)
     while number < len(blocks):
         block = blocks[number]
-        deeper = next((one for one in inner if block in one.blocks), None)
+        deeper = next((nested for nested in inner if block in nested.blocks), None)
         if deeper is not None:
             body = turn_of(flow, deeper, runs)
-            often = runs.each[flow.blocks[deeper.header].first] / turns
-            found += body * min(round(often), max(1, most // max(1, len(body))))
+            often = runs.times[flow.blocks[deeper.header].first] / turns
+            listed += body * min(round(often), max(1, limit // max(1, len(body))))
             number = next(
                 (n for n in range(number, len(blocks)) if blocks[n] not in deeper.blocks),
                 len(blocks),
             )
             continue
         span = flow.blocks[block]
-        if runs.each[span.first] >= turns / 2:
-            found += flow.instructions[span.first : span.end]
+        if runs.times[span.first] >= turns / 2:
+            listed += flow.instructions[span.first : span.end]
         number += 1
-    return found
+    return listed

@@ -97,12 +97,12 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
         text = by_name.get(f".text.{name}")
         if text is None:
             continue
-        own = by_name.get(f".nv.info.{name}")
+        own_info = by_name.get(f".nv.info.{name}")
         shared = by_name.get(f".nv.shared.{name}")
         declared = shared.size if shared else 0
         if declared and cc >= RESERVED_SHARED_CC:
             declared -= RESERVED_SHARED_BYTES
-        threads = _cta_threads(own.data) if own else None
+        threads = _cta_threads(own_info.data) if own_info else None
         yield name, CubinReport(count, frames.get(name, 0), cc, declared, threads, text.data)
 
 
@@ -156,12 +156,12 @@ def _sized(info: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _attributes(info: bytes, wanted: int, names: list[str]) -> dict[str, int]:
-    found = {}
+    values = {}
     for attribute, at in _sized(info):
         if attribute == wanted:
             symbol, value = struct.unpack_from("<II", info, at)
-            found[names[symbol]] = value
-    return found
+            values[names[symbol]] = value
+    return values
 
 
 def _cta_threads(info: bytes) -> int | None:

@@ -48,16 +48,16 @@ class KernelFacts:
         step, tile = self.on_sm.local, self.on_sm.local_tile
         if not (step.loaded or step.stored or tile.loaded or tile.stored):
             return None
-        each = SECTOR_BYTES / WARP
+        per_thread = SECTOR_BYTES / WARP
         words = (self.counts.local_load_bytes + self.counts.local_store_bytes) / 4
         return Spill(
-            write_per_tile=tile.stored * each,
-            write_per_pair=step.stored * each,
-            read_per_tile=(tile.loaded - tile.hits_l1) * each,
-            read_per_pair=(step.loaded - step.hits_l1) * each,
+            write_per_tile=tile.stored * per_thread,
+            write_per_pair=step.stored * per_thread,
+            read_per_tile=(tile.loaded - tile.hits_l1) * per_thread,
+            read_per_pair=(step.loaded - step.hits_l1) * per_thread,
             accesses_per_pair=words,
             source=SOURCE,
-            frame=max(step.touched, step.stored * each),
+            frame=max(step.touched, step.stored * per_thread),
         )
 
 
@@ -102,5 +102,5 @@ def kernel_facts(
     l1_bytes = profile.need_int("l1_shared_bytes") - resident.shared_memory_carveout_bytes
     on_sm = code_on_sm(flow, runs, ctas * -(-threads // WARP), float(max(1, l1_bytes)), uses, loop)
     body = turn_of(flow, loop, runs) if loop is not None else list(flow.instructions)
-    counts = count(body, function.cc, None if loop is not None else runs.each)
+    counts = count(body, function.cc, None if loop is not None else runs.times)
     return KernelFacts(function, counts, on_sm, runs, resident, (*flow.unread, *runs.assumed))

@@ -7,6 +7,7 @@ instructions name their lines, what a warp issues, waits for and spills.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from iosim.base.records import dataclass, replace
 from iosim.code.addresses_launch import CodeLaunch
@@ -64,7 +65,7 @@ def with_work(
     """The launch with what its machine code says of it on a GPU; `changed` gives other uses of memory than those that
     it has."""
     evaluated, flow = launch.evaluated, Flow(function)
-    lined = any(one.ptx_line is not None for one in function.instructions)
+    lined = any(instruction.ptx_line is not None for instruction in function.instructions)
     runs = runs_of_lines(flow, evaluated.runs) if lined else runs_of_trips(flow, {})
     warps = -(-evaluated.threads // WARP)
     ctas = max(1, min(launch.occupancy.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
@@ -72,13 +73,14 @@ def with_work(
     uses = changed(uses_of(evaluated, launch.missed, function.cc))
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
-    moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
-    frame = {
+    spilled = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
+    frame: dict[str, Any] = {
         "frame": round(
             min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads
         ),
         "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes,
         "together": ctas,
+        "reused_after": local.reused_after,
     }
     overheads = tuple(
         Overhead(
@@ -88,16 +90,16 @@ def with_work(
             inferred_from=SOURCE,
             **frame,
         )
-        for mode, sectors in moved
+        for mode, sectors in spilled
         if sectors
     )
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
-    made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
+    with_spills = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
     every = warps * evaluated.ctas
     xu = sum(
         often
-        for often, one in zip(runs.each, function.instructions, strict=True)
-        if operation(one, function.cc).unit == "xu"
+        for often, instruction in zip(runs.times, function.instructions, strict=True)
+        if operation(instruction, function.cc).unit == "xu"
     )
-    return LaunchWork(made, runs, on_sm, runs.instructions * every, xu * every, every, notes)
+    return LaunchWork(with_spills, runs, on_sm, runs.instructions * every, xu * every, every, notes)

@@ -127,7 +127,7 @@ def functions_of(text: str) -> Iterator[tuple[str, str, str]]:
 
 def read_listing(text: str, words: list[int] | None = None) -> tuple[Instruction, ...]:
     """The instructions of one function's listing; `words` are its control words where the listing has none."""
-    labels, found = dict[str, int](), list[tuple[re.Match[str], str, Place]]()
+    labels, matches = dict[str, int](), list[tuple[re.Match[str], str, Place]]()
     source, ptx_line, waiting = None, None, list[str]()
     for line in text.splitlines():
         if place := SOURCE_LINE.search(line):
@@ -137,17 +137,17 @@ def read_listing(text: str, words: list[int] | None = None) -> tuple[Instruction
                 source = (place[1], int(place[2]))
         elif label := LABEL.match(line):
             waiting.append(label[1])
-        elif one := LINE.match(line):
-            labels |= dict.fromkeys(waiting, int(one["at"], 16))
+        elif match := LINE.match(line):
+            labels |= dict.fromkeys(waiting, int(match["at"], 16))
             waiting = []
-            found.append((one, line, (source, ptx_line)))
-    return tuple(_instruction(one, line, place, labels, words) for one, line, place in found)
+            matches.append((match, line, (source, ptx_line)))
+    return tuple(_instruction(match, line, place, labels, words) for match, line, place in matches)
 
 
 def _instruction(
-    one: re.Match[str], line: str, place: Place, labels: dict[str, int], words: list[int] | None
+    match: re.Match[str], line: str, place: Place, labels: dict[str, int], words: list[int] | None
 ) -> Instruction:
-    address, opcode, rest = int(one["at"], 16), one["opcode"], one["rest"].strip()
+    address, opcode, rest = int(match["at"], 16), match["opcode"], match["rest"].strip()
     written = CONTROL.search(line)
     word = 1 | NO_BARRIER << 5 | NO_BARRIER << 8
     if written:
@@ -166,7 +166,7 @@ def _instruction(
             target = int(to[1], 16)
     operands = tuple(part.strip() for part in SPLIT.split(rest) if part.strip())
     return Instruction(
-        address, opcode, operands, one["predicate"] or "", target, Control.of(word), *place
+        address, opcode, operands, match["predicate"] or "", target, Control.of(word), *place
     )
 
 
@@ -174,12 +174,18 @@ def write_listing(name: str, head: str, instructions: Iterable[Instruction]) -> 
     """A listing that `read_listing` reads without any tool, as tests and pages keep it: an instruction a line with its
     control bits, and its line of the source where that is known."""
     listed = list(instructions)
-    targets = {one.target for one in listed if one.target is not None}
+    targets = {instruction.target for instruction in listed if instruction.target is not None}
     lines = [f"// function {name} {head}"]
-    for one in listed:
-        if one.address in targets:
-            lines.append(f".L_x_{one.address:x}:")
-        place = f" p={one.ptx_line}" if one.ptx_line is not None else ""
-        place += f" {one.source[0].rpartition('/')[2]}:{one.source[1]}" if one.source else ""
-        lines.append(f"/*{one.address:04x}*/ {one.text} ;  // c=0x{one.control.word:x}{place}")
+    for instruction in listed:
+        if instruction.address in targets:
+            lines.append(f".L_x_{instruction.address:x}:")
+        place = f" p={instruction.ptx_line}" if instruction.ptx_line is not None else ""
+        place += (
+            f" {instruction.source[0].rpartition('/')[2]}:{instruction.source[1]}"
+            if instruction.source
+            else ""
+        )
+        lines.append(
+            f"/*{instruction.address:04x}*/ {instruction.text} ;  // c=0x{instruction.control.word:x}{place}"
+        )
     return "\n".join(lines) + "\n"

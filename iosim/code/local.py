@@ -42,6 +42,8 @@ class LocalTraffic:
     """Bytes of a thread's frame that are loaded or stored at all."""
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
+    waited: float = 0.0
+    """Of each sector that L1 does not serve, how long after its last use it is loaded, in turns; all of them summed."""
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
@@ -51,6 +53,7 @@ class LocalTraffic:
             turns * self.stored,
             self.touched,
             self.unknown,
+            turns * self.waited,
         )
 
     def plus(self, other: LocalTraffic) -> LocalTraffic:
@@ -61,7 +64,14 @@ class LocalTraffic:
             self.stored + other.stored,
             max(self.touched, other.touched),
             self.unknown + other.unknown,
+            self.waited + other.waited,
         )
+
+    @property
+    def reused_after(self) -> float:
+        """How long after its last use a word is loaded that L1 does not serve, in turns, in the mean."""
+        missed = self.loaded - self.hits_l1
+        return min(1.0, self.waited / missed) if missed > 0 else 1.0
 
     @property
     def hit_share(self) -> float:
@@ -102,12 +112,14 @@ def local_traffic(
     played = _Played(cc, warps, l1_bytes, use_of)
     played.registers.run(before)
     played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
-    played.loaded = played.hits = played.stored = 0.0
+    whole = max(1.0, sum(played.words.values()))
+    played.loaded = played.hits = played.stored = played.waited = 0.0
     played.unknown = 0
     played.turn(turn)
     frame = sum(size for word, size in played.words.items() if word not in played.others)
     touched = frame / (WARP * warps)
-    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown)
+    waited = played.waited / whole
+    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown, waited)
 
 
 class _Played:
@@ -126,7 +138,7 @@ class _Played:
         """Bytes of all warps, the most recently touched last."""
         self.others: set[object] = set()
         """Of these, what is no part of a frame."""
-        self.loaded = self.hits = self.stored = 0.0
+        self.loaded = self.hits = self.stored = self.waited = 0.0
         self.unknown = 0
 
     def turn(self, instructions: Sequence[Instruction]) -> None:
@@ -152,9 +164,12 @@ class _Played:
             words = [first + w for w in range(0, width, WORD_BYTES)]
         sectors = WARP * width / SECTOR_BYTES
         if loads:
-            chances = [_stays(self._since(word), self._l1_bytes) for word in words]
-            self.loaded += sectors
-            self.hits += sectors * sum(chances) / len(chances)
+            whole = sum(self.words.values())
+            for since in map(self._since, words):
+                stays = _stays(since, self._l1_bytes)
+                self.loaded += sectors / len(words)
+                self.hits += stays * sectors / len(words)
+                self.waited += (1 - stays) * min(since, whole) * sectors / len(words)
         else:
             self.stored += sectors
         for word in words:

@@ -50,47 +50,60 @@ class Flow:
     @cached_property
     def unread(self) -> tuple[str, ...]:
         """What cannot be read of it, a sentence each: branches worked out at run time, opcodes that are not known."""
-        groups = {one.kind: operation(one, self.function.cc) for one in self.instructions}
-        said = []
-        if indirect := sorted(kind for kind, what in groups.items() if what.group == INDIRECT):
-            said.append(
+        groups = {
+            instruction.kind: operation(instruction, self.function.cc)
+            for instruction in self.instructions
+        }
+        sentences = []
+        if indirect := sorted(
+            kind for kind, operation_of in groups.items() if operation_of.group == INDIRECT
+        ):
+            sentences.append(
                 f"where {' and '.join(indirect)} go is worked out at run time, and not followed"
             )
-        if unknown := sorted(kind for kind, what in groups.items() if not what.known):
-            said.append(
+        if unknown := sorted(
+            kind for kind, operation_of in groups.items() if not operation_of.known
+        ):
+            sentences.append(
                 f"opcodes that are not known, counted as an issue slot: {', '.join(unknown)}"
             )
-        return tuple(said)
+        return tuple(sentences)
 
     def _group(self, number: int) -> str:
         """The class of an instruction, of calls that never return that of a branch."""
-        one = self.instructions[number]
-        group = operation(one, self.function.cc).group
+        instruction = self.instructions[number]
+        group = operation(instruction, self.function.cc).group
         return "branch" if group == "call" and number in self._far_branches else group
 
     @cached_property
     def _far_branches(self) -> set[int]:
         """Calls behind whose target the code ends before it returns."""
-        found, places = set(), {one.address: n for n, one in enumerate(self.instructions)}
-        for number, one in enumerate(self.instructions):
-            if operation(one, self.function.cc).group == "call" and one.target in places:
+        starts, places = (
+            set(),
+            {instruction.address: n for n, instruction in enumerate(self.instructions)},
+        )
+        for number, instruction in enumerate(self.instructions):
+            if (
+                operation(instruction, self.function.cc).group == "call"
+                and instruction.target in places
+            ):
                 rest = (
                     operation(i, self.function.cc).group
-                    for i in self.instructions[places[one.target] :]
+                    for i in self.instructions[places[instruction.target] :]
                 )
                 if next((group for group in rest if group in LEAVES), "exit") == "exit":
-                    found.add(number)
-        return found
+                    starts.add(number)
+        return starts
 
     @cached_property
     def starts(self) -> list[int]:
         """Numbers of the first instruction of every block."""
-        places = {one.address: n for n, one in enumerate(self.instructions)}
+        places = {instruction.address: n for n, instruction in enumerate(self.instructions)}
         starts = {0}
-        for n, one in enumerate(self.instructions):
+        for n, instruction in enumerate(self.instructions):
             group = self._group(n)
-            if group == "branch" and one.target in places:
-                starts.add(places[one.target])
+            if group == "branch" and instruction.target in places:
+                starts.add(places[instruction.target])
             if group in ("branch", INDIRECT, *LEAVES):
                 starts.add(n + 1)
         return sorted(start for start in starts if start < len(self.instructions))
@@ -101,9 +114,9 @@ class Flow:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        places = {one.address: n for n, one in enumerate(self.instructions)}
+        places = {instruction.address: n for n, instruction in enumerate(self.instructions)}
         ends = [*self.starts[1:], len(self.instructions)]
-        found = []
+        blocks = []
         for number, (first, end) in enumerate(zip(self.starts, ends, strict=True)):
             last = self.instructions[end - 1]
             group, always = self._group(end - 1), last.predicate in ALWAYS
@@ -113,8 +126,8 @@ class Flow:
             falls = not (always and group in ("branch", INDIRECT, *LEAVES)) or _conditional(last)
             if falls and number + 1 < len(ends):
                 follows.append(number + 1)
-            found.append(Block(first, end, tuple(dict.fromkeys(follows))))
-        return tuple(found)
+            blocks.append(Block(first, end, tuple(dict.fromkeys(follows))))
+        return tuple(blocks)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -122,23 +135,23 @@ class Flow:
         order = self._postorder()
         rank = {block: n for n, block in enumerate(order)}
         before = self._before()
-        found = [-1] * len(self.blocks)
-        found[0] = 0
+        dominator = [-1] * len(self.blocks)
+        dominator[0] = 0
         changed = True
         while changed:
             changed = False
             for block in reversed(order[:-1] if order[-1] == 0 else order):
                 if block == 0:
                     continue
-                known = [b for b in before[block] if found[b] >= 0]
+                known = [b for b in before[block] if dominator[b] >= 0]
                 if not known:
                     continue
                 new = known[0]
                 for other in known[1:]:
-                    new = _meet(new, other, found, rank)
-                if found[block] != new:
-                    found[block], changed = new, True
-        return tuple(found)
+                    new = _meet(new, other, dominator, rank)
+                if dominator[block] != new:
+                    dominator[block], changed = new, True
+        return tuple(dominator)
 
     def _before(self) -> list[list[int]]:
         before: list[list[int]] = [[] for _ in self.blocks]
@@ -182,7 +195,7 @@ class Flow:
         leaving = {
             h: b
             for h, b in bodies.items()
-            if any(f not in b for one in b for f in self.blocks[one].follows)
+            if any(f not in b for body in b for f in self.blocks[body].follows)
         }
         ordered = sorted(leaving, key=lambda h: (-len(leaving[h]), h))
         return tuple(
@@ -210,10 +223,10 @@ class Flow:
     @cached_property
     def loop_of(self) -> dict[int, int]:
         """Block -> header of the innermost loop that holds it."""
-        found: dict[int, int] = {}
-        for loop in sorted(self.loops, key=lambda one: -len(one.blocks)):
-            found |= dict.fromkeys(loop.blocks, loop.header)
-        return found
+        innermost: dict[int, int] = {}
+        for loop in sorted(self.loops, key=lambda outer: -len(outer.blocks)):
+            innermost |= dict.fromkeys(loop.blocks, loop.header)
+        return innermost
 
 
 def _conditional(branch: Instruction) -> bool:
@@ -224,14 +237,14 @@ def _conditional(branch: Instruction) -> bool:
     return named or "DIV" in branch.modifiers or "CONV" in branch.modifiers
 
 
-def _meet(one: int, other: int, dominators: list[int], rank: dict[int, int]) -> int:
+def _meet(left_block: int, other: int, dominators: list[int], rank: dict[int, int]) -> int:
     """The nearest block that dominates both."""
-    while one != other:
-        while rank[one] < rank[other]:
-            one = dominators[one]
-        while rank[other] < rank[one]:
+    while left_block != other:
+        while rank[left_block] < rank[other]:
+            left_block = dominators[left_block]
+        while rank[other] < rank[left_block]:
             other = dominators[other]
-    return one
+    return left_block
 
 
 def _body(header: int, latch: int, before: list[list[int]]) -> set[int]:

@@ -104,11 +104,11 @@ class Module:
             matching = [f for f in running if f.cc == best]
         if len({f.name for f in matching}) == 1:
             return matching[0]
-        asked = f"`entry` '{entry}'" if entry is not None else "`entry` is missing"
+        wanted = f"`entry` '{entry}'" if entry is not None else "`entry` is missing"
         more = f" and {len(self.names) - FEW_NAMES} more" if len(self.names) > FEW_NAMES else ""
         accepted = ", ".join(self.names[:FEW_NAMES]) + more
         raise InputError(
-            f"{asked}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}"
+            f"{wanted}: {self.source} has {len(matching)} such kernels; accepted: {accepted or 'none'}"
         )
 
 
@@ -229,15 +229,15 @@ def _with_facts(function: Function, facts: Mapping[str, Any]) -> Function:
 
 def _container(path: Path, cc: int | None) -> Module:
     """The cubins of a fatbin, an object or a shared object; a kernel that stands there twice is taken once."""
-    found: dict[tuple[str, int], Function] = {}
+    by_name: dict[tuple[str, int], Function] = {}
     for _, cubin in embedded(path, cc):
         for function in _functions(cubin, path.name):
             if function.instructions:
-                found.setdefault((function.name, function.cc), function)
+                by_name.setdefault((function.name, function.cc), function)
     ptx = tuple(embedded_ptx(path, cc))
-    if not found and not ptx:
+    if not by_name and not ptx:
         raise InputError(f"`code` {path} holds no machine code of NVIDIA's GPUs")
-    return Module(path.name, tuple(found.values()), ptx)
+    return Module(path.name, tuple(by_name.values()), ptx)
 
 
 def _cache(path: Path) -> Module:
@@ -246,7 +246,7 @@ def _cache(path: Path) -> Module:
     if not modules:
         raise InputError(f"`code` {path} holds no {CACHE_SUFFIX} file, as Triton's cache does")
     functions, ptx = (
-        tuple(one for m in modules for one in getattr(m, name)) for name in ("functions", "ptx")
+        tuple(item for m in modules for item in getattr(m, name)) for name in ("functions", "ptx")
     )
     return Module(path.name, functions, ptx)
 

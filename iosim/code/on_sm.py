@@ -41,10 +41,10 @@ class CodeOnSm:
 def with_local(uses: Uses, cc: int, hits: float) -> Uses:
     """Uses that know of local loads, too: `hits` of their sectors are served by L1."""
 
-    def use_of(one: Instruction) -> MemoryUse | None:
-        if operation(one, cc).group == "local-load":
-            return replace(default_use(one, "local-load"), hits_l1=hits)
-        return uses(one)
+    def use_of(instruction: Instruction) -> MemoryUse | None:
+        if operation(instruction, cc).group == "local-load":
+            return replace(default_use(instruction, "local-load"), hits_l1=hits)
+        return uses(instruction)
 
     return use_of
 
@@ -73,16 +73,16 @@ def code_on_sm(
     step: tuple[Region, ...] = ()
     local = NO_LOCAL
     outside = [
-        one
-        for n, one in enumerate(flow.instructions)
-        if runs.each[n] >= MOST_TURNS_RUN and flow.block_of(n) not in flow.loop_of
+        instruction
+        for n, instruction in enumerate(flow.instructions)
+        if runs.times[n] >= MOST_TURNS_RUN and flow.block_of(n) not in flow.loop_of
     ]
     once = local_traffic(outside, cc, warps, l1_bytes, uses)
     tile = [Region(trace(outside, cc, with_local(uses, cc, once.hit_share)))]
     beside = once
-    for loop in (one for one in flow.loops if one.parent is None):
+    for loop in (instruction for instruction in flow.loops if instruction.parent is None):
         start = flow.blocks[loop.header].first
-        turns = runs.each[start]
+        turns = runs.times[start]
         if not turns:
             continue
         turn = turn_of(flow, loop, runs)
@@ -107,11 +107,13 @@ def _loop_regions(
     cc, at = flow.function.cc, flow.instructions[flow.blocks[loop.header].first].address
     if len(turn) <= MOST_INLINED:
         return (Region(trace(turn, cc, uses), 1.0, repeats=True, at=at),)
-    turns = runs.each[flow.blocks[loop.header].first] or 1.0
-    own = [flow.instructions[n] for n in flow.own_numbers(loop) if runs.each[n] >= turns / 2]
-    regions = [Region(trace(own, cc, uses), 1.0, repeats=True, at=at)]
+    turns = runs.times[flow.blocks[loop.header].first] or 1.0
+    outside_inner = [
+        flow.instructions[n] for n in flow.own_numbers(loop) if runs.times[n] >= turns / 2
+    ]
+    regions = [Region(trace(outside_inner, cc, uses), 1.0, repeats=True, at=at)]
     for inner in flow.inside(loop):
-        often = runs.each[flow.blocks[inner.header].first] / turns
+        often = runs.times[flow.blocks[inner.header].first] / turns
         if often:
             body = turn_of(flow, inner, runs)
             parts = _loop_regions(flow, inner, runs, uses, body)

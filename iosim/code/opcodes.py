@@ -97,14 +97,14 @@ UNKNOWN = Operation("unknown", "control", 1.0, known=False)
 @cache
 def table() -> Mapping[str, Mapping[int, Operation]]:
     """The table: opcode -> compute capability -> what it is there."""
-    found = {}
+    rows = {}
     with FILE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found[row["opcode"]] = {
+            rows[row["opcode"]] = {
                 cc: Operation(row["class"], row["unit"], float(row[f"cc{cc}"] or 0))
                 for cc in ARCHITECTURES
             }
-    return found
+    return rows
 
 
 def column(cc: int) -> int:

@@ -86,15 +86,17 @@ def entries(text: str) -> dict[str, Entry]:
     plain = COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     files = dict(FILE.findall(plain))
     outside = _shared_outside(plain)
-    found = {}
+    by_name = {}
     for match in ENTRY.finditer(plain):
         body = _body(plain, match.end() - 1)
-        found[match[1]] = _entry(match, body, files, outside, 1 + plain.count("\n", 0, match.end()))
-    if not found:
+        by_name[match[1]] = _entry(
+            match, body, files, outside, 1 + plain.count("\n", 0, match.end())
+        )
+    if not by_name:
         raise InputError(
             "the text holds no `.entry`: it is no PTX of a kernel; accepted: nvcc -ptx, Triton's asm[ptx]"
         )
-    return found
+    return by_name
 
 
 def _body(text: str, at: int) -> str:
@@ -109,12 +111,12 @@ def _body(text: str, at: int) -> str:
 
 def _shared_outside(text: str) -> dict[str, int]:
     """Shared variables of the module with their bytes; 0 for what is `extern`, given at the launch."""
-    found = {}
+    sizes = {}
     for match in SHARED.finditer(text):
-        found[match[3]] = (
+        sizes[match[3]] = (
             int(match[4] or 0) * _bytes(match[2]) if "[" in match[0] else _bytes(match[2])
         )
-    return found
+    return sizes
 
 
 def _bytes(kind: str) -> int:
@@ -126,10 +128,10 @@ def _entry(
     match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int], row: int
 ) -> Entry:
     parameters = []
-    for one in filter(None, (part.strip() for part in (match[2] or "").split(","))):
-        known = PARAMETER.match(re.sub(r"\s+", " ", one))
+    for declared in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        known = PARAMETER.match(re.sub(r"\s+", " ", declared))
         if known is None:
-            raise InputError(f"the parameter '{one}' of kernel {match[1]} cannot be read")
+            raise InputError(f"the parameter '{declared}' of kernel {match[1]} cannot be read")
         parameters.append(Parameter(known[2], known[1], _bytes(known[1]) * int(known[3] or 1)))
     threads = THREADS.search(match[3] or "")
     reader = _Reader(files, row)
@@ -227,11 +229,11 @@ class _Reader:
     def resolved(self, entry: str) -> tuple[Instruction, ...]:
         """The instructions with their branches' targets."""
         done = []
-        for number, one in enumerate(self.instructions):
-            if one.name != "bra":
-                done.append(one)
+        for number, instruction in enumerate(self.instructions):
+            if instruction.name != "bra":
+                done.append(instruction)
                 continue
-            label, scope = str(one.operands[0]), self.scope_of[number]
+            label, scope = str(instruction.operands[0]), self.scope_of[number]
             while scope >= 0 and (scope, label) not in self.labels:
                 scope = self.parents[scope]
             if scope < 0:
@@ -239,7 +241,13 @@ class _Reader:
             target = self.labels[scope, label]
             done.append(
                 Instruction(
-                    one.opcode, one.operands, one.guard, one.negated, one.line, target, one.row
+                    instruction.opcode,
+                    instruction.operands,
+                    instruction.guard,
+                    instruction.negated,
+                    instruction.line,
+                    target,
+                    instruction.row,
                 )
             )
         return tuple(done)
@@ -287,11 +295,11 @@ class Flow:
 
     def _loops(self) -> dict[int, int]:
         """First instruction of each loop, and the last branch back to it."""
-        found: dict[int, int] = {}
+        ends: dict[int, int] = {}
         for n, i in enumerate(self.entry.instructions):
             if 0 <= i.target <= n:
-                found[i.target] = max(found.get(i.target, 0), n)
-        return found
+                ends[i.target] = max(ends.get(i.target, 0), n)
+        return ends
 
     @cached_property
     def needed(self) -> frozenset[str]:
@@ -303,27 +311,27 @@ class Flow:
         wanted: set[str] = set()
         for i in self.entry.instructions:
             wanted |= decides(i)
-        found: set[str] = set()
+        needed_names: set[str] = set()
         while wanted:
             name = wanted.pop()
-            found.add(name)
+            needed_names.add(name)
             for n in makers.get(name, ()):
-                wanted |= self.reads[n] - found
-        return frozenset(found)
+                wanted |= self.reads[n] - needed_names
+        return frozenset(needed_names)
 
     @cached_property
     def live(self) -> dict[int, frozenset[str]]:
         """Registers that are read before they are written, by the instruction with which a block begins."""
         code, bounds = self.entry.instructions, [*self.starts, len(self.entry.instructions)]
         used: dict[int, set[str]] = {}
-        made: dict[int, set[str]] = {}
+        by_start: dict[int, set[str]] = {}
         after: dict[int, list[int]] = {}
         for first, end in pairwise(bounds):
-            used[first], made[first] = set(), set()
+            used[first], by_start[first] = set(), set()
             for n in range(first, end):
-                used[first] |= self.reads[n] - made[first]
+                used[first] |= self.reads[n] - by_start[first]
                 if not code[n].guard:
-                    made[first] |= self.writes[n]
+                    by_start[first] |= self.writes[n]
             last = code[end - 1] if end > first else None
             goes_on = last is None or not (last.name in (*ENDS, "bra") and not last.guard)
             after[first] = [end] if goes_on and end < len(code) else []
@@ -334,7 +342,7 @@ class Flow:
         while changed:
             changed = False
             for first in reversed(list(live)):
-                more = set().union(*(live.get(n, set()) for n in after[first])) - made[first]
+                more = set().union(*(live.get(n, set()) for n in after[first])) - by_start[first]
                 if not more <= live[first]:
                     live[first] |= more
                     changed = True
@@ -342,8 +350,8 @@ class Flow:
 
     def carried(self, head: int) -> tuple[str, ...]:
         """Registers that a loop hands from one trip to the next and that decide something."""
-        made = set().union(*self.writes[head : self.loops[head] + 1])
-        return tuple(sorted(made & self.live.get(head, frozenset()) & self.needed))
+        written = set().union(*self.writes[head : self.loops[head] + 1])
+        return tuple(sorted(written & self.live.get(head, frozenset()) & self.needed))
 
 
 def _names(operand: str | tuple[str, ...]) -> set[str]:
@@ -384,31 +392,31 @@ def _gives(i: Instruction) -> bool:
 
 def reads(i: Instruction) -> set[str]:
     """Registers that an instruction reads, its guard among them."""
-    found = {i.guard} if i.guard else set()
-    own = bool(writes(i))
-    for operand in i.operands[1 if own else 0 :]:
-        found |= _names(operand)
-    if i.guard and own:  # without the guard's word the old value stays
-        found |= writes(i)
-    return found
+    names = {i.guard} if i.guard else set()
+    writes_first = bool(writes(i))
+    for operand in i.operands[1 if writes_first else 0 :]:
+        names |= _names(operand)
+    if i.guard and writes_first:  # without the guard's word the old value stays
+        names |= writes(i)
+    return names
 
 
 def decides(i: Instruction) -> set[str]:
     """Registers of an instruction that decide where it goes, which memory it touches or which lanes do."""
     if i.name in ("bra", "brx"):
         return {i.guard} if i.guard else set()
-    found: set[str] = set()
+    names: set[str] = set()
     if i.name in MEMORY:
-        found |= {i.guard} if i.guard else set()
+        names |= {i.guard} if i.guard else set()
         for operand in i.operands:
             if isinstance(operand, str) and operand.startswith("["):
-                found |= _names(operand)
+                names |= _names(operand)
         if i.name == "cp":
             for operand in i.operands:
-                found |= _names(operand)
+                names |= _names(operand)
     if i.name in ENDS and i.guard:
-        found.add(i.guard)
-    return found
+        names.add(i.guard)
+    return names
 
 
 MEMORY = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix")

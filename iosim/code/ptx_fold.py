@@ -41,12 +41,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Bent:
-    """An operation that is even in no two operands, or bends (`and`, a shift, a quotient), as it was done."""
+    """An operation that is even in no two operands, or bends (`and`, a shift, a quotient), as it was done: a product's
+    two factors, else all its operands."""
 
     site: int
     name: str
-    a: Known
-    b: Known
+    operands: tuple[Known, ...]
     mask: Array
 
 
@@ -66,7 +66,7 @@ class Snapshot:
 def steps(old: Snapshot, middle: Snapshot, new: Snapshot) -> dict[str, Known] | None:
     """How far each register moves from spell to spell in lanes that are in the loop still; None where one does not
     move evenly."""
-    found: dict[str, Known] = {}
+    by_register: dict[str, Known] = {}
     for name, x in new.registers.items():
         y, z = middle.registers.get(name), old.registers.get(name)
         if x is None or y is None or z is None:
@@ -77,19 +77,19 @@ def steps(old: Snapshot, middle: Snapshot, new: Snapshot) -> dict[str, Known] | 
             if not (_agree(whole(x), whole(y), new.mask) and _agree(whole(y), whole(z), new.mask)):
                 return None
             continue
-        moved = _less(x, y)
-        if not _agree(whole(moved), whole(_less(y, z)), new.mask):
+        step = _less(x, y)
+        if not _agree(whole(step), whole(_less(y, z)), new.mask):
             return None
-        found[name] = moved
-    return found
+        by_register[name] = step
+    return by_register
 
 
 def _less(a: Known, b: Known) -> Known:
     """a - b, in as few numbers as it takes: most often all lanes move alike, and all CTAs."""
     if isinstance(a, Split) and isinstance(b, Split) and np.array_equal(a.lane, b.lane):
         return shrunk(a.cta - b.cta)
-    moved = plus(a, b, -1)
-    return moved if isinstance(moved, Split) else shrunk(moved)
+    difference = plus(a, b, -1)
+    return difference if isinstance(difference, Split) else shrunk(difference)
 
 
 def _agree(a: Array, b: Array, mask: Array) -> bool:
@@ -103,7 +103,7 @@ def repeats(
     something in them does not move evenly. `inside` are the lanes that are in the loop still."""
     if len(before) != len(after):
         return None
-    left = np.full((ctas, 1), ENDLESS, dtype=np.int64)
+    remaining = np.full((ctas, 1), ENDLESS, dtype=np.int64)
     for a, b in zip(before, after, strict=True):
         if a.site != b.site or type(a) is not type(b):
             return None
@@ -111,44 +111,46 @@ def repeats(
             more = _turns(a, b, inside)
             if more is None:
                 return None
-            left = np.minimum(left, more)
+            remaining = np.minimum(remaining, more)
         elif isinstance(a, Bent) and isinstance(b, Bent) and not _even(a, b, inside):
             return None
-    return left
+    return remaining
 
 
 def _turns(a: Compared, b: Compared, inside: Array) -> Array | None:
     """Spells until a comparison turns, by CTA; None where it turned between the two."""
     word, x, y = TURNS[a.word], a.difference, b.difference
-    moved = _less(y, x)
+    per_turn = _less(y, x)
     mask = b.mask & inside
-    together = isinstance(moved, Split) or moved.shape[1] > 1 or mask.shape[1] > 1
+    together = isinstance(per_turn, Split) or per_turn.shape[1] > 1 or mask.shape[1] > 1
     if word is not EQUAL and isinstance(y, Split) and not together:
-        least, most = (y.cta + end for end in (y.lane.min(), y.lane.max()))
-        step = whole(moved)
-        sides = [_side(word, difference) for difference in (least, most, least - step, most - step)]
+        least, largest = (y.cta + end for end in (y.lane.min(), y.lane.max()))
+        step = whole(per_turn)
+        sides = [
+            _side(word, difference) for difference in (least, largest, least - step, largest - step)
+        ]
         if all(
             _agree(sides[0], side, mask) for side in sides[1:]
         ):  # and so do all lanes between these two
-            until = np.minimum(_until(word, least, step), _until(word, most, step))
+            until = np.minimum(_until(word, least, step), _until(word, largest, step))
             return _fewest(np.where(mask, until, ENDLESS))
     now, then = whole(y), whole(x)
     if not _agree(_side(word, now), _side(word, then), mask):
         return None
-    return _fewest(np.where(mask, _until(word, now, whole(moved)), ENDLESS))
+    return _fewest(np.where(mask, _until(word, now, whole(per_turn)), ENDLESS))
 
 
 def _fewest(spells: Array) -> Array:
     """The least of each CTA's lanes, [CTAs, 1]."""
-    found: Array = spells.min(axis=1, keepdims=True)
-    return found
+    fewest: Array = spells.min(axis=1, keepdims=True)
+    return fewest
 
 
 def _side(word: str, difference: Array) -> Array:
-    found: Array = (
+    sides: Array = (
         difference == 0 if word is EQUAL else difference < 0 if word is BELOW else difference > 0
     )
-    return found
+    return sides
 
 
 def _until(word: str, difference: Array, step: Array) -> Array:
@@ -169,17 +171,22 @@ def _until(word: str, difference: Array, step: Array) -> Array:
 
 def _even(a: Bent, b: Bent, inside: Array) -> bool:
     """Whether what an operation gives moves evenly from spell to spell."""
-    of_a, of_b = (whole(_less(new, old)) for new, old in ((b.a, a.a), (b.b, a.b)))
+    moves = [whole(_less(new, old)) for new, old in zip(b.operands, a.operands, strict=True)]
     mask = b.mask & inside
-    still = [bool(((moved == 0) | ~mask).all()) for moved in (of_a, of_b)]
+    still = [bool(((step == 0) | ~mask).all()) for step in moves]
     if all(still):
         return True
+    if len(moves) != 2:  # of a count of bits, a field or a table of bits nothing more is known
+        return False
+    of_a, of_b = moves
     if b.name == "mul":
         return any(still)
+    if b.name == "shl":
+        return still[1]
     if b.name in ("and", "or", "xor") and still[0]:  # they care for no order
-        of_a, fixed = of_b, b.a
+        of_a, fixed = of_b, b.operands[0]
     elif still[1]:
-        fixed = b.b
+        fixed = b.operands[1]
     else:
         return False
     grain = _grain(b.name, fixed)

@@ -111,10 +111,13 @@ def shl(a: Known, b: Known, kind: Kind) -> Known:
 
 
 def shr(a: Known, b: Known, kind: Kind) -> Known:
-    count = np.clip(unsigned(whole(b), 32), 0, 63)
+    count = unsigned(whole(b), 32)
+    # NumPy shifts by 63 at most: what is shifted out whole is 0, or all sign.
+    within = np.minimum(count, 63)
     if kind.letter != "s" and kind.bits >= 64:
-        return (whole(a).view(np.uint64) >> count.astype(np.uint64)).view(np.int64)
-    return signed(_read(a, kind) >> np.minimum(count, 63), kind.bits)
+        shifted = (whole(a).view(np.uint64) >> within.astype(np.uint64)).view(np.int64)
+        return np.where(count < kind.bits, shifted, 0)
+    return signed(_read(a, kind) >> within, kind.bits)
 
 
 def and_(a: Known, b: Known, kind: Kind) -> Known:
@@ -133,7 +136,12 @@ def _quotient(a: Known, b: Known, kind: Kind) -> tuple[Array, Array, Array]:
     """(dividend, divisor, quotient toward zero); a division by 0 gives all bits."""
     x, y = _read(a, kind), _read(b, kind)
     safe = np.where(y == 0, 1, y)
-    quotient = np.abs(x) // np.abs(safe) * np.sign(x) * np.sign(safe)
+    if kind.letter != "s" and kind.bits >= 64:
+        quotient = (x.view(np.uint64) // safe.view(np.uint64)).view(np.int64)
+    else:
+        # NumPy's quotient is floored: one less than the truncated one where signs differ and a rest is left.
+        floored = x // safe
+        quotient = floored + ((floored * safe != x) & ((x < 0) != (safe < 0)))
     return x, y, np.where(y == 0, -1, quotient)
 
 
@@ -186,11 +194,12 @@ def multiply(opcode: tuple[str, ...], a: Known, b: Known) -> Known:
     kind = kind_of(opcode)
     if "wide" in opcode:
         return mul_wide(a, b, kind)
-    if "hi" in opcode:
-        return mul_hi(a, b, kind)
     if opcode[0].endswith("24"):
         narrow = Kind(kind.letter, 24)
-        return fitted(times(_source(a, narrow), _source(b, narrow)), 32)
+        product = times(_source(a, narrow), _source(b, narrow))  # of 48 bits
+        return signed(whole(product) >> 16, 32) if "hi" in opcode else fitted(product, 32)
+    if "hi" in opcode:
+        return mul_hi(a, b, kind)
     return mul_lo(a, b, kind)
 
 
@@ -230,35 +239,44 @@ def _compare_ends(word: str, a: Known, b: Known) -> Array | None:
     return low if np.array_equal(low, high) else None
 
 
+def _low_bits(count: Array) -> Array:
+    """Masks of so many low bits, of 64 all."""
+    ones = np.uint64(0xFFFFFFFFFFFFFFFF)
+    mask = np.where(count > 0, ones >> (64 - np.clip(count, 1, 64)).astype(np.uint64), np.uint64(0))
+    return mask.view(np.int64)
+
+
 def bit_field(a: Known, start: Known, length: Known, kind: Kind) -> Known:
-    """bfe: a field of bits, of signed types with its sign."""
+    """bfe: a field of bits, of signed types with its sign, which also stands for bits beyond the number's own."""
     at, count = whole(start) & 255, whole(length) & 255
-    field = (unsigned(whole(a), kind.bits) >> np.minimum(at, 63)) & (
-        (1 << np.minimum(count, 62)) - 1
-    )
-    if kind.letter == "s":
-        half = np.where(count > 0, 1 << np.maximum(np.minimum(count, 62) - 1, 0), 1)
-        field = np.where(count > 0, ((field + half) & (2 * half - 1)) - half, 0)
-    return signed(field, kind.bits)
+    if kind.letter != "s":
+        return and_(shr(a, at, kind), _low_bits(count), kind)
+    # Shifted right with its sign, a number has copies of its sign beyond its bits; the field's sign is
+    # its last bit, or the number's where the field reaches past it.
+    shifted = whole(shr(a, at, kind))
+    sign = shifted >> np.clip(count - 1, 0, kind.bits - 1) & 1
+    field = (shifted & _low_bits(count)) | np.where(sign == 1, ~_low_bits(count), 0)
+    return signed(np.where(count > 0, field, 0), kind.bits)
 
 
 def insert(value: Known, into: Known, start: Known, length: Known, kind: Kind) -> Known:
     """bfi: low bits of one number in the place of a field of another."""
     at, count = whole(start) & 255, whole(length) & 255
-    mask = ((1 << np.minimum(count, 62)) - 1) << np.minimum(at, 62)
-    return signed((whole(into) & ~mask) | ((whole(value) << np.minimum(at, 62)) & mask), kind.bits)
+    within = np.minimum(at, 63)
+    mask = np.where(at < kind.bits, _low_bits(count) << within, 0)
+    return signed((whole(into) & ~mask) | ((whole(value) << within) & mask), kind.bits)
 
 
 def logic(a: Known, b: Known, c: Known, table: int) -> Known:
     """lop3: a function of three bits, by its table."""
     x, y, z = (whole(v) for v in (a, b, c))
-    found = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
+    result = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
     for row in range(8):
         if table >> row & 1:
-            found = found | (
+            result = result | (
                 (x if row & 4 else ~x) & (y if row & 2 else ~y) & (z if row & 1 else ~z)
             )
-    return signed(found, 32)
+    return signed(result, 32)
 
 
 def permute(a: Known, b: Known, selector: Known) -> Value:
@@ -266,23 +284,23 @@ def permute(a: Known, b: Known, selector: Known) -> Value:
     if not is_one(selector):
         return None
     picks, both = int(whole(selector).item()), unsigned(whole(a), 32) | unsigned(whole(b), 32) << 32
-    found = np.zeros(both.shape, dtype=np.int64)
+    result = np.zeros(both.shape, dtype=np.int64)
     for place in range(4):
         pick = picks >> (4 * place) & 15
         byte = both >> (8 * (pick & 7)) & 255
         if pick & 8:
             byte = np.where(byte & 128, 255, 0)
-        found = found | byte << (8 * place)
-    return signed(found, 32)
+        result = result | byte << (8 * place)
+    return signed(result, 32)
 
 
 def convert(opcode: tuple[str, ...], value: Known) -> Value:
     """cvt between whole numbers: the source's low bits, cut to the destination's."""
     kinds = [KIND.fullmatch(part) for part in opcode[1:]]
-    there = [match for match in kinds if match is not None]
-    if len(there) != 2 or any(match[1] not in "bsu" for match in there):
+    named = [match for match in kinds if match is not None]
+    if len(named) != 2 or any(match[1] not in "bsu" for match in named):
         return None
-    to, source = (Kind(match[1], int(match[2])) for match in there)
+    to, source = (Kind(match[1], int(match[2])) for match in named)
     read = _source(value, source)
     if "sat" in opcode:
         return None
@@ -299,16 +317,19 @@ def funnel(opcode: tuple[str, ...], a: Known, b: Known, c: Known) -> Known:
     return signed((both.view(np.uint64) >> by.astype(np.uint64)).view(np.int64), 32)
 
 
+def _each_of(a: Known, kind: Kind, count: Callable[[int], int]) -> Array:
+    """A number of each register's bits, which are read without a sign."""
+    of_bits = np.vectorize(lambda n: count(int(n) % (1 << kind.bits)), otypes=[np.int64])
+    return np.asarray(of_bits(whole(a)), dtype=np.int64)
+
+
 def count_bits(a: Known, kind: Kind) -> Known:
-    found = np.vectorize(lambda n: int(n).bit_count(), otypes=[np.int64])(
-        unsigned(whole(a), min(kind.bits, 63))
-    )
-    return np.asarray(found, dtype=np.int64)
+    return _each_of(a, kind, int.bit_count)
 
 
 def leading_zeros(a: Known, kind: Kind) -> Known:
-    bits = min(kind.bits, 63)
-    found = np.vectorize(lambda n: bits - int(n).bit_length(), otypes=[np.int64])(
-        unsigned(whole(a), bits)
-    )
-    return np.asarray(found, dtype=np.int64)
+    return _each_of(a, kind, lambda n: kind.bits - n.bit_length())
+
+
+def absolute(a: Known, kind: Kind) -> Known:
+    return signed(np.abs(_read(a, kind)), kind.bits)

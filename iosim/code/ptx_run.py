@@ -138,8 +138,8 @@ class Run:
 
     def _is_skipped(self, at: int) -> bool:
         """Whether an instruction decides no address and no way."""
-        one = self.entry.instructions[at]
-        if one.name in (
+        instruction = self.entry.instructions[at]
+        if instruction.name in (
             "bra",
             "brx",
             "ld",
@@ -154,8 +154,8 @@ class Run:
             "exit",
         ):
             return False
-        made = self.entry.flow.writes[at]
-        return one.name in NOTHING or not (made & self.entry.flow.needed)
+        written = self.entry.flow.writes[at]
+        return instruction.name in NOTHING or not (written & self.entry.flow.needed)
 
     # ---- which group goes on ----
 
@@ -171,12 +171,12 @@ class Run:
                 self._enter(at, mask, waiting)
             self.trace.nodes.append(Visit(at, self._warps(mask)))
             while at < len(code):
-                one = code[at]
-                if one.name in ("bra", "ret", "exit", "trap", "brx"):
-                    self._part(at, one, mask, waiting)
+                instruction = code[at]
+                if instruction.name in ("bra", "ret", "exit", "trap", "brx"):
+                    self._part(at, instruction, mask, waiting)
                     break
                 if not self._skipped[at]:
-                    self._do(at, one, mask)
+                    self._do(at, instruction, mask)
                 at += 1
                 if at in starts:
                     _add(waiting, at, mask)
@@ -196,8 +196,8 @@ class Run:
             return mask[:, 0] * count
         lanes = np.zeros((mask.shape[0], count * WARP), dtype=bool)
         lanes[:, : self.lanes] = mask
-        found: Array = lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
-        return found
+        warps: Array = lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
+        return warps
 
     def _where(self) -> str:
         at = self.loops[-1].head if self.loops else 0
@@ -220,15 +220,17 @@ class Run:
         while self.loops and not self.loops[-1].head <= at <= self.loops[-1].end:
             self.loops.pop()
 
-    def _part(self, at: int, one: Instruction, mask: Array, waiting: dict[int, Array]) -> None:
+    def _part(
+        self, at: int, instruction: Instruction, mask: Array, waiting: dict[int, Array]
+    ) -> None:
         """A branch, or an end."""
-        if one.name == "brx":
+        if instruction.name == "brx":
             raise InputError(
-                f"kernel {self.entry.name} branches through a table ({one.line}), which is not followed"
+                f"kernel {self.entry.name} branches through a table ({instruction.line}), which is not followed"
             )
         goes = mask
-        if one.guard:
-            flag = self._flag(one)
+        if instruction.guard:
+            flag = self._flag(instruction)
             if flag is None:
                 self._note(FLOAT_BRANCH)
                 _add(waiting, at + 1, mask)
@@ -237,11 +239,11 @@ class Run:
             stays = shrunk(mask & ~flag)
             if stays.any():
                 _add(waiting, at + 1, stays)
-        if one.name == "bra" and goes.any():
-            _add(waiting, one.target, goes)
+        if instruction.name == "bra" and goes.any():
+            _add(waiting, instruction.target, goes)
 
-    def _note(self, what: str) -> None:
-        self.trace.notes[what] = self.trace.notes.get(what, 0) + 1
+    def _note(self, text: str) -> None:
+        self.trace.notes[text] = self.trace.notes.get(text, 0) + 1
 
     # ---- loops ----
 
@@ -275,9 +277,9 @@ class Run:
         )
         if len(before) != len(after):
             return False
-        moved = steps(old, middle, new)
-        spells = None if moved is None else repeats(before, after, new.mask, self.ctas)
-        if moved is None or spells is None:
+        stepped = steps(old, middle, new)
+        spells = None if stepped is None else repeats(before, after, new.mask, self.ctas)
+        if stepped is None or spells is None:
             return False
         spells = np.where(new.mask.any(axis=1, keepdims=True), spells, 0)
         if spells.max() >= operations_limit():
@@ -292,7 +294,7 @@ class Run:
             return False
         if body:
             nodes.append(Fold(loop.head, body, spells[:, 0].copy()))
-        for name, step in moved.items():
+        for name, step in stepped.items():
             self.registers[name] = advanced(self.registers[name], step, spells)
         return True
 
@@ -307,23 +309,23 @@ class Run:
             return self.special[text]
         if text in self._numbers:
             return self._numbers[text]
-        found = _literal(text)
-        if found is None:
+        value = _literal(text)
+        if value is None:
             if text in self.entry.shared:
-                found = self.entry.shared[text]
+                value = self.entry.shared[text]
             elif text.startswith("__local_depot"):
-                found = LOCAL_AT
+                value = LOCAL_AT
             else:
                 return None
-        self._numbers[text] = number(found)
+        self._numbers[text] = number(value)
         return self._numbers[text]
 
-    def _flag(self, one: Instruction) -> Array | None:
-        value = self._get(one.guard)
+    def _flag(self, instruction: Instruction) -> Array | None:
+        value = self._get(instruction.guard)
         if value is None:
             return None
         flag: Array = whole(value).astype(bool)
-        return ~flag if one.negated else flag
+        return ~flag if instruction.negated else flag
 
     def _set(self, name: str, value: Value, mask: Array, guarded: bool) -> None:
         if name == "_":
@@ -332,33 +334,33 @@ class Run:
             value = merged(mask, value, self.registers.get(name))
         self.registers[name] = value
 
-    def _do(self, at: int, one: Instruction, mask: Array) -> None:
+    def _do(self, at: int, instruction: Instruction, mask: Array) -> None:
         self.trace.executed += 1
-        guarded = bool(one.guard)
+        guarded = bool(instruction.guard)
         if guarded:
-            flag = self._flag(one)
+            flag = self._flag(instruction)
             if flag is None:
-                if one.name in MEMORY:
+                if instruction.name in MEMORY:
                     self._note(FLOAT_GUARD)
             else:
                 mask = shrunk(mask & flag)
                 if not mask.any():
                     return
-        if one.name in MEMORY:
-            self._memory(at, one, mask)
+        if instruction.name in MEMORY:
+            self._memory(at, instruction, mask)
             return
-        for name, value in self._results(at, one, mask):
+        for name, value in self._results(at, instruction, mask):
             self._set(name, value, mask, guarded)
 
-    def _results(self, at: int, one: Instruction, mask: Array) -> list[tuple[str, Value]]:
+    def _results(self, at: int, instruction: Instruction, mask: Array) -> list[tuple[str, Value]]:
         """(register, value) of what an instruction writes."""
-        first = one.operands[0]
-        name, opcode = one.name, one.opcode
+        first = instruction.operands[0]
+        name, opcode = instruction.name, instruction.opcode
         if isinstance(first, tuple):
-            return self._unpacked(one, first)
+            return self._unpacked(instruction, first)
         written = first.split("|")
         if name == "setp" or name == "set":
-            return self._compared(at, one, mask, written)
+            return self._compared(at, instruction, mask, written)
         if name == "elect":
             lanes = np.arange(self.lanes)
             return [
@@ -368,16 +370,16 @@ class Run:
         if name == "activemask":
             return [(first, number(-1))]
         if name == "shfl":
-            return [(written[0], self._shuffled(one)), *((n, ALL) for n in written[1:])]
+            return [(written[0], self._shuffled(instruction)), *((n, ALL) for n in written[1:])]
         if name in OPAQUE or (operations.is_float(opcode) and name not in ("cvt", "mov", "selp")):
             return [(n, None) for n in written]
-        return [(written[0], self._whole_result(at, one, mask))]
+        return [(written[0], self._whole_result(at, instruction, mask))]
 
-    def _whole_result(self, at: int, one: Instruction, mask: Array) -> Value:
-        name, opcode = one.name, one.opcode
-        if name == "mov" and isinstance(one.operands[1], tuple):
-            return self._packed(one.operands[1], kind_of(opcode))
-        values = [self._get(operand) for operand in one.operands[1:]]
+    def _whole_result(self, at: int, instruction: Instruction, mask: Array) -> Value:
+        name, opcode = instruction.name, instruction.opcode
+        if name == "mov" and isinstance(instruction.operands[1], tuple):
+            return self._packed(instruction.operands[1], kind_of(opcode))
+        values = [self._get(operand) for operand in instruction.operands[1:]]
         if name == "selp":
             return self._selected(values)
         if any(value is None for value in values):
@@ -385,13 +387,13 @@ class Run:
         known: list[Any] = values
         if opcode[-1] == "pred":
             return _logical(name, [whole(v).astype(bool) for v in known])
-        return self._integer(at, one, known, mask)
+        return self._integer(at, instruction, known, mask)
 
-    def _integer(self, at: int, one: Instruction, v: list[Any], mask: Array) -> Value:
-        name, opcode, kind = one.name, one.opcode, kind_of(one.opcode)
+    def _integer(self, at: int, instruction: Instruction, v: list[Any], mask: Array) -> Value:
+        name, opcode, kind = instruction.name, instruction.opcode, kind_of(instruction.opcode)
         if name == "mov":
-            moved: Known = v[0]
-            return moved
+            operand: Known = v[0]
+            return operand
         if name == "cvta":
             return self._generic(opcode, v[0])
         if name == "cvt":
@@ -399,10 +401,11 @@ class Run:
         if name in ("min", "max"):
             a, b = (operations._source(x, kind) for x in v)
             self._keep(Compared(at, "lt", plus(a, b, -1), mask))
-        elif name in BENDS or (
-            name in ("mul", "mul24", "mad", "mad24") and not _is_number(one.operands[2])
-        ):
-            self._keep(Bent(at, "mul" if name.startswith("m") else name, v[0], v[1], mask))
+        elif name in BENDS:
+            self._keep(Bent(at, name, tuple(v), mask))
+        elif name in UNEVEN and ("hi" in opcode or not _is_number(instruction.operands[2])):
+            # What is added to a product bends nothing.
+            self._keep(Bent(at, _uneven(opcode), tuple(v[:2]), mask))
         if name in operations.TWO:
             return operations.TWO[name](v[0], v[1], kind)
         if name in ("mul", "mul24"):
@@ -423,7 +426,7 @@ class Run:
         if name == "not":
             return operations.sub(number(-1), v[0], kind)
         if name == "abs":
-            return np.abs(whole(v[0]))
+            return operations.absolute(v[0], kind)
         if name == "bfe":
             return operations.bit_field(v[0], v[1], v[2], kind)
         if name == "bfi":
@@ -438,12 +441,12 @@ class Run:
             return operations.count_bits(v[0], kind)
         if name == "clz":
             return operations.leading_zeros(v[0], kind)
-        self._note(f"instruction {one.text} is not known")
+        self._note(f"instruction {instruction.text} is not known")
         return None
 
-    def _keep(self, what: Recorded) -> None:
+    def _keep(self, recorded: Recorded) -> None:
         if self.loops:
-            self.record.append(what)
+            self.record.append(recorded)
 
     def _generic(self, opcode: tuple[str, ...], value: Known) -> Known:
         """cvta: shared and local memory lie in windows of generic addresses."""
@@ -452,26 +455,33 @@ class Run:
         return plus(value, number(SHARED_AT), -1 if "to" in opcode else 1)
 
     def _compared(
-        self, at: int, one: Instruction, mask: Array, written: list[str]
+        self, at: int, instruction: Instruction, mask: Array, written: list[str]
     ) -> list[tuple[str, Value]]:
-        kind = kind_of(one.opcode)
-        values = [self._get(operand) for operand in one.operands[1:]]
-        word = next((part for part in one.opcode[1:] if part in operations.COMPARISONS), "")
-        if operations.is_float(one.opcode) or not word or values[0] is None or values[1] is None:
+        kind = kind_of(instruction.opcode)
+        values = [self._get(operand) for operand in instruction.operands[1:]]
+        word = next((part for part in instruction.opcode[1:] if part in operations.COMPARISONS), "")
+        if (
+            operations.is_float(instruction.opcode)
+            or not word
+            or values[0] is None
+            or values[1] is None
+        ):
             return [(name, None) for name in written]
         a, b = (operations._source(v, kind) for v in values[:2] if v is not None)
         self._keep(Compared(at, word, plus(a, b, -1), mask))
-        found = operations.compare(word, a, b, kind)
-        joined = next((part for part in one.opcode[1:] if part in ("and", "or", "xor")), None)
-        other = ~found
+        result = operations.compare(word, a, b, kind)
+        joined = next(
+            (part for part in instruction.opcode[1:] if part in ("and", "or", "xor")), None
+        )
+        other = ~result
         if joined is not None:
             third = values[2]
             if third is None:
                 return [(name, None) for name in written]
             with_ = whole(third).astype(bool)
-            with_ = ~with_ if str(one.operands[3]).startswith("!") else with_
-            found, other = (_logical(joined, [flag, with_]) for flag in (found, other))
-        return [*zip(written, (found, other), strict=False)]
+            with_ = ~with_ if str(instruction.operands[3]).startswith("!") else with_
+            result, other = (_logical(joined, [flag, with_]) for flag in (result, other))
+        return [*zip(written, (result, other), strict=False)]
 
     def _selected(self, values: list[Value]) -> Value:
         a, b, flag = values
@@ -486,75 +496,83 @@ class Run:
             return None
         return merged(picks, a, b)
 
-    def _shuffled(self, one: Instruction) -> Value:
-        value, lane = self._get(one.operands[1]), self._get(one.operands[2])
+    def _shuffled(self, instruction: Instruction) -> Value:
+        value, lane = self._get(instruction.operands[1]), self._get(instruction.operands[2])
         if value is None or lane is None:
             return None
-        own = np.arange(self.lanes)
+        own_lane = np.arange(self.lanes)
         by = whole(lane)
         if by.shape[0] != 1:
             return None
         number_of = np.broadcast_to(by[0], (self.lanes,))
         moves = {
             "idx": number_of % WARP,
-            "bfly": own % WARP ^ number_of,
-            "up": own % WARP - number_of,
-            "down": own % WARP + number_of,
+            "bfly": own_lane % WARP ^ number_of,
+            "up": own_lane % WARP - number_of,
+            "down": own_lane % WARP + number_of,
         }
-        there = next((moves[part] for part in one.opcode if part in moves), None)
-        if there is None:
+        move = next((moves[part] for part in instruction.opcode if part in moves), None)
+        if move is None:
             return None
-        there = np.where((there >= 0) & (there < WARP), there, own % WARP)
-        return lanes_of(value, np.minimum(own // WARP * WARP + there, self.lanes - 1))
+        move = np.where((move >= 0) & (move < WARP), move, own_lane % WARP)
+        return lanes_of(value, np.minimum(own_lane // WARP * WARP + move, self.lanes - 1))
 
     def _packed(self, parts: tuple[str, ...], kind: Kind) -> Value:
-        each = kind.bits // len(parts)
+        bits = kind.bits // len(parts)
         total: Array | None = None
         for place, part in enumerate(parts):
             value = self._get(part)
             if value is None:
                 return None
-            piece = unsigned(whole(value), each) << (place * each)
+            piece = unsigned(whole(value), bits) << (place * bits)
             total = piece if total is None else total | piece
         return None if total is None else signed(total, kind.bits)
 
-    def _unpacked(self, one: Instruction, parts: tuple[str, ...]) -> list[tuple[str, Value]]:
-        value = self._get(one.operands[1]) if one.name == "mov" else None
+    def _unpacked(
+        self, instruction: Instruction, parts: tuple[str, ...]
+    ) -> list[tuple[str, Value]]:
+        value = self._get(instruction.operands[1]) if instruction.name == "mov" else None
         if value is None:
             return [(part, None) for part in parts]
-        each, dense = kind_of(one.opcode).bits // len(parts), whole(value)
-        return [(part, signed(dense >> (place * each), each)) for place, part in enumerate(parts)]
+        bits, dense = kind_of(instruction.opcode).bits // len(parts), whole(value)
+        return [(part, signed(dense >> (place * bits), bits)) for place, part in enumerate(parts)]
 
     # ---- memory ----
 
-    def _memory(self, at: int, one: Instruction, mask: Array) -> None:
-        if one.name == "ld" and "param" in one.opcode:
-            self._parameter(one, mask)
+    def _memory(self, at: int, instruction: Instruction, mask: Array) -> None:
+        if instruction.name == "ld" and "param" in instruction.opcode:
+            self._parameter(instruction, mask)
             return
-        if one.name == "st" and "param" in one.opcode:
+        if instruction.name == "st" and "param" in instruction.opcode:
             return
-        if one.name == "cp":
-            self._copy(at, one, mask)
+        if instruction.name == "cp":
+            self._copy(at, instruction, mask)
             return
-        address = self._address(one.operands[0 if one.name in ("st", "red", "stmatrix") else 1])
-        self.touch(at, address, mask, width_of(one))
-        if one.name in ("ld", "ldu", "atom", "ldmatrix"):
-            first = one.operands[0]
+        address = self._address(
+            instruction.operands[0 if instruction.name in ("st", "red", "stmatrix") else 1]
+        )
+        self.touch(at, address, mask, width_of(instruction))
+        if instruction.name in ("ld", "ldu", "atom", "ldmatrix"):
+            first = instruction.operands[0]
             for name in first if isinstance(first, tuple) else (first,):
-                self._set(name, self._loaded(one, address, mask), mask, bool(one.guard))
+                self._set(
+                    name, self._loaded(instruction, address, mask), mask, bool(instruction.guard)
+                )
 
-    def _parameter(self, one: Instruction, mask: Array) -> None:
-        match = ADDRESS.fullmatch(str(one.operands[1]))
+    def _parameter(self, instruction: Instruction, mask: Array) -> None:
+        match = ADDRESS.fullmatch(str(instruction.operands[1]))
         name = (
             ""
             if match is None
             else match[1] + (f"+{int(match[2], 0)}" if match[2] and int(match[2], 0) else "")
         )
         value = self.settings.values.get(name)
-        first = one.operands[0]
+        first = instruction.operands[0]
         for register in first if isinstance(first, tuple) else (first,):
-            known = None if value is None else number(wrapped(value, kind_of(one.opcode).bits))
-            self._set(register, known, mask, bool(one.guard))
+            known = (
+                None if value is None else number(wrapped(value, kind_of(instruction.opcode).bits))
+            )
+            self._set(register, known, mask, bool(instruction.guard))
 
     def _address(self, operand: Any) -> Value:
         match = ADDRESS.fullmatch(str(operand))
@@ -565,46 +583,53 @@ class Run:
             return base
         return plus(base, number(int(match[2], 0)))
 
-    def _loaded(self, one: Instruction, address: Value, mask: Array) -> Value:
+    def _loaded(self, instruction: Instruction, address: Value, mask: Array) -> Value:
         """What lies at an address, where the numbers there are given."""
-        if address is None or isinstance(one.operands[0], tuple):
+        if address is None or isinstance(instruction.operands[0], tuple):
             return None
         dense = whole(address)
         for base, array, size in self.settings.memory:
             inside = (dense >= base) & (dense < base + array.size * size)
             if bool((inside | ~mask).all()):
                 place = np.clip((dense - base) // size, 0, array.size - 1)
-                found: Array = array[place].astype(np.int64)
-                return found
+                numbers: Array = array[place].astype(np.int64)
+                return numbers
         return None
 
-    def _copy(self, at: int, one: Instruction, mask: Array) -> None:
+    def _copy(self, at: int, instruction: Instruction, mask: Array) -> None:
         """cp.async of 4 to 16 bytes a lane, or a bulk copy by one lane, with or without a tensor's map."""
-        if "bulk" in one.opcode:
-            self._bulk(at, one, mask)
+        if "bulk" in instruction.opcode:
+            self._bulk(at, instruction, mask)
             return
-        if "global" not in one.opcode:  # cp.async.commit_group and its like
+        if "global" not in instruction.opcode:  # cp.async.commit_group and its like
             return
-        size = self._get(one.operands[2])
+        size = self._get(instruction.operands[2])
         width = 16 if size is None else int(whole(size).max())
-        self.touch(at, self._address(one.operands[0]), mask, width, half=1)
-        made = mask
-        if len(one.operands) > 3 and (source := self._get(one.operands[3])) is not None:
-            made = shrunk(mask & (whole(source) > 0))
-        if made.any():
-            self.touch(at, self._address(one.operands[1]), made, width)
+        self.touch(at, self._address(instruction.operands[0]), mask, width, half=1)
+        is_made = mask
+        if (
+            len(instruction.operands) > 3
+            and (source := self._get(instruction.operands[3])) is not None
+        ):
+            is_made = shrunk(mask & (whole(source) > 0))
+        if is_made.any():
+            self.touch(at, self._address(instruction.operands[1]), is_made, width)
 
-    def _bulk(self, at: int, one: Instruction, mask: Array) -> None:
-        if "tensor" in one.opcode:
+    def _bulk(self, at: int, instruction: Instruction, mask: Array) -> None:
+        if "tensor" in instruction.opcode:
             self._note(
                 "copies by tensor maps (TMA) are not counted: their tensors are described outside the code"
             )
             return
-        if "global" not in one.opcode or "prefetch" in one.opcode or len(one.operands) < 3:
+        if (
+            "global" not in instruction.opcode
+            or "prefetch" in instruction.opcode
+            or len(instruction.operands) < 3
+        ):
             return
-        size = self._get(one.operands[2])
-        loads = one.opcode.index("global") > 3
-        place = one.operands[1 if loads else 0]
+        size = self._get(instruction.operands[2])
+        loads = instruction.opcode.index("global") > 3
+        place = instruction.operands[1 if loads else 0]
         if size is None:
             self._note("a bulk copy of a size that was loaded")
             return
@@ -686,6 +711,15 @@ BENDS = (
     "clz",
     "abs",
 )
+UNEVEN = ("mul", "mul24", "mad", "mad24", "shl")
+"""Even where their second operand is a number, but for high halves, which are quotients."""
+
+
+def _uneven(opcode: tuple[str, ...]) -> str:
+    """The name that an operation of two factors is recorded under: a shift, a high half or a product."""
+    if opcode[0] == "shl":
+        return "shl"
+    return "high" if "hi" in opcode else "mul"
 
 
 def operations_limit() -> int:
@@ -729,12 +763,12 @@ def _logical(name: str, flags: list[Array]) -> Array:
     return shrunk(of(flags[0], flags[1]))
 
 
-def width_of(one: Instruction) -> int:
+def width_of(instruction: Instruction) -> int:
     """Bytes that a lane moves."""
-    if one.name in ("ldmatrix", "stmatrix"):
+    if instruction.name in ("ldmatrix", "stmatrix"):
         return 16
-    count = next((int(part[1:]) for part in one.opcode if re.fullmatch(r"v\d", part)), 1)
-    for part in reversed(one.opcode):
+    count = next((int(part[1:]) for part in instruction.opcode if re.fullmatch(r"v\d", part)), 1)
+    for part in reversed(instruction.opcode):
         match = re.fullmatch(r"[a-z]+?(\d+)(x2)?", part)
         if match is not None and part[0] in "bsuf" and int(match[1]) in (8, 16, 32, 64, 128):
             return count * int(match[1]) // 8 * (2 if match[2] else 1)
@@ -745,7 +779,7 @@ def _special(settings: Settings, coordinates: Array) -> dict[str, Value]:
     """Special registers: a row of lanes, a column of CTAs, or one number."""
     x, y, z = settings.block
     lane = np.arange(x * y * z, dtype=np.int64)
-    found: dict[str, Value] = {
+    values: dict[str, Value] = {
         "%tid.x": (lane % x)[None, :],
         "%tid.y": (lane // x % y)[None, :],
         "%tid.z": (lane // (x * y))[None, :],
@@ -759,10 +793,10 @@ def _special(settings: Settings, coordinates: Array) -> dict[str, Value]:
         "%is_explicit_cluster": number(0),
     }
     for place, axis in enumerate("xyz"):
-        found[f"%ctaid.{axis}"] = coordinates[:, place : place + 1].astype(np.int64)
-        found[f"%nctaid.{axis}"] = number(settings.grid[place])
-        found[f"%ntid.{axis}"] = number(settings.block[place])
-        found[f"%clusterid.{axis}"] = found[f"%ctaid.{axis}"]
-        found[f"%nclusterid.{axis}"] = found[f"%nctaid.{axis}"]
-        found[f"%cluster_ctaid.{axis}"], found[f"%cluster_nctaid.{axis}"] = number(0), number(1)
-    return found
+        values[f"%ctaid.{axis}"] = coordinates[:, place : place + 1].astype(np.int64)
+        values[f"%nctaid.{axis}"] = number(settings.grid[place])
+        values[f"%ntid.{axis}"] = number(settings.block[place])
+        values[f"%clusterid.{axis}"] = values[f"%ctaid.{axis}"]
+        values[f"%nclusterid.{axis}"] = values[f"%nctaid.{axis}"]
+        values[f"%cluster_ctaid.{axis}"], values[f"%cluster_nctaid.{axis}"] = number(0), number(1)
+    return values

@@ -71,11 +71,11 @@ class Patterns:
     def number(self, offset: Array, active: Array, width: int) -> int:
         offset = np.where(active, offset, 0)
         key = (offset.tobytes(), np.packbits(active).tobytes(), width)
-        found = self._number.get(key)
-        if found is None:
-            found = self._number[key] = len(self.known)
+        number = self._number.get(key)
+        if number is None:
+            number = self._number[key] = len(self.known)
             self.known.append(Pattern(offset, active, width))
-        return found
+        return number
 
     def __getitem__(self, number: int) -> Pattern:
         return self.known[number]
@@ -89,26 +89,26 @@ def shifts(before: Sequence[Node], after: Sequence[Node], going: Array) -> tuple
 
 def _only(nodes: Sequence[Node], going: Array) -> list[Node]:
     """Nodes as far as they are of some CTAs."""
-    found: list[Node] = []
+    nodes_of: list[Node] = []
     for node in nodes:
         if isinstance(node, Access):
             mine = going[node.ctas]
             if mine.all():
-                found.append(node)
+                nodes_of.append(node)
             elif mine.any():
                 strides = tuple(stride[mine] for stride in node.strides)
-                found.append(
+                nodes_of.append(
                     Access(node.site, node.ctas[mine], node.base[mine], node.pattern, strides)
                 )
         elif isinstance(node, Fold):
             count = np.where(going, node.count, 0)
             if count.any():
-                found.append(Fold(node.head, tuple(_only(node.body, going)), count))
+                nodes_of.append(Fold(node.head, tuple(_only(node.body, going)), count))
         else:
             warps = np.where(going, node.warps, 0)
             if warps.any():
-                found.append(Visit(node.start, warps))
-    return found
+                nodes_of.append(Visit(node.start, warps))
+    return nodes_of
 
 
 def _shifts(before: Sequence[Node], after: Sequence[Node]) -> tuple[Node, ...] | None:
@@ -116,10 +116,10 @@ def _shifts(before: Sequence[Node], after: Sequence[Node]) -> tuple[Node, ...] |
         return None
     body: list[Node] = []
     for a, b in zip(before, after, strict=True):
-        one = _shifted(a, b)
-        if one is None:
+        shift = _shifted(a, b)
+        if shift is None:
             return None
-        body.append(one)
+        body.append(shift)
     return tuple(body)
 
 
@@ -142,8 +142,8 @@ def _shifted(a: Node, b: Node) -> Node | None:
         return None
     if not all(np.array_equal(x, y) for x, y in zip(a.strides, b.strides, strict=True)):
         return None
-    moved = b.base - a.base
-    return Access(b.site, b.ctas, b.base + moved, b.pattern, (moved, *b.strides))
+    distance = b.base - a.base
+    return Access(b.site, b.ctas, b.base + distance, b.pattern, (distance, *b.strides))
 
 
 @dataclass
@@ -169,14 +169,14 @@ class Trace:
 
     def visits(self) -> dict[int, int]:
         """How many warps run each block, by the instruction that it begins with."""
-        found: dict[int, int] = {}
+        by_block: dict[int, int] = {}
         for node, folds in _walk(self.nodes, ()):
             if isinstance(node, Visit):
                 times = np.broadcast_to(node.warps, (self.ctas,))
                 for fold in folds:
                     times = times * fold.count
-                found[node.start] = found.get(node.start, 0) + int(times.sum())
-        return found
+                by_block[node.start] = by_block.get(node.start, 0) + int(times.sum())
+        return by_block
 
     def trips(self, access: Access, folds: tuple[Fold, ...]) -> Array:
         """How often each of an access's CTAs makes it."""

@@ -72,14 +72,14 @@ def signed(value: Array, bits: int) -> Array:
     if bits >= 64:
         return value
     half = 1 << (bits - 1)
-    found: Array = ((value + half) & ((1 << bits) - 1)) - half
-    return found
+    result: Array = ((value + half) & ((1 << bits) - 1)) - half
+    return result
 
 
 def unsigned(value: Array, bits: int) -> Array:
     """The low bits of each number, as unsigned; of 64 bits as they are."""
-    found: Array = value & ((1 << bits) - 1) if bits < 64 else value
-    return found
+    result: Array = value & ((1 << bits) - 1) if bits < 64 else value
+    return result
 
 
 def fitted(value: Known, bits: int) -> Known:
@@ -113,8 +113,8 @@ def _joined(cta: Array | int, lane: Array | int) -> Known:
     if isinstance(cta, int):
         return lane + cta
     if cta.size == 1:
-        found: Array = lane + cta
-        return found
+        joined: Array = lane + cta
+        return joined
     if lane.size == 1:
         return cta + lane
     return Split(cta, lane)

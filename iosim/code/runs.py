@@ -43,7 +43,7 @@ HEAVY = ("product", "special", "global-load", "global-copy", "bulk-copy")
 class Runs:
     """Executions of every instruction by a warp, in the mean over warps."""
 
-    each: tuple[float, ...]
+    times: tuple[float, ...]
     known: bool
     """Whether they follow from the PTX; else from trips that were given or assumed."""
     assumed: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Runs:
     @property
     def instructions(self) -> float:
         """Instructions that a warp executes."""
-        return sum(self.each)
+        return sum(self.times)
 
 
 def runs_of_trips(flow: Flow, trips: Mapping[int, float], other: float = 1.0) -> Runs:
@@ -64,8 +64,8 @@ def runs_of_trips(flow: Flow, trips: Mapping[int, float], other: float = 1.0) ->
     shares = [0.0] * len(flow.blocks)
     walk = _Walk(flow, trips, other, shares)
     walk.go(None, 0, 1.0)
-    each = [shares[flow.block_of(n)] for n in range(len(flow.instructions))]
-    return Runs(tuple(each), False, tuple(walk.assumed()))
+    times = [shares[flow.block_of(n)] for n in range(len(flow.instructions))]
+    return Runs(tuple(times), False, tuple(walk.assumed()))
 
 
 class _Walk:
@@ -93,7 +93,9 @@ class _Walk:
         """From a block to the end of its loop, or of the function."""
         flow, block, seen = self.flow, first, set[int]()
         inner = {
-            one.header: one for one in flow.loops if one.parent == (loop.header if loop else None)
+            nested.header: nested
+            for nested in flow.loops
+            if nested.parent == (loop.header if loop else None)
         }
         while block not in seen and (loop is None or block in loop.blocks):
             seen.add(block)
@@ -169,26 +171,26 @@ def runs_of_lines(flow: Flow, lines: Mapping[int, float]) -> Runs:
     for groups in (TELL_BEST, TELL):
         for block, votes in _votes(flow, lines, groups).items():
             known.setdefault(block, mode(votes))
-    found = _of_blocks(flow, known)
-    each = tuple(found[flow.block_of(n)] for n in range(len(flow.instructions)))
-    return Runs(each, True)
+    of_blocks = _of_blocks(flow, known)
+    times = tuple(of_blocks[flow.block_of(n)] for n in range(len(flow.instructions)))
+    return Runs(times, True)
 
 
 def _of_blocks(flow: Flow, known: Mapping[int, float]) -> list[float]:
     """Runs of all blocks. One that nothing is known of runs in every turn of its loop where no turn goes around it, and
     else as often as the block that leads to it."""
-    found = [known.get(n, 0.0) for n in range(len(flow.blocks))]
-    for loop in sorted(flow.loops, key=lambda one: -len(one.blocks)):
-        own = [b for b in loop.blocks if flow.loop_of[b] == loop.header]
-        turns = max((known[b] for b in own if b in known), default=0.0)
+    runs = [known.get(n, 0.0) for n in range(len(flow.blocks))]
+    for loop in sorted(flow.loops, key=lambda nested: -len(nested.blocks)):
+        own_blocks = [b for b in loop.blocks if flow.loop_of[b] == loop.header]
+        turns = max((known[b] for b in own_blocks if b in known), default=0.0)
         latches = [b for b in loop.blocks if loop.header in flow.blocks[b].follows]
-        for block in own:
+        for block in own_blocks:
             if block not in known and all(flow.dominates(block, latch) for latch in latches):
-                found[block] = turns
+                runs[block] = turns
     for n in range(len(flow.blocks)):
-        if n not in known and not found[n]:
-            found[n] = found[flow.dominators[n]] if n else 1.0
-    return found
+        if n not in known and not runs[n]:
+            runs[n] = runs[flow.dominators[n]] if n else 1.0
+    return runs
 
 
 def _votes(
@@ -200,12 +202,12 @@ def _votes(
     )  # line and opcode -> cluster of blocks -> copies there
     clusters = [_cluster(flow, n) for n in range(len(flow.blocks))]
     telling = [
-        (flow.block_of(number), (one.ptx_line, one.kind))
-        for number, one in enumerate(flow.instructions)
-        if one.ptx_line is not None
-        and one.ptx_line in lines
-        and operation(one, flow.function.cc).group in groups
-        and one.predicate != NEVER
+        (flow.block_of(number), (instruction.ptx_line, instruction.kind))
+        for number, instruction in enumerate(flow.instructions)
+        if instruction.ptx_line is not None
+        and instruction.ptx_line in lines
+        and operation(instruction, flow.function.cc).group in groups
+        and instruction.predicate != NEVER
     ]
     for block, copied in telling:
         copies[copied][clusters[block]] += 1
@@ -225,13 +227,13 @@ def _shared(
     copies: Mapping[Copied, Counter[int]], lines: Mapping[int, float]
 ) -> dict[tuple[Copied, int], float]:
     """How often a line's copies run, by cluster: the one with most copies takes as many whole turns as fit."""
-    found: dict[tuple[Copied, int], float] = {}
+    shares: dict[tuple[Copied, int], float] = {}
     for copied, where in copies.items():
-        left = lines[copied[0]]
+        rest = lines[copied[0]]
         for place, (cluster, count) in enumerate(
             sorted(where.items(), key=lambda item: (-item[1], item[0]))
         ):
-            whole = left // count if place + 1 < len(where) else left / count
-            found[copied, cluster] = whole
-            left -= whole * count
-    return found
+            whole = rest // count if place + 1 < len(where) else rest / count
+            shares[copied, cluster] = whole
+            rest -= whole * count
+    return shares

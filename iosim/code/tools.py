@@ -55,8 +55,8 @@ def run_tool(name: str, *arguments: str | Path, folder: Path | None = None) -> s
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{name} does not run: {error}") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise InputError(f"{name} cannot read the machine code: {said}")
+        message = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        raise InputError(f"{name} cannot read the machine code: {message}")
     return done.stdout
 
 
@@ -72,11 +72,11 @@ def assembled(ptx: str, cc: int) -> bytes:
     """The cubin that ptxas makes of PTX, with the PTX's lines beside its instructions. PTX for one architecture alone
     (sm_90a) is assembled for that; other PTX for `cc`. Raises InputError: ptxas is not there, or refuses."""
     target = re.search(r"^\s*\.target\s+(sm_\d+[af]?)", ptx, re.M)
-    own = target[1] if target else ""
+    architecture = target[1] if target else ""
     with tempfile.TemporaryDirectory() as folder:
         text, cubin = Path(folder) / "code.ptx", Path(folder) / "code.cubin"
         text.write_text(ptx, encoding="utf-8")
-        arch = own if own.endswith(("a", "f")) else f"sm_{cc}"
+        arch = architecture if architecture.endswith(("a", "f")) else f"sm_{cc}"
         run_tool("ptxas", f"-arch={arch}", "-lineinfo", "-o", cubin, text)
         return cubin.read_bytes()
 

@@ -28,31 +28,31 @@ COUNT = re.compile(r"^(?:0x)?([0-9a-f]+)$")
 
 def default_use(instruction: Instruction, group: str) -> MemoryUse:
     """Neighbouring lanes ask for neighbouring words: no bank is asked twice, and sectors are whole."""
-    moved = WARP * lane_bytes(instruction)
+    bytes_moved = WARP * lane_bytes(instruction)
     if group == "shuffle":
         return MemoryUse(0, 0, 1)
     if group in SHARED:
         return MemoryUse(0, 0, least_wavefronts(instruction))
-    lines = max(1, moved // LINE_BYTES)
+    lines = max(1, bytes_moved // LINE_BYTES)
     wavefronts = lines if group == "global-copy" else 0
-    return MemoryUse(max(1, moved // SECTOR_BYTES), lines, wavefronts)
+    return MemoryUse(max(1, bytes_moved // SECTOR_BYTES), lines, wavefronts)
 
 
 def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slot:
     """An instruction on a GPU."""
-    what, control = operation(instruction, cc), instruction.control
+    operation_of, control = operation(instruction, cc), instruction.control
     if instruction.predicate == "!PT":
-        what = Operation("control", "control", 1.0)
+        operation_of = Operation("control", "control", 1.0)
     flops, dtype = 0.0, ""
-    if what.group == "product" and (made := product(instruction)) is not None:
+    if operation_of.group == "product" and (shape := product(instruction)) is not None:
         beside = instruction.kind in OWN_UNIT
-        flops, dtype = made.flops / (4 if beside else 1), made.dtype
-    if use is None and what.unit == "lsu":
-        use = default_use(instruction, what.group)
+        flops, dtype = shape.flops / (4 if beside else 1), shape.dtype
+    if use is None and operation_of.unit == "lsu":
+        use = default_use(instruction, operation_of.group)
     return Slot(
-        what.group,
-        what.unit,
-        what.cycles,
+        operation_of.group,
+        operation_of.unit,
+        operation_of.cycles,
         max(1, control.stall),
         control.sets,
         control.frees,
@@ -62,7 +62,7 @@ def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slo
         dtype,
         instruction.kind in OWN_UNIT,
         _leaves(instruction),
-        _closes(instruction, what.group),
+        _closes(instruction, operation_of.group),
     )
 
 
@@ -77,7 +77,7 @@ def _leaves(instruction: Instruction) -> int | None:
 def _closes(instruction: Instruction, group: str) -> bool:
     """LDGDEPBAR, and HGMMA with gsb0 among its operands."""
     return group == "commit" or (
-        instruction.kind in OWN_UNIT and any("gsb" in one for one in instruction.operands)
+        instruction.kind in OWN_UNIT and any("gsb" in operand for operand in instruction.operands)
     )
 
 
@@ -87,4 +87,4 @@ def trace(
     use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
 ) -> tuple[Slot, ...]:
     """Instructions one after the other."""
-    return tuple(slot(one, cc, use_of(one)) for one in instructions)
+    return tuple(slot(instruction, cc, use_of(instruction)) for instruction in instructions)

@@ -10,7 +10,8 @@ from iosim.code.listing import Instruction
 from iosim.code.on_sm import Uses
 from iosim.code.opcodes import operation
 from iosim.code.trace import default_use
-from iosim.kernel.machine import MemoryUse
+from iosim.kernel.launch import Mode
+from iosim.kernel.machine import SECTOR_BYTES, MemoryUse
 
 SPACES = {
     "global-load": GLOBAL,
@@ -35,16 +36,16 @@ def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
     for site in evaluated.sites:
         of_line[instruction_of(evaluated.entry, site.number).row, site.space].append(site)
 
-    def use_of(one: Instruction) -> MemoryUse | None:
-        group = operation(one, cc).group
+    def use_of(instruction: Instruction) -> MemoryUse | None:
+        group = operation(instruction, cc).group
         space = SPACES.get(group)
-        sites = of_line.get((one.ptx_line or -1, space)) if space else None
+        sites = of_line.get((instruction.ptx_line or -1, space)) if space else None
         if not sites:
             return None
         use = _mean(sites, missed)
         if group == "global-copy":  # what it writes into shared memory stands under the same line
-            beside = _mean(of_line.get((one.ptx_line or -1, SHARED), []), missed)
-            wavefronts = beside.wavefronts or default_use(one, group).wavefronts
+            beside = _mean(of_line.get((instruction.ptx_line or -1, SHARED), []), missed)
+            wavefronts = beside.wavefronts or default_use(instruction, group).wavefronts
             return MemoryUse(use.sectors, use.lines, wavefronts, use.hits_l1)
         return use
 
@@ -63,4 +64,15 @@ def _mean(sites: list[Site], missed: Mapping[int, float]) -> MemoryUse:
         lines / requests,
         wavefronts / requests,
         served / sectors if sectors else 0.0,
+        _in_part(sites, sectors),
     )
+
+
+def _in_part(sites: list[Site], sectors: int) -> float:
+    """Part of the sectors that stores write in part. A piece that begins inside a sector leaves two of them half
+    written, so that what is not written stands for up to twice as many."""
+    stores = [site for site in sites if site.mode is Mode.STORE and site.space == GLOBAL]
+    written = sum(site.distinct_bytes for site in stores)
+    if not stores or not sectors:
+        return 0.0
+    return min(1.0, 2 * max(0.0, 1 - written / (sectors * SECTOR_BYTES)))

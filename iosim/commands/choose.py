@@ -29,7 +29,7 @@ from iosim.studies.orders.search import run as search
 from iosim.studies.requests import OrdersRequest, TilesRequest
 from iosim.studies.tiles.one import TileStudy, beneath, by_reason, excess_text, study_tile
 from iosim.studies.tiles.one import answer as tiles_answer
-from iosim.studies.tiles.pick import TileCandidate, TileRanking
+from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking
 from iosim.studies.tiles.pick import run as rank
 
 
@@ -133,16 +133,19 @@ def _written(parts: Sequence[str | Table], markdown: bool) -> str:
 
 def heading(ranking: TileRanking) -> str:
     layers = "" if ranking.layers is None else f" for {ranking.layers}"
-    return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
+    kernel = "" if ranking.of_kernel is None else f" of {ranking.of_kernel.kernel.name}"
+    return f"Tiles{kernel}{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
 
 def tell_triton(args: argparse.Namespace) -> int:
     from iosim.integrations.triton import compiled, kernel
 
-    if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
+    if args.format == "md" or args.rejected or args.kernel or args.matrix_unit != "mma.sync":
         option = (
             "--rejected"
             if args.rejected
+            else "--kernel"
+            if args.kernel
             else "--format md"
             if args.format == "md"
             else "--matrix-unit"
@@ -187,7 +190,8 @@ def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, A
 
     return {
         "problems": [
-            _layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()}
+            _layers(r)
+            | {"profile": r.profile.name, "problem": r.problem.to_dict(), "ties": len(r.ties)}
             for r in rankings
         ],
         "tiles": entries("candidates", top),
@@ -224,10 +228,15 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
         ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in candidates) else ""
     )
     fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
+    ties = min(len(ranking.ties), top)
+    if ties > 1:
+        fit += f"; 1 to {ties} tie within {TIED_PERCENT} %"
     parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(candidates, 1))]
     if ranking.library:
         parts += [
-            "Library kernels, with their own tiles",
+            "Library kernels, with their own tiles"
+            if ranking.of_kernel is None
+            else "The library's own tile",
             _listed((c.kernel, c) for c in ranking.library),
         ]
     parts += _legend((*candidates, *ranking.library))

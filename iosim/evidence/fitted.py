@@ -3,14 +3,14 @@ which rows it was fitted. tests/evidence/test_fitted.py finds fitted numbers tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib import import_module
 
 from iosim.base.fitted import registry
 from iosim.base.records import dataclass
 from iosim.catalog.libraries.loader import entry
 from iosim.catalog.serving import read_stack, stack_names
-from iosim.hardware.profile import load_profile
+from iosim.hardware.profile import cc_text, list_profiles, load_profile
 from iosim.studies.distributed.links import load_link
 
 SERVING = "odd rows of published_latency.csv, open rows of published_stacks.csv"
@@ -19,8 +19,8 @@ SERVING = "odd rows of published_latency.csv, open rows of published_stacks.csv"
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted number: its name and value, the GPU in whose profile it stands (none: the model's, a catalog entry's or
-    a stack's) and the rows."""
+    """A fitted number: its name and value, the GPU in whose profile it stands, or the compute capabilities (none: the
+    model's, a catalog entry's or a stack's) and the rows."""
 
     name: str
     value: float
@@ -48,6 +48,18 @@ def fitted() -> Iterator[Fitted]:
                 Fitted(name, load_profile(gpu).need(name), gpu, section["rows"])
                 for name in section["names"]
             )
+    for section in registry()["capability"]:
+        capabilities = section["compute_capabilities"]
+        (first, *_) = gpus_of(capabilities)
+        yield from (
+            Fitted(
+                name,
+                load_profile(first).need(name),
+                f"cc {' and '.join(capabilities)}",
+                section["rows"],
+            )
+            for name in section["names"]
+        )
     for section in registry()["catalog"]:
         kernel = section["kernel"]
         yield from (
@@ -58,6 +70,7 @@ def fitted() -> Iterator[Fitted]:
         link = load_link(section["link"], load_profile(section["gpu"]))
         numbers = {
             "latency_s": link.latency_s,
+            "unhidden": link.unhidden,
             **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
         }
         yield from (
@@ -67,6 +80,11 @@ def fitted() -> Iterator[Fitted]:
     for stack in stack_names():
         if gap := read_stack(stack).call_gap_s:
             yield Fitted(f"call_gap_s of {stack}", gap, "", SERVING)
+
+
+def gpus_of(capabilities: Collection[str]) -> list[str]:
+    """The shipped GPUs of these compute capabilities."""
+    return [name for name in list_profiles() if cc_text(load_profile(name).cc) in capabilities]
 
 
 def _stated(kernel: str, key: str) -> float:

@@ -46,7 +46,8 @@ class Conditions:
         metavar="CLOCKS",
     )
     launched: str = ask.word(
-        "alone (each launch as a profiler times it) or graph (replayed in a CUDA graph)",
+        "alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a "
+        "program times it, whose small launches come later than the GPU could take them)",
         LAUNCHED,
         LAUNCHED[0],
         metavar="HOW",

@@ -268,7 +268,8 @@ class Overhead:
     work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched from a queue, where
     every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a CTA's memory they lie
     in, where that is known, `apart` how many local memory an SM has, `together` how many CTAs of it have frames there,
-    one behind the other: it is set aside for all threads that an SM may hold, of which some are there."""
+    one behind the other: it is set aside for all threads that an SM may hold, of which some are there. `reused_after`
+    is how long after it is stored a frame is loaded, in the mean, as a part of the time until it is stored again."""
 
     name: str
     mode: Mode
@@ -280,6 +281,7 @@ class Overhead:
     frame: int = 0
     apart: int = 0
     together: int = 1
+    reused_after: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -477,6 +479,12 @@ class Launch:
             a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD
             for a in self.accesses
         )
+
+    @property
+    def score_tensors(self) -> int:
+        """Tensors of the scores' shape that it loads at every pair: a bias, a stored mask."""
+        at_pairs = (a for a in self.accesses if a.per is Per.PAIR and a.rows is Rows.PAIR)
+        return sum(a.mode is Mode.LOAD for a in at_pairs)
 
     @property
     def ctas(self) -> int:

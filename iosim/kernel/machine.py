@@ -25,6 +25,8 @@ class MemoryUse:
     """Cycles that the banks of shared memory take."""
     hits_l1: float = 0.0
     """Part of its sectors that L1 serves."""
+    in_part: float = 0.0
+    """Part of the sectors of a store of which it writes some bytes only."""
 
 
 @dataclass(frozen=True)

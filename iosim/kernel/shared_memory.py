@@ -130,6 +130,12 @@ def every_warp(block_k: int, warps: int, columns: int, element_bytes: int) -> in
     return warps * block_k * columns * element_bytes
 
 
+SCATTERED_BYTES = 8 * 128 / 32
+"""Bytes at shared memory of a score's bias that each thread fetches by itself: rows of a tile lie a multiple of 128
+bytes apart, so that the eight rows of a warp's load meet in the same banks, a wavefront each (pytorch,
+mem_eff_attention/kernel_forward.h; counted on an H200, 1,610 wavefronts of loads a step for 832 without)."""
+
+
 def estimate(
     launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: float
 ) -> float:
@@ -165,8 +171,13 @@ def estimate(
             + beside_operands
         )
     if launch.rereads_q:
+        # A bias or a stored mask is copied there as it is, and fetched score by score.
+        added = scores * (element_bytes + SCATTERED_BYTES) * launch.score_tensors
         return (
-            scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + beside_operands
+            scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes)
+            + filled
+            + beside_operands
+            + added
         )
     # The unit fetches K and V once for each of its instruction's rows; loads write them, and fp8's V
     # is written once more, transposed.

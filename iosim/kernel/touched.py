@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, field
 
 Int32 = npt.NDArray[np.int32]
 TOUCHED_MODES = ("load", "store", "reduce")
@@ -31,6 +31,8 @@ class Touched:
     entries: Int32
     request_bytes: tuple[tuple[str, str, int], ...]
     """Bytes between SMs and L2: (tensor, mode, bytes), counted request by request."""
+    used: Mapping[str, float] = field(default_factory=dict)
+    """The part of a tensor's objects, which are whole lines of the L2, that is fetched and stored; by default all."""
 
     @property
     def total(self) -> int:

@@ -395,7 +395,7 @@ def _worst(
     function: Function, work: LaunchWork, groups: tuple[str, ...], more: Any
 ) -> Instruction | None:
     """The instruction that costs most of what it need not, by how often it runs."""
-    runs = work.runs.each
+    runs = work.runs.times
     # Runs per CTA times what one run wastes.
     weighed = [
         (runs[n] * more(instruction), n)
@@ -411,8 +411,8 @@ def _most(function: Function, work: LaunchWork, groups: tuple[str, ...], size: A
     """The line of the source with most of some accesses."""
     sums: defaultdict[str, float] = defaultdict(float)
     for n, instruction in enumerate(function.instructions):
-        if operation(instruction, function.cc).group in groups and work.runs.each[n]:
-            sums[_place(instruction)] += work.runs.each[n] * size(instruction)
+        if operation(instruction, function.cc).group in groups and work.runs.times[n]:
+            sums[_place(instruction)] += work.runs.times[n] * size(instruction)
     return max(sums, key=lambda place: sums[place]) if sums else ""
 
 

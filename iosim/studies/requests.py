@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
 from iosim.base.records import dataclass, replace
 from iosim.base.units import sizes
-from iosim.base.words import DEFAULT, ECC_STATES, Method
+from iosim.base.words import DEFAULT, ECC_STATES, LAUNCHED_BY_GPU, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
@@ -98,6 +98,7 @@ class DecodeRequest(OfModel):
     launched: str = like(
         CONDITIONS["launched"],
         "alone",
+        words=LAUNCHED_BY_GPU,
         help="alone (launches as a profiler times them) or graph (replayed in a CUDA graph)",
     )
 
@@ -171,6 +172,7 @@ class LatencyRequest(OfProblem, Checked):
     launched: str = like(
         CONDITIONS["launched"],
         "graph",
+        words=LAUNCHED_BY_GPU,
         help="graph (call after call from a CUDA graph) or alone (launches as a profiler times them)",
     )
     ecc: str = like(CONDITIONS["ecc"], ECC_STATES[0])
@@ -206,6 +208,7 @@ class RingRequest(OfProblem):
     launched: str = like(
         CONDITIONS["launched"],
         "alone",
+        words=LAUNCHED_BY_GPU,
         help="alone (from Python, where launching messages takes the processor time) or graph (from a CUDA graph)",
     )
     layers: int | None = ask.count(
@@ -459,6 +462,10 @@ class TilesRequest(OfModel):
         OVERRIDES["tile"],
         help="only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
         "nearest that fits",
+    )
+    kernel: str | None = ask.name(
+        "tiles of this library kernel, which keeps its other settings, such as fa2",
+        default_text="iosim's flash",
     )
     warps: int | None = like(OVERRIDES["warps"])
     stages: int | None = like(OVERRIDES["stages"])

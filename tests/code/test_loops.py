@@ -76,7 +76,7 @@ def test_natural_loops_lie_in_one_another(tmp_path: Path) -> None:
 def test_turns_multiply(tmp_path: Path) -> None:
     flow = Flow(function(NESTED, tmp_path))
     runs = runs_of_trips(flow, {0x10: 5, 0x20: 3})
-    assert runs.each[:9] == (1, 5, 15, 15, 15, 5, 5, 5, 1)
+    assert runs.times[:9] == (1, 5, 15, 15, 15, 5, 5, 5, 1)
     assert runs.assumed == ()
     assert "turns of the loops at 0x20 are not known" in runs_of_trips(flow, {0x10: 5}).assumed[0]
 
@@ -97,7 +97,7 @@ def test_runs_of_the_ptx_reach_its_copies(tmp_path: Path) -> None:
     flow = Flow(function(NESTED, tmp_path))
     runs = runs_of_lines(flow, {20: 8.0, 30: 24.0, 31: 24.0, 40: 1.0})
     assert runs.known
-    assert runs.each[1:9] == (8, 24, 24, 24, 8, 8, 8, 1)
+    assert runs.times[1:9] == (8, 24, 24, 24, 8, 8, 8, 1)
 
 
 def test_an_unrolled_loop_takes_whole_turns_and_what_stands_behind_it_the_rest(
@@ -108,17 +108,17 @@ def test_an_unrolled_loop_takes_whole_turns_and_what_stands_behind_it_the_rest(
     text = f".L_x_0:\n{copies}/*0040*/ @P0 BRA `(.L_x_0) ;\n.L_x_50:\n"
     text += "/*0050*/ LDG.E R4, desc[UR8][R2.64] ;  // c=0x742 p=3\n/*0060*/ @P1 BRA `(.L_x_50) ;\n/*0070*/ EXIT ;\n"
     runs = runs_of_lines(Flow(function(text, tmp_path)), {3: 11.0})
-    assert runs.each[:4] == (2, 2, 2, 2)  # 11 // 4
-    assert runs.each[5] == 3  # 11 - 4 * 2
+    assert runs.times[:4] == (2, 2, 2, 2)  # 11 // 4
+    assert runs.times[5] == 3  # 11 - 4 * 2
 
 
 def test_of_two_ways_the_shorter_is_taken_and_said(tmp_path: Path) -> None:
     flow = Flow(function(TWO_WAYS, tmp_path))
     runs = runs_of_trips(flow, {0x0: 10})
-    assert [runs.each[n] for n in (2, 3, 5, 6)] == [0, 0, 10, 10]
+    assert [runs.times[n] for n in (2, 3, 5, 6)] == [0, 0, 10, 10]
     assert "0x10 are taken to go the way that does the loop's work" in runs.assumed[0]
     known = runs_of_lines(flow, {5: 9.0, 7: 1.0, 8: 1.0, 9: 10.0})
-    assert [known.each[n] for n in (2, 3, 5, 6)] == [1, 1, 9, 10]
+    assert [known.times[n] for n in (2, 3, 5, 6)] == [1, 1, 9, 10]
 
 
 def test_a_call_that_never_returns_is_a_far_branch(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from house import modules
 import iosim
 from iosim.base.fitted import registry
 from iosim.catalog.serving import stack_names
-from iosim.evidence.fitted import fitted
+from iosim.evidence.fitted import fitted, gpus_of
 from iosim.hardware.profile import list_profiles, load_profile
 
 SAYS = re.compile(r"\bfitted\b", re.IGNORECASE)
@@ -56,8 +56,20 @@ def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
         if kind == "fitted"
     }
     assert called == {
-        (gpu, name) for one in registry()["profile"] for gpu in one["gpus"] for name in one["names"]
+        (gpu, name)
+        for one in (*registry()["profile"], *registry()["capability"])
+        for gpu in one.get("gpus") or gpus_of(one["compute_capabilities"])
+        for name in one["names"]
     }
+
+
+def test_a_number_of_a_compute_capability_is_one_number() -> None:
+    """All GPUs of the capabilities hold it alike, so that it counts once."""
+    for one in registry()["capability"]:
+        for name in one["names"]:
+            gpus = gpus_of(one["compute_capabilities"])
+            assert gpus
+            assert len({load_profile(gpu).need(name) for gpu in gpus}) == 1
 
 
 @pytest.mark.parametrize("gpu", list_profiles())

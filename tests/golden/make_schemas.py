@@ -96,6 +96,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "tiles": (
         "--seq-len 1k",
         "--gpu t4,l4 --seq-len 512 --pass bwd",
+        "--kernel fa2 --seq-len 512 --top 2",
         "--tile 256x256,64x64",
         "--triton --top 3",
         "--model llama-3-8b --gpu t4 --seq-len 256 --dtype fp16 --top 2",

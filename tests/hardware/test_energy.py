@@ -173,15 +173,17 @@ class TestClocks:
         assert sustained.power_w == pytest.approx(H200.power_w, abs=3)
 
     def test_light_launches_keep_their_clock(self) -> None:
-        one = call("naive", heads=1, seq_q=512)
+        one = call("naive", heads=2, seq_q=512)
         for time in one.time(one.counted, Conditions(clocks="sustained")).launches:
             work = next(n.work for n in one.chain.launches if n.name == time.name)
             assert time.clock_hz == pytest.approx(
                 1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1)
             )
 
-    @pytest.mark.parametrize(("heads", "share"), [(13, 1.0), (14, 0.917)])
-    def test_a_tenth_of_the_sms_leaves_the_clock_as_it_is(self, heads: int, share: float) -> None:
+    @pytest.mark.parametrize(("heads", "share"), [(16, 1.0), (17, 0.917)])
+    def test_a_pair_of_sms_of_each_gpc_leaves_the_clock_as_it_is(
+        self, heads: int, share: float
+    ) -> None:
         one = call("pytorch_mem_efficient", heads=heads, seq_q=64, seq_k=4096)
         assert one.time(one.counted).launches[0].clock_hz == pytest.approx(1.98e9 * share)
 
@@ -231,7 +233,8 @@ def sustained(gpu: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
 
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
 def test_profiles_hold_what_was_fitted_to_loads_of_one_kind(gpu: str) -> None:
-    """Rates and energies of `experiments/power.py --fit`; the H200's L2 rate has another source."""
+    """Rates and energies of `experiments/power.py --fit`; the H200's L2 rate has another source, and an H100 takes
+    from an H200 what changes no time."""
     import pandas as pd
 
     profile, script = load_profile(gpu), load_script("experiments/power.py")
@@ -244,7 +247,8 @@ def test_profiles_hold_what_was_fitted_to_loads_of_one_kind(gpu: str) -> None:
     )
     assert {*CONSTANTS} <= set(found)
     for name, value in found.items():
-        if (gpu, name) != ("h200", "l2_read_bandwidth_measured_bytes_per_s"):
+        elsewhere = (gpu, name) == ("h200", "l2_read_bandwidth_measured_bytes_per_s")
+        if not elsewhere and profile.kinds[name] in ("measured", "fitted"):
             assert profile.need(name) == pytest.approx(float(value), rel=0.02), name
 
 

@@ -43,7 +43,7 @@ def test_a_value_is_taken_from_another_gpu_by_name() -> None:
         "gb200",
     )
     assert b200.source_of("l2_ways") == f"gb200: {gb200.source_of('l2_ways')}"
-    assert gb200.kind_of("l2_ways") == "fitted"
+    assert gb200.kind_of("l2_ways") == "inferred"
     profile = HardwareProfile.from_dict(own(l2_dirty_fraction={"from": "h200-sxm"}))
     assert (profile.l2_dirty_fraction, profile.taken["l2_dirty_fraction"]) == (0.49, "h200-sxm")
 

@@ -17,6 +17,7 @@ from house import parsed
 from readability import figures_of, package_figures
 from scripts import ROOT
 
+from iosim.base.fitted import registry
 from iosim.evidence.fitted import fitted
 
 PACKAGE = sorted((ROOT / "iosim").rglob("*.py"))
@@ -29,7 +30,9 @@ def lines(path: Path) -> list[str]:
 
 
 def words(paths: list[Path]) -> int:
-    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+    """Words of pages: what stands between blanks and has a letter. Rules and numbers of tables are none."""
+    texts = (path.read_text(encoding="utf-8").split() for path in paths)
+    return sum(any(map(str.isalpha, word)) for text in texts for word in text)
 
 
 @cache
@@ -58,6 +61,16 @@ class Budget:
     count: Callable[[], float]
 
 
+def fitted_of(package: str) -> list[str]:
+    """Names of the fitted constants of a package's modules."""
+    return [
+        name
+        for one in registry()["constant"]
+        if one["module"].startswith(package)
+        for name in one["names"]
+    ]
+
+
 BUDGET: dict[str, Budget] = {
     "tokens a line": Budget(8.5, 9.5, lambda: package_figures().tokens_per_line),
     "conditions hidden in arithmetic": Budget(10, 10, lambda: package_figures().hidden_conditions),
@@ -68,7 +81,10 @@ BUDGET: dict[str, Budget] = {
     "functions with more than eight parameters": Budget(
         7, 6, lambda: sum(count > 8 for _, count, _ in functions())
     ),
-    "fitted numbers": Budget(157, 100, lambda: len(list(fitted()))),
+    "fitted numbers": Budget(105, 100, lambda: len(list(fitted()))),
+    "fitted numbers of the time model": Budget(
+        19, 15, lambda: len(fitted_of("iosim.readers.timing"))
+    ),
     "formatter exemptions": Budget(
         10, 10, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))
     ),
@@ -76,7 +92,7 @@ BUDGET: dict[str, Budget] = {
     "words of AGENTS.md and the skill": Budget(
         1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
     ),
-    "words of the pages": Budget(61_000, 50_000, lambda: words(PAGES)),
+    "words of the pages": Budget(50_000, 50_000, lambda: words(PAGES)),
 }
 LEAST_COMMENTS = 20.5
 """Comments in a thousand lines of the package, at least; 20 is the goal."""

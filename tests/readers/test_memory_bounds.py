@@ -26,8 +26,8 @@ from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Order
-from iosim.prediction.predictor import planned
-from iosim.prediction.replays import head_share_of, tile_accesses
+from iosim.prediction.predictor import Request, planned
+from iosim.prediction.replays import Replays, head_share_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.files import load_block_mask
 from iosim.readers.replay.lowering import lower
@@ -245,6 +245,26 @@ def test_lowering_shows_bars_on_a_terminal(
         "work tiles of softmax",
     ):
         assert heading in shown, heading
+
+
+def test_the_bar_of_a_replay_moves_while_all_work_tiles_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """128 work tiles on 132 SMs are taken at once; each walks 16,384 key blocks."""
+    shown: list[int] = []
+
+    @contextmanager
+    def counter(total: int, task: str, unit: str, after_s: float) -> Iterator[Any]:
+        assert (total, unit) == (128, "tile")
+        yield shown.append
+
+    monkeypatch.setattr("iosim.readers.replay.engine.counter", counter)
+    monkeypatch.setattr("iosim.readers.replay.engine.AFTER_S", 0.0)
+    monkeypatch.setattr("iosim.readers.replay.engine.BAR_EVERY_S", 0.002)
+    problem = AttentionProblem(heads=1, seq_q=16384, seq_k=1 << 20, head_dim=128)
+    Request(problem, "fa2", "h100", method="replay").predict(Replays())
+    assert shown == sorted(shown)
+    assert len({n for n in shown if 0 < n < 128}) > 3
 
 
 def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:

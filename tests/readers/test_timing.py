@@ -162,20 +162,20 @@ class TestStep:
         assert [step_cycles(cost, n) for n in (1, 2, 3, 5)] == [130, 230, 290, 410]
 
     def test_warpgroups_in_turn_overlap_in_part(self) -> None:
-        """Of two equal parts the step takes 2^(1/1.7) times one, of both in turn the sum."""
+        """Of two equal parts the step takes 2^(1/1.67) times one, of both in turn the sum."""
         cost = StepCost(
             100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, specialised=True
         )
-        assert step_cycles(cost, 1) == pytest.approx(2 ** (1 / 1.7) * 100)
+        assert step_cycles(cost, 1) == pytest.approx(2 ** (1 / 1.67) * 100)
         assert step_cycles(replace(cost, specialised=False), 2) == 400
 
     def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
-        """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""
+        """Of two equal parts the step takes 2^(1/2.8) times one; where the L2 is far slower, what it takes."""
         even, slow = (
             StepCost(50, 50, 1, l2, exposed=0, streams=1, overlap=Overlap.QUEUE)
             for l2 in (100, 8000)
         )
-        assert step_cycles(even, 1) == pytest.approx(100 * 2 ** (1 / 3.2))
+        assert step_cycles(even, 1) == pytest.approx(100 * 2 ** (1 / 2.8))
         assert step_cycles(replace(even, hides_l2=True), 1) == 100
         assert step_cycles(slow, 2) == pytest.approx(16000)
         assert step_cycles(replace(slow, hides_l2=True), 2) == 16000

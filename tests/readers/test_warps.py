@@ -155,6 +155,14 @@ def test_regions_add_up() -> None:
     assert regions_turn((once, loop), FOUR_WARPS, PACE).cycles == pytest.approx(30 + 1000, abs=2)
 
 
+def test_half_written_sectors_take_the_l2_longer() -> None:
+    whole = Slot("global-store", "lsu", 0, 1, None, None, 0, MemoryUse(32, 32, 0))
+    parts = replace(whole, use=MemoryUse(32, 32, 0, in_part=1.0))
+    of_whole = cycles([whole] * 20, FOUR_WARPS)
+    assert of_whole == pytest.approx(4 * 20 * 32, rel=0.02)  # 32 bytes a cycle
+    assert cycles([parts] * 20, FOUR_WARPS) == pytest.approx(2.4 * of_whole, rel=0.02)
+
+
 def test_ctas_that_follow_one_another_load_while_others_compute() -> None:
     """Two CTAs of 16 warps, each 300 cycles of waiting and then 60 of adding a warp, four warps to a part: in turn they
     come nearer to the 480 cycles of adding than the 796 that they take when all wait at once."""

@@ -57,6 +57,7 @@ from iosim.studies.distributed.schedule import (
     striped,
     token_bytes,
 )
+from iosim.studies.distributed.timing import SUM_PASSES
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -675,7 +676,30 @@ def test_more_gpus_than_were_timed_say_how_much_longer_it_may_take(
 ) -> None:
     call = ["ring", "--gpu", "h200", "--heads", "4", "--seq-len", "4096", "--num-gpus"]
     assert main([*call, "8"]) == 0
-    assert "Timed on 2 GPUs; eight may take 1.7x" in capsys.readouterr().out
+    assert "Timed on 2 GPUs; eight may take 1.6x" in capsys.readouterr().out
     assert main([*call, "2", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["timed_gpus"], found["longer_than_predicted"]) == (2, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("overlap", "expected_s"), [(True, 1.15), (False, 2.0)])
+def test_a_message_slows_the_computing_beside_it(overlap: bool, expected_s: float) -> None:
+    """Two GPUs, a message of 1 s beside a call of 1 s, then a call of 0 s: 1 + 0.15 x 1, or one after the other."""
+    problem = AttentionProblem(heads=1, seq_q=64, head_dim=16)
+    schedule = build("ring", problem, 2)
+    (first, *_) = schedule.steps
+    n_bytes = schedule.sent_bytes(first.sends[0], token_bytes(problem))
+    link = Link("test", float(n_bytes), 0.0, "", unhidden=0.15)
+    lengths = iter([1.0, 1.0, 0.0, 0.0])
+    line = simulate(schedule, problem, Cluster(link), lambda p, w: next(lengths), overlap=overlap)
+    assert line.total_s == pytest.approx(expected_s)
+
+
+def test_partial_results_are_added_in_several_passes() -> None:
+    """Without a launch's latency the time is so many times that of the bytes; a copy's is theirs alone."""
+    problem = AttentionProblem(heads=1, seq_q=64, head_dim=16)
+    times = ChunkTimes(problem, "fa2", replace(load_profile("h200"), launch_latency_s=0.0))
+    copied = times.copied(3e6, 2e6)
+    assert times.merged(3e6, 2e6, False) == pytest.approx(SUM_PASSES[False] * copied)
+    assert times.merged(3e6, 2e6, True) == pytest.approx(SUM_PASSES[True] * copied)
+    assert SUM_PASSES[False] > SUM_PASSES[True] > 1

@@ -77,7 +77,7 @@ def test_every_constant_of_a_term_is_there_and_read_by_it() -> None:
 
 def test_constants_say_whether_they_are_fitted() -> None:
     (norm,) = constants_of(TERMS["L2 beside computing"], load_profile("h100"))
-    assert (norm.name, norm.value, norm.kind) == ("L2_OVERLAP_NORM", 3.2, "fitted")
+    assert (norm.name, norm.value, norm.kind) == ("OVERLAP_NORM", 2.8, "fitted")
     assert "odd calls" in norm.source
     copies = constants_of(TERMS["instructions of copies"], load_profile("h100"))
     assert {one.kind for one in copies} == {"source"}

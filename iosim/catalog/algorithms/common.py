@@ -29,7 +29,7 @@ from iosim.kernel.tensor_kinds import KEY_SUMS, TensorKind
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.blocks import BlockMask, CoveredMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
 from iosim.problem.masks.picked import PickedMask
@@ -70,18 +70,28 @@ def score_matrix(
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.seq_k, size, role)
 
 
+LISTED_BLOCKS = 1 << 21
+"""Kept blocks of a head up to which a kernel's lists of blocks are played in their order: a causal mask of 262,016
+tokens in blocks of 128. Lists of longer ones would take gigabytes."""
+
+
 def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
     """The mask of a kernel that knows it as a list of blocks: an interval's pairs in blocks of `mask_block` rows."""
     mask = problem.pair_mask
+    sides = (mask.block_q, mask.block_k) if isinstance(mask, BlockMask) else (mask_block,) * 2
     if isinstance(mask, IntervalMask):
         if mask.is_full:
             return mask
-        # A kernel that knows blocks alone visits every block with a kept pair.
-        mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
-    if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
+        covered = CoveredMask(mask, problem.seq_q, problem.seq_k, mask_block)
+        if covered.nnz > LISTED_BLOCKS:
+            mask = covered
+        else:
+            mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
+    known = isinstance(mask, BlockMask | CoveredMask)
+    if known and (sides[0] % tile.block_q or sides[1] % tile.block_k):
         hint = "accepted: tiles that do, or `mask_block` a multiple of the tile"
         raise InputError(
-            f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; {hint}"
+            f"`tile` {tile} does not divide the mask's blocks of {sides[0]}x{sides[1]}; {hint}"
         )
     return mask
 

@@ -61,8 +61,11 @@ HEADER_BYTES = 16
 """Bytes of the header of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and
 padding."""
 SOURCE = "experiments/measurements/h100_library_builds.csv"
-LOCK_READ, LOCK_WRITE, LOCK_WRITE_PER_WARP = 140, -204, 111
-"""Bytes that locks, counters and fences move for a tile of dQ's sums at a pair: fitted on what is counted beside
+LOCK_READ = 4 * 32
+"""Bytes that locks and counters read for a tile of dQ's sums at a pair: a sector of either, before and after the sums
+(pytorch, mem_eff_attention/kernel_backward.h)."""
+LOCK_WRITE, LOCK_WRITE_PER_WARP = -204, 111
+"""Bytes that locks, counters and fences write for a tile of dQ's sums at a pair: fitted on what is counted beside
 tensors and spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4, 8 and 16 warps."""
 UNROLLED_COLUMNS = 128
 """Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn

@@ -88,10 +88,10 @@ LISTS = "block_count", "block_list"
 STATISTICS_ROWS = 128
 """Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
-NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
-"""Fraction of the further packets of rows that begin inside a sector (of O; of dK and dV) which do not merge on their
-way, where the kernel's layout stores rows piece by piece (`Layout.CHUNKS`): fitted on the builds of head_dim 88, 120,
-184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95 and 0.71 to 0.98."""
+NARROW_STORES = 0.7
+"""Fraction of the further packets, of rows of O that begin inside a sector, which do not merge on their way: fitted on
+the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95. Of dK and dV, whose
+rows are stored late, none merge."""
 
 
 @dataclass(frozen=True)
@@ -610,7 +610,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     between = grouped or domain.sequences > 1
     beside = _columns_outside(problem, kernel, keys_outer=True)
     beside += _narrow_stores(
-        problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between
+        problem, kernel, lambda: domain.key_rows, 1.0, tensors=2, apart=between
     )
     main = main_launch(
         problem,

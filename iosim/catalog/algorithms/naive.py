@@ -172,6 +172,12 @@ class ChainBuilder:
             return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
         return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
 
+    def _product(self, cols: int, ctas: int = 1) -> Work:
+        """Work of a product over `cols`, in fp32 where half-precision operands were cast to it before."""
+        in_fp32 = self.wide_scores and self.problem.input_type.bytes < 4
+        dtype = "fp32" if in_fp32 else ""
+        return Work(2 * cols, product_ctas=ctas, stages=3, dtype=dtype)
+
     def product_to_scores(self, name: str, first: str, right: str, out: str, cols: int) -> None:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
@@ -180,7 +186,7 @@ class ChainBuilder:
         product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
         domain, work = (
             self._domain((product_tile.rows, product_tile.cols)),
-            Work(2 * cols, stages=3),
+            self._product(cols),
         )
         accesses = (
             load(first, Rows.QUERY, Per.PAIR),
@@ -209,7 +215,7 @@ class ChainBuilder:
         domain = self._domain((cluster_rows, 64) if by_query else (64, cluster_rows))
         loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
         loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
-        work = Work(2 * cols, product_ctas=cluster * beside, stages=3)
+        work = self._product(cols, ctas=cluster * beside)
         accesses = (*loads, store(out, mine, per))
         self.launches.append(Launch(name, domain, outer, accesses, resources=WIDE, work=work))
 

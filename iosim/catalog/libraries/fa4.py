@@ -130,9 +130,9 @@ class Fa4Sm100Rules(Fa4Rules):
 
 VARLEN_OPERATIONS = {64: 4.2, 80: 8.4}
 """Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared, on cc 10.0.
-Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200."""
-VARLEN_NATIVE_OPERATIONS = {64: 3.4, 80: 4.5}
-"""Operations a score more where exponentials are fast. Fitted there, on 30 rows of a GB300."""
+Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200. Where exponentials are fast, 80
+columns take no more than 64."""
+NARROWEST = min(VARLEN_OPERATIONS)
 
 
 @rule_book("fa4-varlen")
@@ -148,8 +148,9 @@ class Fa4VarlenRules(Fa4Sm100Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel, width = super().finish(kernel, problem, profile), -(-problem.head_dim // 16) * 16
-        fitted = VARLEN_NATIVE_OPERATIONS if profile.cc >= NATIVE_EXP_CC else VARLEN_OPERATIONS
-        more = fitted.get(width, 0.0)
+        more = VARLEN_OPERATIONS.get(width, 0.0)
+        if profile.cc >= NATIVE_EXP_CC:
+            more = min(more, VARLEN_OPERATIONS[NARROWEST])
         loop = replace(kernel.loop, score_operations=kernel.loop.score_operations + more)
         return replace(kernel, schedule=replace(kernel.schedule, cluster=1), loop=loop)
 

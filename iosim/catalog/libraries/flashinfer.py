@@ -36,9 +36,6 @@ PRODUCT_ROWS = 16
 MERGE_CONFLICTS = 2
 """Wavefronts of a warp's eight values in a row over those that its bytes need (prefill.cuh,
 threadblock_sync_mdo_states: each warp that has its own keys writes its fp32 part of O, and reads that of each)."""
-MERGE_WAITS = 5
-"""Loads of the merge of splits that wait for one another beside those of the splits: how many rows there are, a row's
-splits, their statistics. Fitted on 418 open rows of published_stacks.csv, decoding."""
 MOST_PRODUCTS = 8
 """Products of 16 key rows that a warp's registers hold; half as many where it computes 32 query rows."""
 
@@ -60,9 +57,7 @@ class FlashInferRules(Rules):
         key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
         # Each warp with keys of its own writes its part of O in fp32 and reads that of every warp.
         merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
-        options = replace(
-            options_of(kernel, FlashOptions), merged_bytes=merged, combine_waits=MERGE_WAITS
-        )
+        options = replace(options_of(kernel, FlashOptions), merged_bytes=merged)
         tile, loop = replace(kernel.tile, block_k=key_rows(problem, profile, block_q)), kernel.loop
         if problem.widens and profile.cc not in HIDDEN_CC:
             a_score = 2 * width * tile.warps / (max(1, key_warps) * block_q)
@@ -183,10 +178,7 @@ class FlashInferDecodeRules(FlashInferRules):
         if problem.sequence_count * problem.kv_heads < ctas * sms:
             splits = -(-problem.longest_k // chunk_tokens(problem, sms, problem.group, ctas))
         tile = replace(kernel.tile, block_q=problem.group, block_k=keys, warps=-(-threads // 32))
-        options = replace(options_of(kernel, FlashOptions), combine_waits=MERGE_WAITS)
-        return replace(
-            kernel, tile=tile, splits=splits, shared_memory_bytes=shared, options=options
-        )
+        return replace(kernel, tile=tile, splits=splits, shared_memory_bytes=shared)
 
 
 XQA_WARPS = 4

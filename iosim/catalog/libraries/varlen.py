@@ -8,8 +8,6 @@ hopper/tile_size.h @07602adc.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
 
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
@@ -37,22 +35,20 @@ TILE_WAITS = {False: 10, True: 4}
 """Loads that a tile waits for, one behind the other, before its first keys: its number, its sequence's place and
 lengths, its pages. Of tiles of several warpgroups, and of one. Fitted on 240 open rows of published_stacks.csv,
 FlashAttention-3 in 16 bits on an H100 and an H200."""
-FP8_OPERATIONS = {128: 2.5, 192: 6.0, 256: 7.0}
-"""Operations a score more in fp8 than the paper's kernel takes, whose keys lie in no pages, by the build's width.
-Fitted there, on 60 rows of SGLang's prefill."""
-ALONE_OPERATIONS = {64: 5.0, 128: 20.0}
-"""Operations a score more in fp8 where one warpgroup computes, with no other's products beside its softmax. Fitted on
-120 rows of both stacks' decoding."""
-PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
-"""Operations a score more in fp8 in vLLM's build, which adds each step's product to sums of its own (two-level
-accumulation). Fitted on 60
-rows of its prefill."""
+WIDE_COLUMNS = 128
+"""Width of a build from which fp8 costs more than products: narrower ones have their values in place."""
+FP8_OPERATIONS = 5.0
+"""Operations a score more in fp8, in wide builds, than the paper's kernel takes, whose keys lie in no pages. Fitted on
+60 open rows of SGLang's prefill in published_stacks.csv."""
+ALONE_OPERATIONS = 20.0
+"""Operations a score more in fp8, in wide builds, where one warpgroup computes, with no other's products beside its
+softmax. Fitted on 120 open rows of both stacks' decoding in published_stacks.csv."""
+PROMOTED_OPERATIONS = {128: 7.0, 192: 4.0, 256: 50.0}
+"""Operations a score more in fp8 in vLLM's build, by its width: it adds each step's product to sums of its own
+(two-level accumulation). Fitted on 60 open rows of its prefill in published_stacks.csv."""
 SEQUENCES_AT_ONCE = 31
 """Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
 VarlenDynamicPersistentTileScheduler): till it goes on to as many more it waits for a load."""
-PROMOTED_WAITS = 10
-"""What such tiles wait for beside `TILE_WAITS`; of one warpgroup only the first of a CTA: to its others it is hidden
-behind the tile before. Fitted on 120 rows of vLLM."""
 
 
 @rule_book("vllm-fa2")
@@ -118,8 +114,6 @@ class Fa3VarlenRules(Fa3Rules):
     """Splits by sequence, chosen on the GPU; a persistent grid with a queue, whether it splits or not."""
 
     splits_packed = True
-    fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
-    fp8_waits: ClassVar[int] = 0
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
@@ -148,21 +142,19 @@ class Fa3VarlenRules(Fa3Rules):
             finished.loop,
         )
         if fp8:
-            operations = ALONE_OPERATIONS if alone else self.fp8_operations
-            more = operations.get(finished.compiled_head_dim or problem.head_dim, 0.0)
+            more = self.fp8_operations(finished.compiled_head_dim or problem.head_dim, alone)
             loop = replace(loop, score_operations=loop.score_operations + more)
         waits = TILE_WAITS[alone] + searches(problem, finished, int(profile.need("sm_count")))
-        first_waits = 0
-        if fp8 and alone:
-            first_waits = self.fp8_waits
-        elif fp8:
-            waits += self.fp8_waits
-        options = replace(
-            options_of(finished, FlashOptions), tile_waits=waits, first_waits=first_waits
-        )
+        options = replace(options_of(finished, FlashOptions), tile_waits=waits)
         return replace(
             finished, schedule=replace(finished.schedule, cluster=1), options=options, loop=loop
         )
+
+    def fp8_operations(self, width: int, alone: bool) -> float:
+        """Operations a score more in fp8, in a build of `width` columns; `alone`: of one warpgroup."""
+        if width < WIDE_COLUMNS:
+            return 0.0
+        return ALONE_OPERATIONS if alone else FP8_OPERATIONS
 
 
 def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
@@ -188,8 +180,11 @@ class VllmFa3Rules(Fa3VarlenRules):
     """With vLLM's bound on splits while decoding. Its flash_attn_varlen_func, the one call for all, leaves the number
     to the library (vllm_flash_attn/flash_attn_interface.py @03ef28b3: num_splits = 0)."""
 
-    fp8_operations = PROMOTED_OPERATIONS
-    fp8_waits = PROMOTED_WAITS
+    def fp8_operations(self, width: int, alone: bool) -> float:
+        """As of all, and those of sums of its own where several warpgroups compute."""
+        if alone:
+            return super().fp8_operations(width, alone)
+        return PROMOTED_OPERATIONS.get(width, 0.0)
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         tokens = sum(q for q, _ in problem.sequences)

@@ -33,7 +33,8 @@ class Unread(Exception):
 @dataclass(frozen=True)
 class Sample:
     """One measured quantity of one row: `measured` in bytes, seconds, or as a share. `launch`: of the chain the one
-    that was measured, empty for a whole call. `fitted`: constants were fitted on it."""
+    that was measured, empty for a whole call. `launches_before`: from Python, ahead of what the kernel describes.
+    `fitted`: constants were fitted on it."""
 
     source: str
     row: int
@@ -43,6 +44,8 @@ class Sample:
     problem: AttentionProblem
     l2_start: str
     clocks: str
+    launched: str
+    launches_before: int
     quantity: str
     measured: float
     fitted: bool
@@ -109,7 +112,7 @@ def _samples(
             raise Unread(f"{name} '{row.get(name, '')}'")
     kernel_text = row[form["kernel"]]
     kernel, launch = _kernel(form, kernel_text)
-    profile, problem = _profile(gpu), _problem(form, row)
+    profile, problem = _profile(form.get("boards", {}).get(gpu, gpu)), _problem(form, row)
     fitted = bool(form.get("fitted") and re.search(form["fitted"], kernel_text))
     start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
     for quantity, measured in _measured(form, row):
@@ -122,6 +125,8 @@ def _samples(
             problem,
             start,
             form.get("clocks", "boost"),
+            form.get("launched", "alone"),
+            form.get("launches_before", 0),
             quantity,
             measured,
             fitted,

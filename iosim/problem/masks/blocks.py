@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field, replace
-from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps, Visited
+from iosim.problem.masks.mask import (
+    BoolArray,
+    IntArray,
+    IntervalMask,
+    KeyBlocks,
+    Mask,
+    Steps,
+    Visited,
+)
 
 MAX_BLOCKS = 1 << 25
 """Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
@@ -209,6 +217,80 @@ class BlockMask(Mask):
         np.maximum.at(end_row, tile, last_key[block_rows])
         later = None if self.full is None else self.full[entry[back]]
         return BlockLists.of_pairs(n, -(-seq_k // block_k), owner[back], column, later, end_row)
+
+
+@dataclass(frozen=True)
+class CoveredMask(Mask):
+    """The square blocks of which an interval mask keeps a pair, as `BlockMask.covering` lists them, but without lists:
+    each block row keeps an interval of them. Time and memory follow the number of block rows.
+
+    NB: key blocks are walked in order. FlexAttention takes blocks of which it keeps every pair last.
+
+    Args:
+        interval: what is covered.
+        seq_q, seq_k: tokens that the mask is for; the last blocks may reach past them.
+        block: side of a block.
+    """
+
+    interval: IntervalMask
+    seq_q: int
+    seq_k: int
+    block: int
+
+    @cached_property
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """First block of every block row, and one past its last; both alike in a row that keeps none."""
+        top = np.arange(0, self.seq_q, self.block, dtype=np.int64)
+        bottom = np.minimum(top + self.block, self.seq_q) - 1
+        first_key = self.interval.first_key(top)
+        end_key = self.interval.end_key(bottom, self.seq_k)
+        end = -(-end_key // self.block)
+        return np.where(first_key < end_key, first_key // self.block, end), end
+
+    @property
+    def nnz(self) -> int:
+        """Kept blocks."""
+        first, end = self.ends
+        return int((end - first).sum())
+
+    @property
+    def _rows(self) -> IntArray:
+        """True queries of every block row."""
+        top = np.arange(0, self.seq_q, self.block, dtype=np.int64)
+        return np.minimum(self.block, self.seq_q - top)
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        first, end = (ends[queries // self.block] for ends in self.ends)
+        column = keys // self.block
+        return np.asarray((first <= column) & (column < end), dtype=np.bool_)
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        first, end = self.ends
+        keys = np.minimum(end * self.block, self.seq_k) - np.minimum(first * self.block, self.seq_k)
+        return int((self._rows * keys).sum())
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        first, end = self.ends
+        change = np.zeros(-(-self.seq_k // self.block) + 1, dtype=np.int64)
+        np.add.at(change, first, 1)
+        np.add.at(change, end, -1)
+        some = np.flatnonzero(np.cumsum(change)[:-1])
+        return int(np.minimum(self.block, self.seq_k - some * self.block).sum())
+
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        first, end = self.ends
+        return int(self._rows[end > first].sum())
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
+        """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
+        top = np.arange(0, rows, block_q, dtype=np.int64)
+        bottom = np.minimum(top + block_q, rows) - 1
+        first = self.ends[0][top // pack // self.block]
+        end = self.ends[1][bottom // pack // self.block]
+        end_key = np.minimum(end * self.block, self.seq_k)
+        last_tile = -(-end_key // block_k)
+        first_tile = np.where(first < end, first * self.block // block_k, last_tile)
+        return KeyBlocks(first_tile, last_tile, np.where(first < end, end_key, 0))
 
 
 @dataclass(frozen=True)

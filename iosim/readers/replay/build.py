@@ -23,7 +23,7 @@ COMPILER_PACKAGE = "ziglang"
 ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 """Zig compiles for the very CPU it runs on, with checks and debug information, unless it is told not to."""
 WASM = FOLDER / "engine.wasm"
-"""The engine for browsers. It imports `env.iosim_tick` alone, which is told how many work tiles have started."""
+"""The engine for browsers. It imports `env.iosim_tick` alone, which is told how many work tiles are done."""
 WASM_FLAGS = (
     "-mexec-model=reactor",
     "-mcpu=generic+simd128",

@@ -86,6 +86,20 @@ static int take_next_tile(Play *play, int id) {
     return 1;
 }
 
+/* Work tiles that are done: those that were taken, less what running CTAs have still to do of theirs, in whole tiles. */
+static int32_t tiles_done(const Play *play) {
+    const LaunchPlan *l = play->plan;
+    double ahead = 0.0;
+    for (int i = 0; i < play->slots; i++) {
+        const Cta *a = &play->ctas[i];
+        int n = l->count[a->tile];
+        if (a->step < 0) ahead += 1.0;
+        else if (a->step < n) ahead += (double)(n - a->step) / n;
+        if (l->ahead && a->claimed != NIL) ahead += 1.0;
+    }
+    return play->next[0] > ahead ? (int32_t)(play->next[0] - ahead) : 0;
+}
+
 /* Replays a launch; returns its end time, or NO_MEMORY, STOPPED when `stop` was set, REFUSED. `to` is NULL where every step
  * is to be played. */
 int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t start, Trace *tr, Sampling *to,
@@ -114,8 +128,9 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         int64_t again;
         if (tr && tr->bin_kept) note_kept(s, c, tr, ev.t);
         if ((++count & 0xffff) == 0) {
-            if (progress) *progress = play.next[0];
-            iosim_tick(play.next[0]);
+            int32_t done = tiles_done(&play);
+            if (progress) *progress = done;
+            iosim_tick(done);
             if (stop && *stop) { end = STOPPED; break; }
         }
         if (a->step < 0) {

@@ -436,9 +436,9 @@ class _Part:
 
 
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
-    """Runs `play` beside the main thread, which so hears signals and can show how many work tiles have started.
+    """Runs `play` beside the main thread, which so hears signals and can show how many work tiles are done.
     Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, by another signal's handler, or
-    because this thread works for another that wants no more of it. `play`: called with (work tiles that have started,
+    because this thread works for another that wants no more of it. `play`: called with (work tiles that are done,
     whether to stop), both shared with the engine."""
     done, stop = ct.c_int32(0), ct.c_int32(0)
     ends: list[int] = []

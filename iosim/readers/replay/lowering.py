@@ -495,11 +495,14 @@ def _with_frames(
     modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
     values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
     is_made = np.stack([loads, np.ones_like(loads)], axis=1)
-    # The load of a frame stands before its store: what was spilled is read back before the
-    # registers are spilled anew.
-    grown = np.insert(indices, np.repeat(place, 2)[is_made.reshape(-1)], values[is_made]).astype(
-        np.int32
-    )
+    # Nothing is loaded before it is stored once; later loads stand as far behind the last store
+    # as what they load was stored before, in the mean.
+    loads &= turn > 0
+    after = loaded.reused_after if loaded is not None else 1.0
+    passed = ((turn + after) * count[tile] / np.maximum(1, times[tile])).astype(np.int64)
+    places = np.stack([first[tile] + passed, place], axis=1)
+    is_made = np.stack([loads, np.ones_like(loads)], axis=1)
+    grown = np.insert(indices, places[is_made], values[is_made]).astype(np.int32)
     more = (count + np.bincount(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
         np.int32
     )

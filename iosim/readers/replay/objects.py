@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import TooLargeError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
 from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, Tensor
 
@@ -198,12 +198,19 @@ def touched_sizes(chain: Chain, tensor: str) -> Int64 | None:
     return None
 
 
+def used_share(chain: Chain, tensor: str) -> float:
+    """The part of a tensor's objects that is touched, where a launch whose code was read cuts it."""
+    for launch in chain.launches:
+        if launch.touched is not None and tensor in launch.touched.objects:
+            return launch.touched.used.get(tensor, 1.0)
+    return 1.0
+
+
 def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     known = touched_sizes(chain, tensor.name)
     if known is not None:
-        return Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols), known.astype(
-            np.int32
-        )
+        grid = Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols)
+        return replace(grid, own_share=used_share(chain, tensor.name)), known.astype(np.int32)
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
     lengths = _lengths(chain, tensor, rows)

@@ -4,7 +4,8 @@ An attention loop takes the time of its steps (`iosim.readers.timing.step_time`)
 (`iosim.readers.timing.makespan`), beside that of its HBM bytes. Other launches take the longest of their resources. A
 launch has a fixed latency, and launches of a chain run one after the other. Where the GPU's energies are known
 (`iosim.readers.timing.energy`), the clock is the highest at which the board keeps its power limit. Measured errors,
-constants and what they leave unexplained: docs/timing.md. NB: times of the host, between calls, are no part of it.
+constants and what they leave unexplained: docs/timing.md. NB: times of the host are a part of it only where a chain is
+launched from Python.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from iosim.readers.timing.launch_time import LaunchTime, launch_time
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running, executed_pairs
 
-FEW_SMS = 0.1
-"""Share of the SMs up to which tensor cores at work leave the clock as it is. Fitted: 0.99 of it in the median of 51
-launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
-_6.csv)."""
+FEW_SMS = 16 / 132
+"""Share of the SMs up to which tensor cores at work leave the clock as it is: inferred, a pair of SMs of each of eight
+GPCs (NVIDIA H100 whitepaper). 51 launches of 30 us and longer on fewer SMs keep 0.99 of the clock in the median, others
+0.91 (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Share of the boost clock below which no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
@@ -37,6 +38,10 @@ CLOCK_TOLERANCE = 1e-7
 SEARCH_STEPS = 12
 """Most clocks that are tried."""
 CEILINGS = ("specification", "measured")
+HOST_LAUNCH_S = 24e-6
+"""Seconds of the processor between two launches of an eager PyTorch program. Fitted on two rows: ten launches on 128 and 256
+tokens take 0.24 and 0.25 ms on an RTX 2080 Ti (lucidrains/flash-cosine-sim-attention @6f17f29, README, float16). NB: it
+is the processor's and PyTorch's, not the GPU's: an A100's host took 0.29 ms for them."""
 POWER_OF_CLOCK = 3.0
 """With which power of the clock the power grows, at first guess: voltage squared, and work a second."""
 
@@ -142,7 +147,27 @@ def chain_time(
                 of,
             )
         )
+    if conditions.launched == "python":
+        times = _launched_by_host(times)
     return ChainTime(tuple(times), CEILINGS[measured], tuple(rates.missing), of)
+
+
+def host_seconds(issued: int, busy_s: float) -> float:
+    """Seconds in which the GPU, done at `busy_s`, waits for the launch that the processor issues as the `issued`-th."""
+    return max(0.0, issued * HOST_LAUNCH_S - busy_s)
+
+
+def _launched_by_host(times: Sequence[LaunchTime]) -> list[LaunchTime]:
+    """The launches with the seconds in which each waits for the processor, from the call's first line on."""
+    waited: list[LaunchTime] = []
+    busy_s = 0.0
+    for issued, time in enumerate(times, 1):
+        wait_s = host_seconds(issued, busy_s)
+        seconds = time.seconds | {"latency": time.seconds["latency"] + wait_s}
+        parts = time.parts | {"start": time.parts["start"] + wait_s}
+        waited.append(replace(time, total_s=time.total_s + wait_s, seconds=seconds, parts=parts))
+        busy_s += waited[-1].total_s
+    return waited
 
 
 def ceiling_s(

@@ -16,11 +16,6 @@ long at 70 MB as at 1 GB, and none of it where the L2 holds the keys. Fitted on 
 h200_graph_latency.csv and h100_graph_latency.csv."""
 STREAM_START_SHARE = 0.25
 """Share of the time of the bytes that this takes at most. Fitted on the same rows."""
-PAGED_START_S = 5.0e-6
-"""Seconds of such a start where keys lie in pages, whose places are read, too. Fitted on the odd rows of
-published_latency.csv
-while decoding, and the open ones of published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent
-keys were not looked at."""
 MEMSET_S = 0.94e-6
 """Seconds of a memset between kernels of a graph, on an H100 (experiments/measurements/h100_nodes.csv)."""
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
@@ -138,9 +133,9 @@ def side_seconds(running: Running) -> float:
     "a late start of HBM",
     Scope.LAUNCH,
     "share of SMs that ask x the lesser of STREAM_START_S and STREAM_START_SHARE of HBM's seconds; "
-    "PAGED_START_S of pages",
+    "STREAM_START_S and FIRST_LOADS loads of pages",
     zero="launches whose tiles share keys; latent keys; keys in the L2",
-    constants=("STREAM_START_S", "STREAM_START_SHARE", "PAGED_START_S"),
+    constants=("STREAM_START_S", "STREAM_START_SHARE", "FIRST_LOADS", "dram_latency_cycles"),
 )
 def late_seconds(running: Running, hbm_s: float) -> float:
     """Seconds before HBM runs at its rate for a launch that streams keys from there; less where fewer SMs ask, or for
@@ -149,7 +144,8 @@ def late_seconds(running: Running, hbm_s: float) -> float:
         return 0.0
     asking = min(1.0, running.launch.work_tiles / running.rates.profile.sm_count)
     if running.problem.page_size:
-        return asking * min(hbm_s, PAGED_START_S)
+        tables_s = FIRST_LOADS * running.rates.load_latency_s(from_dram=True)
+        return asking * min(hbm_s, STREAM_START_S + tables_s)
     return asking * min(STREAM_START_SHARE * hbm_s, STREAM_START_S)
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from iosim.readers.timing.terms import Scope, term
 
-SPECIALISED_NORM = 1.7
+SPECIALISED_NORM = 1.67
 """How a step's products and its softmax overlap where two warpgroups take turns at the softmax, each behind
-its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.65 to 1.8 on odd drawn calls of
-cuDNN's forward; without a mask, in eleven rounds and more, a step takes 1,940 cycles at head_dim 64, 2,700 at 128."""
-L2_OVERLAP_NORM = 3.2
-"""How an SM's computing and its bytes at the L2 overlap. Fitted on the odd calls of the draws of library calls, and on
-the odd rows that other constants were fitted on."""
-OVERLAP_NORM = 2.4
-"""How computing and streaming of a launch overlap. Fitted on FlashAttention-3's published forward speeds at 512, 2k and
-8k tokens (`python benchmarks/utilisation_error.py --fit`), when it held for the L2, too. They now ask for 3.8, drawn
-calls for 2.4 still."""
+its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.5 to 1.7 on odd calls of cuDNN's
+forward in the draws, in graphs and under the profiler."""
+INDEPENDENT_NORM = 2.0
+"""How work of two kinds overlaps of which neither waits for the other: a root of squares, taken as it is."""
+OVERLAP_NORM = 2.8
+"""How computing and bytes overlap, an SM's at the L2 and a launch's at HBM. Fitted on the odd calls of the draws of
+library calls, and on the odd rows that other constants were fitted on."""
 SPLIT_OVERLAP_NORM = 4.5
 """How computing and streaming overlap in launches that use each byte once, as split decoding. Fitted."""
 
@@ -30,10 +28,14 @@ def norm_of(reuses: bool) -> float:
     return OVERLAP_NORM if reuses else SPLIT_OVERLAP_NORM
 
 
-def beside(first: float, second: float, *, norm: float = OVERLAP_NORM) -> float:
-    """Time of two kinds of work that overlap by a norm."""
-    longest = max(first, second)
-    return longest + _more(first, second, norm)
+def beside(first: float, second: float) -> float:
+    """Time of a pass's waits and of its bytes."""
+    return max(first, second) + _more(first, second, OVERLAP_NORM)
+
+
+def beside_others(first: float, second: float) -> float:
+    """Time of what one CTA waits for and of the instructions of those beside it."""
+    return max(first, second) + _more(first, second, INDEPENDENT_NORM)
 
 
 def _more(first: float, second: float, norm: float) -> float:
@@ -60,13 +62,13 @@ def softmax_that_shows(tensor: float, softmax: float) -> float:
 @term(
     "L2 beside computing",
     Scope.STEP,
-    "t^n = computing^n + L2^n with n = L2_OVERLAP_NORM, less the longer",
+    "t^n = computing^n + L2^n with n = OVERLAP_NORM, less the longer",
     zero="loops of three buffers and more, warps that load ahead",
-    constants=("L2_OVERLAP_NORM",),
+    constants=("OVERLAP_NORM",),
 )
 def l2_that_shows(units: float, l2: float) -> float:
     """Cycles of the shorter of an SM's computing and its bytes at the L2 that the longer does not hide."""
-    return _more(units, l2, L2_OVERLAP_NORM)
+    return _more(units, l2, OVERLAP_NORM)
 
 
 @term(

@@ -9,7 +9,7 @@ from iosim.kernel.launch import Outer
 from iosim.kernel.work import Dependent
 from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
-from iosim.readers.timing.overlap import beside
+from iosim.readers.timing.overlap import beside_others
 from iosim.readers.timing.running import Running, executed_pairs
 from iosim.readers.timing.step_terms import SCHEDULERS
 from iosim.readers.timing.terms import Scope, term
@@ -24,6 +24,21 @@ SOLVED_ROW_CYCLES = 500.0
 """Cycles of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over
 the CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
+OPERAND_ISSUES = 1.5
+"""Instructions that a thread issues beside its multiply-adds for each value of the two operands that it takes out of
+shared memory. Fitted with the next one on every other one of the sixteen products in fp32 of h200_chain_launches.csv."""
+LONE_WARP_ISSUES = 1.7
+"""How much longer a scheduler takes that has a single warp: nothing is issued while its multiply-adds wait. Fitted
+on the same rows."""
+PRODUCT_THREADS = 128
+"""Threads of a matrix library's CTA of products in fp32, the most of the kernels of h200_chain_launches.csv."""
+VALUES_OF_A_THREAD = 16
+"""Fewest values of a result that a thread of such a product has: 4 x 4."""
+ISSUED_LANES = 128
+"""Multiply-adds of an SM's four schedulers, of 32 lanes each, if every one issues in every cycle."""
+LAST_OLD_PRODUCTS = 89
+"""Compute capability up to which a matrix library's CTA ends with its tile; later ones stay and store beside the
+products of their next tile."""
 
 
 @term(
@@ -45,6 +60,71 @@ def product_seconds(running: Running) -> float:
         * work.flops_per_pair
         / running.rates.tensor(running.dtype, running.unit)
     )
+
+
+def product_values(running: Running) -> float:
+    """Values of the result that a CTA of a product has."""
+    launch = running.launch
+    tile, columns = launch.domain, launch.work.flops_per_pair / 2
+    if launch.outer is Outer.PAIR:
+        return tile.block_q * tile.block_k
+    rows = tile.block_q if launch.outer is Outer.QUERY else tile.block_k
+    return max(1.0, rows * columns / launch.work.product_ctas)
+
+
+def product_issue_share(running: Running, ctas: int) -> float:
+    """Time of a product on the fp32 units over that of its multiply-adds at all lanes: schedulers with 32 lanes issue
+    the loads of operands in turn with multiply-adds, those with 16 lanes (cc 7.x, 8.0) between them."""
+    profile = running.rates.profile
+    lanes = running.rates.fp32_lanes() / profile.sm_count
+    if math.isinf(lanes):
+        return 1.0
+    # A thread's values are a rectangle: as many values are fetched for each step of the sum as it has
+    # rows and columns, twice the root where it is square.
+    values = product_values(running)
+    threads = min(PRODUCT_THREADS, values / VALUES_OF_A_THREAD)
+    issued = 1.0 + OPERAND_ISSUES * 2.0 / math.sqrt(values / threads)
+    warps = -(-ctas // profile.sm_count) * threads / 32
+    if warps <= SCHEDULERS:
+        issued *= LONE_WARP_ISSUES
+    return max(1.0, issued * lanes / ISSUED_LANES)
+
+
+@term(
+    "instructions beside a product's multiply-adds",
+    Scope.LAUNCH,
+    "(1 + OPERAND_ISSUES x operands / values of a thread; x LONE_WARP_ISSUES of one warp) x lanes / 128 - 1, at least 0, "
+    "or what large products reach; x seconds of the products",
+    zero="tensor cores; GPUs with 64 lanes an SM",
+    constants=("OPERAND_ISSUES", "LONE_WARP_ISSUES", "fp32_flops_per_s"),
+    unit="tensor",
+)
+def product_issue_seconds(running: Running) -> float:
+    """Seconds by which products on the fp32 units take longer than their multiply-adds."""
+    if running.unit.tensor_cores or running.launch.work.dependent is not None:
+        return 0.0
+    ctas = running.launch.work_tiles * running.launch.work.product_ctas
+    share, profile = product_issue_share(running, ctas), running.rates.profile
+    reached = profile.tensor_flops_achieved_per_s.get("fp32")
+    if running.rates.measured and reached and profile.fp32_flops_per_s:
+        share = max(share, profile.fp32_flops_per_s / reached)
+    return product_seconds(running) * (share - 1.0)
+
+
+@term(
+    "stores of a product's tiles",
+    Scope.LAUNCH,
+    "bytes stored at the L2 / its bandwidth of stores",
+    zero="tensor cores of cc 9.0 and later",
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"),
+)
+def product_store_seconds(running: Running) -> float:
+    """Seconds in which a product's CTAs, which end together, store their tiles, and nothing is multiplied."""
+    work, profile = running.launch.work, running.rates.profile
+    stays = running.unit.tensor_cores and (profile.cc > LAST_OLD_PRODUCTS or profile.is_amd)
+    if stays or not work.flops_per_pair or work.dependent is not None:
+        return 0.0
+    return running.stored() / profile.need("l2_write_fraction") / running.rates.l2()
 
 
 @term(
@@ -183,7 +263,11 @@ def pass_computing(running: Running) -> Computing:
     if dependent is not None and not dependent.instructions:
         return _dependent_steps(running, dependent)
     seconds = _unit_seconds(running)
-    total = pass_instruction_seconds(running)
+    # A product's CTAs multiply, then store: the two add up.
+    total = max(
+        pass_instruction_seconds(running),
+        seconds.get("tensor", 0.0) + product_store_seconds(running),
+    )
     rounds = -(-launch.work_tiles // resident.slots)
     ctas_per_sm = -(-resident.slots // running.rates.profile.sm_count)
     step_s = 0.0
@@ -203,11 +287,15 @@ def _unit_seconds(running: Running) -> dict[str, float]:
         running.launch.work_tiles * running.launch.work.product_ctas,
         running.resident.slots,
     )
-    # The last round takes as long as a full one, however few CTAs it has.
+    # The last round takes as long as a full one, however few CTAs it has. On the fp32 units the CTAs of
+    # an SM share its lanes: the busiest SM decides.
+    if not running.unit.tensor_cores and running.launch.work.dependent is None:
+        slots = running.rates.profile.sm_count
     whole_rounds = -(-ctas // slots) * slots / ctas
+    multiplied = product_seconds(running) + product_issue_seconds(running)
     seconds = {
         "l2": l2_seconds(running),
-        "tensor": product_seconds(running) * whole_rounds,
+        "tensor": multiplied * whole_rounds,
         "smem": shared_seconds(running),
         "exp": exponential_seconds(running),
     }
@@ -266,7 +354,7 @@ def _issued_in_turn(running: Running, dependent: Dependent, seconds: dict[str, f
     alone = multiplied + seconds.get("smem", 0.0) / ctas_of_busiest + waiting
     issued = steps * issue_cycles(dependent) / (running.rates.clock_hz or math.inf)
     seconds["issue"] = ctas_of_busiest * issued
-    total = full * beside(alone, running.ctas_per_sm * issued)
+    total = full * beside_others(alone, running.ctas_per_sm * issued)
     if rest:
-        total += beside(alone, -(-rest // sms) * issued)
+        total += beside_others(alone, -(-rest // sms) * issued)
     return total

@@ -10,18 +10,19 @@ from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.unit import UNITS, MatrixUnit, UnitModel
 
-L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
-"""What a load that others wait for takes besides its latency: its address, the barrier behind it, the L2's far side.
-Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
-takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
+LOAD_CYCLES = 80.0
+"""What a load that others wait for takes besides its latency: its address and the barrier behind it. Fitted on
+FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads takes 682,
+TLB misses included."""
+FAR_OVER_NEAR = 476 / 265
+"""Latency of the L2's far partition over that of the near one, where a profile knows the near one alone: an H100's
+(RRZE-HPC/gpu-benches, as in the profile of its PCIe board)."""
 
+TURING = 75
+"""Compute capability whose L2 is taken to run at a clock in proportion to the SMs': a product of a T4 at 585 MHz takes as
+long as its bytes at such an L2, and 40 % less at one of its full clock. A Hopper's keeps its own (h200_clocks.csv)."""
 PEAK_UNITS = {"fp32": (MatrixUnit.FP32, MatrixUnit.SPLIT_TF32)}
 """What computes products at their highest rate, where it is not the matrix unit of the type."""
-LOADS = {
-    True: ("dram_latency_cycles", DRAM_LOAD_CYCLES),
-    False: ("l2_latency_near_cycles", L2_LOAD_CYCLES),
-}
-"""True for a load from HBM, False for one from the L2 -> (the profile's latency, cycles on top of it)."""
 
 
 def of_types(dtype: str, rate: Callable[[str], float]) -> float:
@@ -134,6 +135,8 @@ class Rates:
             else p.l2_read_bandwidth_bytes_per_s
         )
         rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
+        if rate and self.measured and p.cc == TURING and self.clock_hz and p.boost_clock_hz:
+            rate *= self.clock_hz / p.boost_clock_hz
         return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
     def tensor(self, dtype: str, unit: UnitModel) -> float:
@@ -216,9 +219,14 @@ class Rates:
         )
 
     def load_cycles(self, from_dram: bool) -> float:
-        """SM cycles of such a load."""
-        name, more = LOADS[from_dram]
-        return float(self.profile.need(name)) + more
+        """SM cycles of such a load. Of lines in an L2 of two partitions half lie in the far one."""
+        p = self.profile
+        if from_dram:
+            return float(p.need("dram_latency_cycles")) + LOAD_CYCLES
+        near = float(p.need("l2_latency_near_cycles"))
+        if (p.l2_partitions or 1) < 2:
+            return near + LOAD_CYCLES
+        return (near + (p.l2_latency_far_cycles or FAR_OVER_NEAR * near)) / 2 + LOAD_CYCLES
 
     def _absent(self, sentence: str) -> float:
         self._note(f"{self.profile.name} does not know {sentence}: its ceiling is left out")

@@ -6,6 +6,8 @@ an SM. Constants carry their source; where fitted ones were fitted says `iosim/b
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from iosim.base.records import cached_property, dataclass
@@ -19,6 +21,8 @@ from iosim.readers.timing.terms import Scope, term
 FP32_OPERATIONS_PER_SCORE = 3.5
 """fp32 operations per score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
+BACKWARD_PRODUCTS = 5
+"""Products of a step of a backward: QK^T, dO V^T, dV, dK and dQ."""
 BACKWARD_OPERATIONS_PER_SCORE = 3.0
 """Further operations in the backward pass: dP - D, times P, and the conversion of dS."""
 WIDENING_OPERATIONS = 4.0
@@ -33,17 +37,17 @@ POLYNOMIAL_OPERATIONS = 6.0
 """Operations of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an
 instruction, a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
 UNHIDDEN_FRAGMENTS = 0.32
-"""Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
-it."""
-UNHIDDEN_MEETING = 0.16
-"""Part of the shorter of a step's products and their fragments that warps which meet in every step do not hide: all
-begin a product with its first fragments, and end it with its last mma.sync. Fitted on FlashAttention-2's backward, the
-odd calls of h100_random.csv, h200_random.csv and their later draws; not where mma.sync runs at the specified rate: an
-A100's published calls take less than predicted."""
-UNHIDDEN_TURN = 0.5
-"""Part that is not hidden of a product with its own pipeline, whose warps meet at every turn of `DEPTH` columns.
-Fitted, as the better of 0.4 and 0.5 on odd drawn calls."""
+"""Part of what a warp waits for, one access behind the other, that its own instructions do not hide: fragments from
+shared memory beside mma.sync, spilled registers beside the splitting of operands, sectors fetched twice. Fitted; other
+warps hide it."""
+MMA_DEPTH = 16
+"""Columns that an mma.sync multiplies (PTX ISA, mma.m16n8k16)."""
+UNHIDDEN_TURN = MMA_DEPTH / DEPTH
+"""Part that is not hidden of a product with its own pipeline, whose warps meet at every turn of `DEPTH` columns: its
+first mma.sync, which waits for its fragments."""
 MEETING_CC = range(90, 100)
+"""Where warps that meet hold one another up: not where mma.sync runs at the specified rate, since an A100's published
+calls take less than predicted."""
 PIPELINED_CC = range(ASYNC_COPY_CC, 200)
 """Where products with a pipeline of their own wait at each turn: wherever their copies run ahead."""
 EXPOSED_LOADS = 2
@@ -58,9 +62,6 @@ block, and the backward whose products do). Fitted: odd drawn calls of the backw
 EXCHANGE_TURNS = 7 / 2
 """What a step waits while warps that divide its keys hand one another maxima, sums and P, over the turn of any step:
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
-SPILLED_BESIDE_SPLITS = 0.55
-"""Part of a spilled register's load or store that shows beside the instructions that split operands.
-Fitted by hand to all 20 fp32 forwards of draws 1 to 9 that spill; of the odd ones alone 0.5 is the best."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues per cycle."""
 COPIED_BYTES = 16 * 32
@@ -68,11 +69,6 @@ COPIED_BYTES = 16 * 32
 BESIDE_A_COPY = 2
 """Instructions of a copy that is requested by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
-SHARED_SECTORS_SHOW = 0.3
-"""Part of the time of sectors that copies fetch twice (where a row begins inside one) that comes on top where each
-k-step waits for its copies. Fitted on the odd calls of the memory-efficient forward in the draws of library calls;
-where all heads share K and V it is nearly all (experiments/measurements/h100_series.csv), however far apart rows lie.
-"""
 
 
 @dataclass(frozen=True)
@@ -362,18 +358,30 @@ def shown_fragment_cycles(step: Step) -> float:
 @term(
     "meetings of warps",
     Scope.STEP,
-    "UNHIDDEN_MEETING x the shorter of products and fragments; UNHIDDEN_TURN where products have pipelines "
-    "of their own",
+    "the shorter of products and fragments x MMA_DEPTH / depth of a product, in the mean; UNHIDDEN_TURN where "
+    "products have pipelines of their own",
     zero="warps that hold whole rows; one pipeline for all products on GPUs other than cc 9.x",
-    constants=("UNHIDDEN_MEETING", "UNHIDDEN_TURN"),
+    constants=("MMA_DEPTH", "UNHIDDEN_TURN"),
 )
 def meeting_cycles(step: Step) -> float:
     """Cycles at the begin and the end of each product in which all warps of a CTA do the same."""
     shows_on = PIPELINED_CC if step.launch.work.pipelines else MEETING_CC
     if not step.warps_meet or step.cc not in shows_on or not step.unit.issued_by_warps:
         return 0.0
-    unhidden = UNHIDDEN_TURN if step.launch.work.pipelines else UNHIDDEN_MEETING
+    unhidden = UNHIDDEN_TURN if step.launch.work.pipelines else first_share(step)
     return unhidden * min(product_cycles(step), shared_cycles(step))
+
+
+def first_share(step: Step) -> float:
+    """Share of a product that its first mma.sync is, in the mean over a step's products: all warps begin with its
+    fragments, and with nothing beside them. QK^T and dP go over the head's columns; PV over the keys; dV and dK over
+    the queries, and dQ over the keys."""
+    domain = step.launch.domain
+    depths = [step.width, domain.block_k]
+    if step.launch.is_backward:
+        columns = 2 * step.width / BACKWARD_PRODUCTS
+        depths = [columns, columns, domain.block_q, domain.block_q, domain.block_k]
+    return math.fsum(MMA_DEPTH / depth for depth in depths) / len(depths)
 
 
 @term(
@@ -392,15 +400,15 @@ def l2_cycles(step: Step) -> float:
 @term(
     "sectors fetched twice",
     Scope.STEP,
-    "SHARED_SECTORS_SHOW x bytes fetched twice / bytes per cycle at the L2",
+    "UNHIDDEN_FRAGMENTS x bytes fetched twice / bytes per cycle at the L2",
     zero="kernels that fetch Q once; rows that begin with a sector",
-    constants=("SHARED_SECTORS_SHOW",),
+    constants=("UNHIDDEN_FRAGMENTS",),
 )
 def twice_fetched_cycles(step: Step) -> float:
     """Cycles of sectors that two rows share and that are fetched for each, where k-steps wait for their copies."""
     if not step.launch.rereads_q:
         return 0.0
-    return SHARED_SECTORS_SHOW * step.twice_bytes / step.rates.l2_bytes
+    return UNHIDDEN_FRAGMENTS * step.twice_bytes / step.rates.l2_bytes
 
 
 @term(
@@ -512,13 +520,13 @@ def add_cycles(step: Step) -> float:
 @term(
     "spilled registers",
     Scope.STEP,
-    "loads and stores of a step x spill_access_cycles (x SPILLED_BESIDE_SPLITS beside operands that are split)",
+    "loads and stores of a step x spill_access_cycles (x UNHIDDEN_FRAGMENTS beside operands that are split)",
     zero="builds that spill nothing in their loop",
-    constants=("SPILLED_BESIDE_SPLITS", "spill_access_cycles"),
+    constants=("UNHIDDEN_FRAGMENTS", "spill_access_cycles"),
 )
 def spill_cycles(step: Step) -> float:
     """Cycles of loads and stores of a thread's frame inside the loop."""
     cycles = step.launch.work.spill.step * step.rates.waits.spill_access
     if step.unit.splits_to:
-        cycles *= SPILLED_BESIDE_SPLITS
+        cycles *= UNHIDDEN_FRAGMENTS
     return cycles

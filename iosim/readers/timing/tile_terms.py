@@ -20,18 +20,9 @@ from iosim.readers.timing.terms import Scope, term
 FIRST_LOADS = 2
 """Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
 `tile_cycles` has them, from HBM, as the launches had that it was found on."""
-CTA_START_CYCLES = 850.0
-"""Cycles of `tile_cycles` that a CTA which stays takes once. Fitted on cuDNN's forward in draws 1 to 9, all in
-sight."""
-OVERLAPPED_TILE_SHARE = 0.1
-"""Share of a tile's cycles beside its steps that is left where the next tile begins meanwhile. Fitted on the tiles of
-flash_fwd_sm90's queue against one tile per CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is
-2 to 5 microseconds per tile at head_dim 128, all of it and more; what is left is the hand-over."""
-LOCKED_LOADS = 4.5
-"""Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes.
-Fitted by hand to calls of one head (experiments/measurements/h100_series.csv), and the best of 4, 4.5 and 5 on all
-backwards of draws 1 to 9; pytorch, mem_eff_attention/kernel_backward.h has the lock, a counter, the sums, a fence, the
-counter and the lock again."""
+LOCKED_LOADS = 4
+"""Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes: the
+lock, a counter, the sums and the fence behind them (pytorch, mem_eff_attention/kernel_backward.h)."""
 L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
 """Bytes per cycle that an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all
 store 16."""
@@ -39,9 +30,10 @@ INSTRUCTION_BYTES = 16
 CODE_AHEAD_BYTES = 70_000
 """Bytes of a kernel's code that come as fast as an SM alone loads; others come as they are reached. Fitted, as the
 rates."""
-CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE, CODE_AGAIN_PER_CYCLE = 2.8, 18, 71
-"""Bytes of code that an SM fetches per cycle: what lies behind from HBM, or from the L2, as do CTAs at different
-places of a kernel; and what a later tile runs outside of its loop. Fitted."""
+CODE_BEHIND_PER_CYCLE = 2.8
+"""Bytes of code behind that an SM fetches per cycle from HBM. Fitted. From the L2 it fetches code as it does data."""
+CODE_AGAIN_PER_CYCLE = INSTRUCTION_BYTES * SCHEDULERS
+"""Bytes per cycle of what a later tile runs outside of its loop: code that is near comes as fast as it is issued."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +55,18 @@ class Tile:
         return self.running.stays and self.plays_first_loads and not self.running.launch.is_backward
 
     @property
+    def begin_cycles(self) -> float:
+        """Cycles of a tile's begin, of `tile_cycles` without its first loads: begin and end are taken to be alike."""
+        running = self.running
+        whole = float(running.rates.profile.need(running.unit.tile_cycles))
+        return (whole - FIRST_LOADS * running.rates.load_cycles(from_dram=True)) / 2
+
+    @property
     def shown_share(self) -> float:
         """Share of a tile's cycles beside its steps that no other tile hides."""
         schedule = self.running.launch.schedule
         if schedule.overlaps_tiles and schedule.scheduler is not Scheduler.STATIC:
-            return OVERLAPPED_TILE_SHARE
+            return 0.0
         return 1.0
 
     @property
@@ -136,16 +135,16 @@ def whole_block(rows: npt.NDArray[np.int64], rounds: float) -> float:
 @term(
     "begin and end of a tile",
     Scope.TILE,
-    "tile_cycles of its unit (once per CTA: CTA_START_CYCLES and FIRST_LOADS, where CTAs stay)",
+    "tile_cycles of its unit (half of it, without FIRST_LOADS, where CTAs stay)",
     zero="launches without a loop",
-    constants=("tile_cycles", "FIRST_LOADS", "CTA_START_CYCLES", "OVERLAPPED_TILE_SHARE"),
+    constants=("tile_cycles", "FIRST_LOADS"),
 )
 def tile_start_cycles(tile: Tile) -> float:
     """Cycles of a tile's set-up, first loads, last rescaling and stores, as the profile knows them for its unit."""
     running = tile.running
     cycles = float(running.rates.profile.need(running.unit.tile_cycles))
     if tile.keeps_place:
-        cycles -= FIRST_LOADS * running.rates.load_cycles(from_dram=True) + CTA_START_CYCLES
+        cycles = tile.begin_cycles  # the end's, which are as many
     cycles *= tile.shown_share
     if running.launch.streams_queries:  # its queries never wait in shared memory
         cycles -= tile.rates.waits.load
@@ -221,7 +220,7 @@ def tile_spill_cycles(tile: Tile) -> float:
 @term(
     "loads of a tile, one behind the other",
     Scope.TILE,
-    "serial loads x (latency of the L2 + L2_LOAD_CYCLES)",
+    "serial loads x (latency of the L2 + LOAD_CYCLES)",
     zero="tiles whose place is their number",
     constants=("l2_latency_near_cycles",),
 )
@@ -236,13 +235,13 @@ def tile_serial_cycles(tile: Tile) -> float:
     "code",
     Scope.TILE,
     "code of the first round / L2_BYTES_PER_CYCLE, past CODE_AHEAD_BYTES / CODE_BEHIND_PER_CYCLE; of later tiles "
-    "outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / CODE_BYTES_PER_CYCLE",
+    "outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / L2_BYTES_PER_CYCLE",
     zero="kernels whose instructions were not counted",
     constants=(
         "CODE_AHEAD_BYTES",
         "CODE_BEHIND_PER_CYCLE",
-        "CODE_BYTES_PER_CYCLE",
         "CODE_AGAIN_PER_CYCLE",
+        "L2_BYTES_PER_CYCLE",
     ),
 )
 def code_cycles(
@@ -265,14 +264,14 @@ def code_cycles(
     # Code up to CODE_AHEAD_BYTES comes at an SM's rate; what lies behind is fetched as it is reached.
     far = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
     near = sum(last - first for first, last in parts) - far
-    behind = CODE_BYTES_PER_CYCLE if warm else CODE_BEHIND_PER_CYCLE
+    behind = L2_BYTES_PER_CYCLE if warm else CODE_BEHIND_PER_CYCLE
     once = again = 0.0
     if not launch.rereads_q:
         once = near / L2_BYTES_PER_CYCLE + far / behind
         # The chance that two tiles have as many steps: CTAs of one length are at one place of the code.
         alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
         again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
-        again += ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
+        again += ctas * (begins[masked] - begins[0]) * (1 - alike) / L2_BYTES_PER_CYCLE
     issued = (
         (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
     )
@@ -302,9 +301,9 @@ def merge_cycles(tile: Tile) -> float:
 @term(
     "first operands of a CTA that stays",
     Scope.CTA,
-    "bytes of the first operands / an SM's rate at the L2, and FIRST_LOADS loads and CTA_START_CYCLES",
+    "bytes of the first operands / an SM's rate at the L2, and FIRST_LOADS loads and half of tile_cycles without them",
     zero="CTAs of one tile",
-    constants=("FIRST_LOADS", "CTA_START_CYCLES", "L2_BYTES_PER_CYCLE"),
+    constants=("FIRST_LOADS", "L2_BYTES_PER_CYCLE", "tile_cycles"),
 )
 def cta_start_cycles(tile: Tile) -> float:
     """Cycles that a CTA with many tiles takes once, before its first: later operands it fetches ahead."""
@@ -318,7 +317,7 @@ def cta_start_cycles(tile: Tile) -> float:
     if tile.keeps_place:
         cycles += (
             FIRST_LOADS * running.rates.load_cycles(from_dram=not running.conditions.warm)
-            + CTA_START_CYCLES
+            + tile.begin_cycles
         )
     return cycles
 
@@ -352,7 +351,7 @@ def lock_cycles(launch: Launch, rates: SmRates) -> float:
 @term(
     "serial work of a step",
     Scope.STEP,
-    "gather_cycles x rows gathered + serial cycles + serial loads x (latency of the L2 + L2_LOAD_CYCLES)",
+    "gather_cycles x rows gathered + serial cycles + serial loads x (latency of the L2 + LOAD_CYCLES)",
     zero="loops that neither gather rows nor walk a list",
     constants=("l2_latency_near_cycles",),
 )

@@ -31,6 +31,9 @@ Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cy
 TO_L2 = "to-l2"
 SHARED_UNITS, SHARED_BY_ALL = ("lsu", "from-l2", TO_L2, "tma"), -1
 """What all parts of an SM have in common."""
+PART_WRITE_TIMES = 2.4
+"""Times that the L2 takes for a sector of which a store writes a part, over a whole one: 26 such sectors a cycle of an
+H100's 63 (h100_cache_edges.csv, columns-own-1 and columns-side-2 of every second row of `columns`)."""
 MOST_PLAYED = 60_000
 """Instructions of all warps of an SM up to which they are played together; else one part's stand for all."""
 QUEUED_CYCLES = 24.0
@@ -159,6 +162,7 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
         return "", 0.0
     bytes_moved = slot.use.sectors * SECTOR_BYTES
     if slot.group in ("global-store", "local-store", "global-atomic"):
+        bytes_moved *= 1 + (PART_WRITE_TIMES - 1) * slot.use.in_part
         return TO_L2, bytes_moved * rates.share / rates.stored_bytes
     return "from-l2", bytes_moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
 

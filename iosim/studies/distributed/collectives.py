@@ -233,7 +233,7 @@ def spread(
         ]
         copied, copies = (
             2 * sum(tensor_bytes),
-            math.fsum(times.merged(prediction, prediction) for prediction in tensor_bytes),
+            math.fsum(times.copied(size, size) for size in tensor_bytes),
         )
     received, communication_s = (sum(of_each) for of_each in zip(*transfers, strict=True))
     compute_s = math.fsum(prediction.time.total_s for prediction in slowest) + copies

@@ -259,7 +259,7 @@ class _Study:
         swaps = [all_to_all(size, inner, Cluster(self.cluster.link)) for size in tensor_bytes]
         # Each swapped tensor is also copied into another order, 1 / inner of it by each GPU.
         copies, copied = (
-            math.fsum(times.merged(size // inner, size // inner) for size in tensor_bytes),
+            math.fsum(times.copied(size // inner, size // inner) for size in tensor_bytes),
             2 * sum(tensor_bytes) // inner,
         )
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)

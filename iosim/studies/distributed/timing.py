@@ -3,13 +3,12 @@
 A GPU's step ends when its computations, its sends and its receives of that step have ended; the next one starts then.
 A message starts when both ends have reached its step and the ports on its way are free, and runs beside the step's
 computations; without overlap these wait for the step's messages. So a step takes max(compute, communication), or their
-sum. A local call takes what `iosim.predict` says of it on the GPU; equal ones are predicted once. Adding up partial
-results takes what HBM takes for their bytes, after the step's calls.
+sum; and what the link's `unhidden` says of a message comes on top of computing, since NCCL's kernels take SMs and memory
+from it. A local call takes what `iosim.predict` says of it on the GPU; equal ones are predicted once. Adding up partial
+results takes what HBM takes for their bytes, as often as `SUM_PASSES` says, after the step's calls.
 
 Launched alone, not from a CUDA graph, the processor needs `host_s` to launch a step's messages, before it launches the
 step's calls; the first step's stand in the time.
-
-NB: messages do not slow the computation down.
 """
 
 from __future__ import annotations
@@ -27,9 +26,13 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.count import merges, received_bytes
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.schedule import ChunkSchedule, Pair, token_bytes
+from iosim.studies.distributed.schedule import ChunkSchedule, Pair, Step, token_bytes
 
 BOOST = Conditions()
+SUM_PASSES = {False: 2.2, True: 1.5}
+"""Backward or not -> time of adding up partial results over that of reading and writing them once. PyTorch runs the
+forward's rescaling as several kernels, the backward's additions as one a tensor, neither at HBM's full rate. Fitted on the
+odd rows of h200x2_ring_steps.csv (1.9 to 3.7, 1.4 to 1.7); the even rows say 2.1 to 2.7 and 1.4 to 1.5."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +120,19 @@ class ChunkTimes:
     def __call__(self, pair: Pair, passes: str) -> float:
         return self.prediction(pair, passes).time.total_s
 
-    def merged(self, read: float, written: float) -> float:
-        """Seconds of adding up partial results: HBM's for the bytes, and a launch's. NB: none where HBM's rate is not
-        known."""
+    def copied(self, read: float, written: float, passes: float = 1.0) -> float:
+        """Seconds of reading and writing so many bytes at HBM, `passes` times, and of a launch. NB: none where HBM's rate
+        is not known."""
         rates = self.profile.hbm_seconds_per_byte()
         if rates is None or not written:
             return 0.0
-        # HBM's model: a rate for reads, one for writes, and what turning between them costs.
         per_read, per_write, turning = rates
-        start = self.profile.launch_latency_s or 0.0
-        return start + read * per_read + written * per_write + min(read, written) * turning
+        once = read * per_read + written * per_write + min(read, written) * turning
+        return (self.profile.launch_latency_s or 0.0) + passes * once
+
+    def merged(self, read: float, written: float, backward: bool) -> float:
+        """Seconds of adding up partial results, whose bytes PyTorch moves `SUM_PASSES` times."""
+        return self.copied(read, written, SUM_PASSES[backward])
 
     def moved(self, schedule: ChunkSchedule, level: Level) -> list[int]:
         """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls and in adding up."""
@@ -151,7 +157,7 @@ def simulate(
     seconds: Callable[[Pair, str], float],
     *,
     overlap: bool = True,
-    merged: Callable[[float, float], float] | None = None,
+    merged: Callable[[float, float, bool], float] | None = None,
     from_graph: bool = True,
 ) -> Timeline:
     """The timeline of a schedule.
@@ -159,7 +165,7 @@ def simulate(
     Args:
         seconds: of a local call, such as `ChunkTimes` gives them.
         overlap: whether messages run beside the computations of their step.
-        merged: seconds of adding up partial results, by bytes read and written; by default none.
+        merged: seconds of adding up partial results, by bytes read and written, backward or not; by default none.
         from_graph: whether launching messages costs the processor nothing.
     """
     widths = token_bytes(problem)
@@ -171,14 +177,12 @@ def simulate(
     for n, step in enumerate(schedule.steps):
         # `ready`: when a GPU may begin the step. `free`: when a port is free. `launched`: when the
         # processor has launched the messages of a step. All in seconds from the start.
-        sent, launching = list(ready), set[int]()
+        sent, slowed = list(ready), [0.0] * schedule.gpus
+        if not from_graph:
+            _launch_messages(step, cluster, launched)
         for send in step.sends:
             link, leaves, arrives = cluster.route(send.source, send.target)
             both = (send.source, send.target)
-            if not from_graph:
-                for gpu in both:
-                    launched[gpu] += 0.0 if gpu in launching else link.host_s
-                launching.update(both)
             ends = [max(ready[gpu], launched[gpu]) for gpu in both]
             # A message holds both ports of its way from beginning to end.
             begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
@@ -186,25 +190,39 @@ def simulate(
             free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
             for gpu in both:
                 sent[gpu] = max(sent[gpu], end)
+                slowed[gpu] = max(slowed[gpu], link.unhidden * (end - begin))
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
             events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
-        # Without overlap a GPU computes only when its messages of the step have come and gone.
+        # Without overlap a GPU computes only when its messages of the step have come and gone; with it, the messages
+        # slow the step's calls.
         done = list(ready) if overlap else list(map(max, ready, sent))
         for gpu, calls in schedule.calls[n].items():
-            done[gpu] = max(done[gpu], launched[gpu])
+            done[gpu] = max(done[gpu], launched[gpu]) + (slowed[gpu] if overlap else 0.0)
             for queries, keys, pair in calls:
                 begin = done[gpu]
                 done[gpu] = begin + seconds(pair, schedule.passes)
                 label = f"q{','.join(map(str, queries))}k{','.join(map(str, keys))}"
                 events.append(Event("compute", n, gpu, begin, done[gpu], None, label))
+
+        # Partial results are added up once those of other GPUs are there.
         arriving = received_bytes(schedule, step, widths, inputs=False)
         for gpu, (read, written) in enumerate(merges_of[n]):
             if merged is None or not written:
                 continue
             # Own results are added at once, those of others when they have arrived.
             begin = max(done[gpu], sent[gpu]) if arriving[gpu] else done[gpu]
-            done[gpu] = begin + merged(read, written)
+            done[gpu] = begin + merged(read, written, schedule.backward)
             events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
         # A GPU begins its next step by itself: there is no barrier between all of them.
         ready = list(map(max, ready, sent, done))
     return Timeline(schedule.gpus, tuple(events), max(ready))
+
+
+def _launch_messages(step: Step, cluster: Cluster, launched: list[float]) -> None:
+    """Adds to `launched` what each GPU's processor takes for the step's messages, all of them at once."""
+    busy = set[int]()
+    for send in step.sends:
+        link, _, _ = cluster.route(send.source, send.target)
+        for gpu in {send.source, send.target} - busy:
+            launched[gpu] += link.host_s
+            busy.add(gpu)

@@ -105,8 +105,10 @@ def study_tile(
         tile = Tile(*sides, w, s)
         report = ranking.reports.get(tile)
         # A tile that the ranking has replayed is taken from there; any other is planned here.
-        tried = known.get(tile) or pick.try_tile(
-            tile, ranking.problem, ranking.profile, unit, report
+        tried = known.get(tile) or (
+            pick.try_tile(tile, ranking.problem, ranking.profile, unit, report)
+            if ranking.of_kernel is None
+            else ranking.of_kernel.try_tile(tile)
         )
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
@@ -213,13 +215,13 @@ def _sentence(r: TileRanking) -> str:
         if best.spilled_bytes
         else ""
     )
-    few = (
-        "the one tile that fits"
-        if len(r.candidates) == 1
-        else f"fastest of {len(r.candidates):,} tiles that fit"
-    )
-    parts = [f"{where} {best.tile} with {_how(best.tile)} is {few}: {_time(best)}{spilled}"]
-    if r.library:
+    name = f"{r.of_kernel.kernel.name} " if r.of_kernel is not None else ""
+    parts = [
+        f"{where} {name}{best.tile} with {_how(best.tile)} {_place_of_best(r)}: {_time(best)}{spilled}"
+    ]
+    if r.library and r.of_kernel is not None:
+        parts.append(f"The library's tile, {r.library[0].tile}, takes {_time(r.library[0])}")
+    elif r.library:
         first = r.library[0]
         parts.append(
             f"The fastest library kernel, {first.kernel} {first.tile}, takes {_time(first)}"
@@ -229,11 +231,26 @@ def _sentence(r: TileRanking) -> str:
     return sentences([*parts, f"Times {checked}"])
 
 
+def _place_of_best(r: TileRanking) -> str:
+    """The rank of the best tile in words: alone, ahead of all by more than the model's error, or one of several that
+    tie."""
+    fit, others = len(r.candidates), len(r.ties) - 1
+    if fit == 1:
+        return "is the one tile that fits"
+    if not others:
+        return f"is fastest of {fit:,} tiles that fit"
+    return f"ties with {some(others, 'other')} of {fit:,} tiles that fit"
+
+
 def beneath(r: TileRanking) -> str:
     """What stands under the answer: what both move, how many others do not fit, and what times rest on."""
     if not r.candidates:
         return ""
     parts = [f"{r.best.tile} moves {_moved(r.best)}"]
+    if len(r.ties) > 1:
+        parts.append(
+            f"Tiles tie within {pick.TIED_PERCENT} %, the model's mean error of their times"
+        )
     parts += (
         [f"{r.library[0].kernel} {r.library[0].tile} moves {_moved(r.library[0])}"]
         if r.library

@@ -24,6 +24,7 @@ from iosim.catalog.resource_table import BuildReport, build_report
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch, LaunchRole
+from iosim.kernel.overrides import Overrides
 from iosim.kernel.residency import residency
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit
@@ -35,7 +36,7 @@ from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
 from iosim.studies.models.layers import Layers
-from iosim.studies.requests import TilesRequest
+from iosim.studies.requests import MATRIX_UNITS, TilesRequest
 
 if TYPE_CHECKING:
     import pandas
@@ -57,6 +58,9 @@ UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 
 MOST_SHOWN = 10
 """Tiles of a ranking that a notebook shows."""
+TIED_PERCENT = 5
+"""Percent of the fastest tile's time within which others tie: about the mean error of the time model over tiles of one
+problem (`iosim validate --times`, group tiles)."""
 SHOWN = (
     Column("tile"),
     Column("time_s", "time"),
@@ -122,6 +126,8 @@ class TileRanking:
     """The layers of a model whose problem it is, where there is a model."""
     reports: Mapping[Tile, BuildReport] = field(default_factory=dict)
     """What the compiler said of tiles beside the recorded builds."""
+    of_kernel: KernelTiles | None = None
+    """The library kernel whose tiles these are; None of the flash algorithm's."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """The candidates as a DataFrame, fastest first, with the keys of `TileCandidate.to_dict`."""
@@ -141,12 +147,21 @@ class TileRanking:
 
     @property
     def best(self) -> TileCandidate:
-        """The fastest candidate. Raises InputError: every tile was rejected."""
+        """The fastest candidate; of those that tie with it the first that does not spill. Raises InputError: every tile
+        was rejected."""
         if not self.candidates:
             raise InputError(
                 f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})"
             )
-        return self.candidates[0]
+        return next((c for c in self.ties if not c.spilled_bytes), self.candidates[0])
+
+    @property
+    def ties(self) -> tuple[TileCandidate, ...]:
+        """The candidates whose times differ from the fastest by less than the model's error, that one among them."""
+        if not self.candidates:
+            return ()
+        limit = picoseconds(self.candidates[0].time_s) * (100 + TIED_PERCENT)
+        return tuple(c for c in self.candidates if picoseconds(c.time_s) * 100 <= limit)
 
 
 def pick_tiles(
@@ -168,8 +183,49 @@ def run(
     replayed: int = REPLAYED,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
-    problem, profile, matrix_unit = request.problem, request.gpu, request.matrix_unit
-    gpu = load_profile(profile)
+    problem, gpu = request.problem, load_profile(request.gpu)
+    _check(request, gpu)
+    of_kernel = None if request.kernel is None else KernelTiles.of(request, gpu)
+    unit = unit_of(problem, request.matrix_unit)
+    candidates: list[PlannedTile] = []
+    rejected = []
+    for tile in tile_space() if of_kernel is None else of_kernel.space():
+        report = (reports or {}).get(tile)
+        tried = (
+            try_tile(tile, problem, gpu, unit, report)
+            if of_kernel is None
+            else of_kernel.try_tile(tile)
+        )
+        if isinstance(tried, str):
+            rejected.append(RejectedTile(tile, tried))
+        else:
+            candidates.append(tried)
+    # A kernel's tiles stand beside its own tile alone, the flash algorithm's beside all libraries'.
+    if of_kernel is not None:
+        of_library = [planned for planned in candidates if planned.candidate.tile == of_kernel.tile]
+    else:
+        of_library = library_tiles(problem, gpu) if request.library else []
+    if replayed > 0:
+        candidates, of_library = _replayed(candidates, of_library, replayed, progress)
+    first, others = (
+        sorted((planned.candidate for planned in group), key=by_time)
+        for group in (candidates, of_library)
+    )
+    return TileRanking(
+        problem,
+        gpu,
+        tuple(first),
+        tuple(rejected),
+        tuple(others),
+        request.kind,
+        dict(reports or {}),
+        of_kernel,
+    )
+
+
+def _check(request: TilesRequest, gpu: HardwareProfile) -> None:
+    """Raises InputError: both passes at once, or a matrix unit or a type that the GPU does not have."""
+    problem, matrix_unit = request.problem, request.matrix_unit
     if problem.passes not in MAIN_LAUNCH:
         raise InputError(
             f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
@@ -187,31 +243,86 @@ def run(
         raise InputError(
             f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}"
         )
-    unit = unit_of(problem, matrix_unit)
-    candidates: list[PlannedTile] = []
-    rejected = []
-    for tile in tile_space():
-        tried = try_tile(tile, problem, gpu, unit, (reports or {}).get(tile))
-        if isinstance(tried, str):
-            rejected.append(RejectedTile(tile, tried))
-        else:
-            candidates.append(tried)
-    of_library = library_tiles(problem, gpu) if request.library else []
-    if replayed > 0:
-        candidates, of_library = _replayed(candidates, of_library, replayed, progress)
-    first, others = (
-        sorted((planned.candidate for planned in group), key=by_time)
-        for group in (candidates, of_library)
-    )
-    return TileRanking(
-        problem,
-        gpu,
-        tuple(first),
-        tuple(rejected),
-        tuple(others),
-        request.kind,
-        dict(reports or {}),
-    )
+
+
+@dataclass(frozen=True)
+class KernelTiles:
+    """The tiles of a library kernel, whose other settings stay as the library has them.
+
+    Where the catalog knows no rule of which tiles the kernel's source can have, its warps and stages stay, and each warp
+    has at least the rows that it has in the library's tile.
+    """
+
+    name: str
+    problem: AttentionProblem
+    profile: HardwareProfile
+    kernel: Kernel
+    """As the library launches it."""
+    has_rule: bool
+
+    @classmethod
+    def of(cls, request: TilesRequest, profile: HardwareProfile) -> KernelTiles:
+        """Raises InputError: a kernel without tiles to choose, or a setting of the flash algorithm beside one."""
+        name, problem = str(request.kernel), request.problem
+        if request.matrix_unit != MATRIX_UNITS[0] or request.compile is not None:
+            option = "matrix_unit" if request.compile is None else "compile"
+            raise InputError(
+                f"`{option}` {getattr(request, option)} contradicts `kernel` {name}; accepted: one of them"
+            )
+        kernel = resolve(name, problem, profile)
+        if kernel.algorithm not in LIBRARY:
+            known = ", ".join(n for n in entry_names() if entry(n)["algorithm"] in LIBRARY)
+            raise InputError(
+                f"`kernel` {name}: it has no tiles to choose; accepted: kernels of algorithm {', '.join(LIBRARY)} ({known})"
+            )
+        has_rule = "tile_rule" in entry(kernel.name)["kernel"]
+        return cls(name, problem, profile, kernel, has_rule)
+
+    @property
+    def tile(self) -> Tile:
+        return self._tile_of(self.kernel)
+
+    def _tile_of(self, kernel: Kernel) -> Tile:
+        return kernel.tile if self.problem.passes == "fwd" else kernel.tile_backward
+
+    def space(self) -> list[Tile]:
+        """All tiles that are tried, the library's among them."""
+        tiles = tile_space()
+        if not self.has_rule:
+            tiles = (
+                Tile(*sides, self.tile.warps, self.tile.stages)
+                for sides in product(BLOCK_Q, BLOCK_K)
+            )
+        return list(dict.fromkeys([*tiles, self.tile]))
+
+    def try_tile(self, tile: Tile) -> PlannedTile | str:
+        """What is predicted of the kernel with a tile, or why it does not fit."""
+        # The library's tile keeps the registers and spills that are recorded of it.
+        if tile == self.tile:
+            return self._planned(self.kernel, "stated")
+        if reason := self._too_few_rows(tile) or _larger(tile, self.problem):
+            return reason
+        over = Overrides(tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages)
+        try:
+            kernel = resolve(self.name, self.problem, self.profile, over)
+        except InputError as error:
+            return str(error).partition(": ")[2].partition("; accepted")[0] or str(error)
+        return self._planned(kernel, "estimated")
+
+    def _planned(self, kernel: Kernel, source: str) -> PlannedTile | str:
+        chain = plan(self.problem, kernel)
+        reason = residency(main_launch(chain, self.problem), self.profile).misfit
+        return reason or _candidate(self.problem, self.profile, kernel, chain, source)
+
+    def _too_few_rows(self, tile: Tile) -> str:
+        """Why warps would have fewer rows than the library gives them; of kernels without a rule alone."""
+        own_rows, rows = (
+            t.block_q if self.problem.passes == "fwd" else t.block_k for t in (self.tile, tile)
+        )
+        if self.has_rule or rows % own_rows == 0:
+            return ""
+        side = "block_q" if self.problem.passes == "fwd" else "block_k"
+        return f"{side} {rows} is no multiple of the kernel's {own_rows}, which its warps share"
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,10 +505,15 @@ def rejection(
 ) -> str:
     """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
     return (
-        _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row")
-        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key row")
+        _larger(tile, problem)
         or rows_misfit(tile, unit, problem.backward)
         or stages_misfit(tile, profile)
+    )
+
+
+def _larger(tile: Tile, problem: AttentionProblem) -> str:
+    return _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row") or _too_large(
+        "block_k", tile.block_k, BLOCK_K, problem.seq_k, "key row"
     )
 
 
