@@ -78,13 +78,15 @@ Place = Tensor | Part | Scratch
 @dataclass(frozen=True)
 class Pass:
     """One kernel launch that reads each of `reads` and writes each of `writes` once. `rows`: a CTA takes one of so many
-    rows; it goes through those of `again` so often."""
+    rows; it goes through those of `again` so often. `apart`: those of which each element is moved by a CTA of its own,
+    and so a sector between SMs and L2."""
 
     reads: Sequence[Place]
     writes: Sequence[Place]
     name: str = ""
     rows: int | None = None
     again: Sequence[tuple[Tensor, int]] = ()
+    apart: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -421,6 +423,57 @@ def convolution_backward(
         pieces += _convolved([grad, x], groups, _by_channel(weight, groups), product)
     if out[2] is not None:
         pieces.append(Pass([grad], [out[2]], "bias"))
+    return pieces
+
+
+@register_traffic_formula(aten.native_layer_norm, aten._fused_rms_norm)
+def norm(*args: Any, out: Results, **kwargs: Any) -> list[Piece]:
+    """A CTA takes a row, and stores its mean and rstd (layer_norm_kernel.cu, vectorized_layer_norm_kernel)."""
+    return [
+        Pass(
+            list(tensors_in((args, kwargs))), list(tensors_in(out)), apart=list(tensors_in(out[1:]))
+        )
+    ]
+
+
+@register_traffic_formula(aten.native_layer_norm_backward)
+def layer_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    shape: Any,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    *_: Any,
+    out: Results,
+) -> list[Piece]:
+    """One launch makes the input's gradient, a CTA a row, another those of weight and bias (layer_norm_kernel.cu)."""
+    return _norm_backward([grad, x, mean, rstd], weight, out, [mean, rstd])
+
+
+@register_traffic_formula(aten._fused_rms_norm_backward)
+def rms_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    shape: Any,
+    rstd: Tensor,
+    weight: Tensor | None,
+    *_: Any,
+    out: Results,
+) -> list[Piece]:
+    """As a layer norm's, without means."""
+    return _norm_backward([grad, x, rstd], weight, out, [rstd])
+
+
+def _norm_backward(
+    reads: list[Tensor], weight: Tensor | None, out: Results, by_row: list[Tensor]
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    if out[0] is not None:
+        scale = [] if weight is None else [weight]
+        pieces.append(Pass([*reads, *scale], [out[0]], "input", apart=by_row))
+    if gradients := list(tensors_in(out[1:])):
+        pieces.append(Pass(reads, gradients, "weight"))
     return pieces
 
 

@@ -398,7 +398,7 @@ class _RmsNorm(torch.autograd.Function):
             rstd = x.new_empty((*rows, *(1 for _ in shape)), dtype=torch.float32)
         scale = [] if weight is None else [weight]
         recorder.seen([x, *scale], [out, rstd])
-        recorder.pieces("_fused_rms_norm", [Pass([x, *scale], [out, rstd])])
+        recorder.pieces("_fused_rms_norm", [Pass([x, *scale], [out, rstd], apart=[rstd])])
         ctx.call = recorder, shape, eps
         ctx.save_for_backward(x, weight, rstd)
         return out

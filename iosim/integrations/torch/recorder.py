@@ -200,7 +200,8 @@ class Recorder:
             [self._place(place) for place in places] for places in (piece.reads, piece.writes)
         )
         again = [(self.view(tensor), often) for tensor, often in piece.again]
-        return *streaming(name, reads, writes, piece.rows, again), dtype_of(
+        apart = [self.view(tensor) for tensor in piece.apart]
+        return *streaming(name, reads, writes, piece.rows, again, apart), dtype_of(
             [*piece.writes, *piece.reads]
         )
 

@@ -10,7 +10,7 @@ again where a product has more columns than eight tiles of 256, and its head goe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -59,7 +59,8 @@ PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
 STRIDED_ELEMENTS = 512
 """Elements in a row that a CTA of an elementwise pass takes where layouts differ (elementwise_kernel<128, 4>)."""
-STRIDED = "sectors of strided elements"
+REST_OF_SECTORS = "rest of sectors"
+"""What bytes stand under that share a sector with an element which a CTA wants, where others have a tensor."""
 SAMPLED_CTAS = 16
 """CTAs of such a pass whose sectors are listed, at most."""
 
@@ -225,11 +226,17 @@ Again = Sequence[tuple[View, int]]
 
 
 def streaming(
-    name: str, reads: Places, writes: Places, rows: int | None = None, again: Again = ()
+    name: str,
+    reads: Places,
+    writes: Places,
+    rows: int | None = None,
+    again: Again = (),
+    apart: Sequence[View] = (),
 ) -> tuple[Chain, dict[str, View]]:
     """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
-    its row of what it reads, where that is more than once."""
+    its row of what it reads, where that is more than once. `apart`: places of which each element is moved by a CTA of
+    its own, and takes a sector between SMs and L2."""
     named: dict[View | Scratch, Tensor] = {}
     for place, role in (
         *((read, Role.INPUT) for read in reads),
@@ -251,6 +258,10 @@ def streaming(
     accesses = tuple(dict.fromkeys((*loads, *stores)))
     elements = max((t.elements for t in named.values()), default=1)
     strided = _strided_bytes(reads, writes) if rows is None else 0
+    sectors = {
+        Mode.LOAD: strided + _rest_of_sectors(p for p in apart if p in reads),
+        Mode.STORE: _rest_of_sectors(p for p in apart if p in writes),
+    }
     size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
     # Elementwise: so many values per thread. Row by row: a CTA per row.
@@ -260,12 +271,21 @@ def streaming(
         Domain(1, 1, blocks, 1, 1, 1),
         Outer.FLAT,
         accesses,
-        overheads=(Overhead(STRIDED, Mode.LOAD, per_cta=-(-strided // blocks)),) if strided else (),
+        overheads=tuple(
+            Overhead(REST_OF_SECTORS, mode, per_cta=-(-size // blocks))
+            for mode, size in sectors.items()
+            if size
+        ),
         resources=Resources(threads),
         values_per_thread=max(1, 16 // size),
     )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
+
+
+def _rest_of_sectors(places: Iterable[View]) -> int:
+    """Bytes beside single elements in their sectors."""
+    return sum(p.bytes // p.element_bytes * (SECTOR_BYTES - p.element_bytes) for p in places)
 
 
 def _strided_bytes(reads: Places, writes: Places) -> int:
