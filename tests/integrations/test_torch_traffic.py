@@ -559,6 +559,18 @@ class TestOperators:
         assert added.l2_read == (1 + times) * x.nbytes
         assert copied.hbm_read < x.nbytes + 65536  # the rest of a sector waits in the L2
 
+    def test_statistics_of_a_row_take_a_sector(self) -> None:
+        x = torch.empty(4096, 64, dtype=BF16, device="meta", requires_grad=True)
+        norm = nn.LayerNorm(64, dtype=BF16, device="meta")
+        with TrafficMode("h200") as t:
+            norm(x).backward(torch.empty_like(x))
+        forward, of_input, _ = t.result.rows
+        sectors = 2 * 4096 * 32  # a mean and an rstd a row
+        weights = 2 * 64 * 2
+        assert (forward.l2_read, forward.l2_write) == (x.nbytes + weights, x.nbytes + sectors)
+        assert of_input.l2_read == 2 * x.nbytes + weights // 2 + sectors
+        assert forward.compulsory == 2 * x.nbytes + weights + 2 * 4096 * 4
+
     def test_norms_and_softmaxes_copy_what_is_not_contiguous(self) -> None:
         x = torch.empty(4, 64, 256, dtype=BF16, device="meta").transpose(1, 2)
         norm = nn.LayerNorm(64, dtype=BF16, device="meta")

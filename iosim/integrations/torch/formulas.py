@@ -437,31 +437,16 @@ def norm(*args: Any, out: Results, **kwargs: Any) -> list[Piece]:
 
 
 @register_traffic_formula(aten.native_layer_norm_backward)
-def layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    shape: Any,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    *_: Any,
-    out: Results,
-) -> list[Piece]:
+def layer_norm_backward(*args: Any, out: Results) -> list[Piece]:
     """One launch makes the input's gradient, a CTA a row, another those of weight and bias (layer_norm_kernel.cu)."""
+    grad, x, _, mean, rstd, weight = args[:6]
     return _norm_backward([grad, x, mean, rstd], weight, out, [mean, rstd])
 
 
 @register_traffic_formula(aten._fused_rms_norm_backward)
-def rms_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    shape: Any,
-    rstd: Tensor,
-    weight: Tensor | None,
-    *_: Any,
-    out: Results,
-) -> list[Piece]:
+def rms_norm_backward(*args: Any, out: Results) -> list[Piece]:
     """As a layer norm's, without means."""
+    grad, x, _, rstd, weight = args[:5]
     return _norm_backward([grad, x, rstd], weight, out, [rstd])
 
 
