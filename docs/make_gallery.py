@@ -34,13 +34,13 @@ def report() -> Page:
 
 def decode() -> Page:
     """Attention per generated token of a model with 32 query and 8 key/value heads, 1k to 1m tokens of context."""
-    from iosim.studies.decode.study import run
+    from iosim.studies.decode.study import run_decoding
     from iosim.studies.requests import DecodeRequest
 
     words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
              "--html", "decode.html"]  # fmt: skip
     asked = DecodeRequest(gpu=["l4", "a100", "h100", "h200"], context="1k:1m:x2")
-    return run(asked).as_page(shlex.join(["iosim", *words]))
+    return run_decoding(asked).as_page(shlex.join(["iosim", *words]))
 
 
 def validation() -> Page:

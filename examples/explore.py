@@ -10,7 +10,7 @@ import threading
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from iosim.commands.explore import answer
+from iosim.commands.explore import answer_line
 from iosim.studies.explore.page import server
 
 LINES = (
@@ -19,7 +19,7 @@ LINES = (
     "--kernel fa9",
 )
 
-with server(0, "", answer) as running:
+with server(0, "", answer_line) as running:
     threading.Thread(target=running.serve_forever, daemon=True).start()
     for line in LINES:
         with urlopen(

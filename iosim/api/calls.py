@@ -122,7 +122,7 @@ def predict(
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
     from iosim.studies import against as differences
-    from iosim.studies.models.prediction import run
+    from iosim.studies.models.prediction import run_models
 
     settings = overrides_of(options, kernel, overrides)
     # A model has a kernel and a GPU for each kind of its layers, hence lists of one.
@@ -140,7 +140,11 @@ def predict(
         against=against,
     )
     check_one(request_of_problem)
-    return run(request_of_problem)[0] if against is None else differences.run(request_of_problem)
+    return (
+        run_models(request_of_problem)[0]
+        if against is None
+        else differences.held_against(request_of_problem)
+    )
 
 
 @public
@@ -173,9 +177,9 @@ def predict_code(
     Raises:
         InputError: arguments that do not fit the kernel, or code that cannot be followed.
     """
-    from iosim.studies.code import run
+    from iosim.studies.code import run_code
 
-    return run(
+    return run_code(
         request(
             requests.CodeRequest,
             options,
@@ -252,7 +256,7 @@ def compare(
             that can run.
     """
     from iosim.studies.compare import run_choice
-    from iosim.studies.compare.study import run
+    from iosim.studies.compare.study import run_comparison
     from iosim.studies.models.asked import one_of_each
 
     # Two axes are parameters of their own, so that their types are shown: they join the options
@@ -277,7 +281,9 @@ def compare(
     problems = [call for _, call in calls_of(replace(of, values=one_of_each(of.values)))]
     # The model is spent: its layers have become the problems.
     of_model = {"model": None, "layers": None, "tensor_parallel": None}
-    return run(request(requests.CompareRequest, options, problems=problems, **which, **of_model))
+    return run_comparison(
+        request(requests.CompareRequest, options, problems=problems, **which, **of_model)
+    )
 
 
 @public
@@ -307,11 +313,11 @@ def pick_tiles(
         InputError: both passes at once, or a matrix unit or a type that the GPU does not have.
     """
     from iosim.evidence.cuda.tile_builds import reports
-    from iosim.studies.tiles.pick import run
+    from iosim.studies.tiles.pick import rank_tiles
 
     kind, call = call_of(problem, options, model)
     tiles = request(requests.TilesRequest, options, problem=call, gpu=single(gpu, "gpu"), kind=kind)
-    return run(tiles, reports(call, tiles.gpu, tiles.compile, tiles.matrix_unit))
+    return rank_tiles(tiles, reports(call, tiles.gpu, tiles.compile, tiles.matrix_unit))
 
 
 @public
@@ -338,7 +344,7 @@ def study_tile(
         InputError: no pair of sides, or as `pick_tiles`.
     """
     from iosim.studies.tiles.one import study_tile as study_typed
-    from iosim.studies.tiles.pick import run
+    from iosim.studies.tiles.pick import rank_tiles
 
     _, call = call_of(problem, options)
     # No tile is asked of the ranking itself, which is made of all of them: the study finds its
@@ -352,7 +358,7 @@ def study_tile(
         library=False,
     )
     sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
-    return study_typed(run(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
+    return study_typed(rank_tiles(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
 
 
 @public
@@ -386,7 +392,7 @@ def orders(
         InputError: values that make no sense, or a kernel without an order to choose.
     """
     from iosim.studies.models.asked import asked_problems
-    from iosim.studies.orders.search import run
+    from iosim.studies.orders.search import rank_orders
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
     tiles = [
@@ -403,7 +409,9 @@ def orders(
         "kernel": which,
         "gpu": single(gpu, "gpu"),
     }
-    return run(request(requests.OrdersRequest, options, **fields, counts=counts, tile=tiles))
+    return rank_orders(
+        request(requests.OrdersRequest, options, **fields, counts=counts, tile=tiles)
+    )
 
 
 @public
@@ -473,7 +481,7 @@ def check_claim(
     Raises:
         InputError: no claim or several, or values that make no sense.
     """
-    from iosim.evidence.claims.check import run
+    from iosim.evidence.claims.check import check_claims
 
     # A claim is one number: its keyword says the level and the direction it is thought to be of.
     claims = [name for name in requests.CLAIMS if options.get(name) is not None]
@@ -488,4 +496,4 @@ def check_claim(
         "gpu": single(gpu, "gpu"),
         "overrides": overrides_of(options, kernel),
     }
-    return run(request(requests.ClaimRequest, options, problem=call, **which))[0]
+    return check_claims(request(requests.ClaimRequest, options, problem=call, **which))[0]

@@ -101,10 +101,10 @@ def decode(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
-    from iosim.studies.decode.study import run
+    from iosim.studies.decode.study import run_decoding
 
     kernels = None if kernel is None else names(kernel, "kernel")
-    return run(
+    return run_decoding(
         request(
             requests.DecodeRequest,
             options,
@@ -145,10 +145,10 @@ def latency(
     Raises:
         InputError: an unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
     """
-    from iosim.studies.latency.latency import run
+    from iosim.studies.latency.latency import run_latency
 
     both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack")}
-    return run(of_problem(requests.LatencyRequest, problem, options, model, **both))
+    return run_latency(of_problem(requests.LatencyRequest, problem, options, model, **both))
 
 
 @public
@@ -180,7 +180,7 @@ def ring(
     Raises:
         InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
     """
-    from iosim.studies.distributed.ring import run
+    from iosim.studies.distributed.ring import run_ring
 
     of_layers = (
         {} if model is not None else {"layers": None}
@@ -196,7 +196,7 @@ def ring(
         "num_gpus": number,
         "problems": [call],
     }
-    return run(request(requests.RingRequest, options, values={}, **both, **of_model))
+    return run_ring(request(requests.RingRequest, options, values={}, **both, **of_model))
 
 
 @public
@@ -226,7 +226,7 @@ def model(
             cannot run its attention on that GPU.
     """
     from iosim.integrations.models import load_model
-    from iosim.studies.models.whole import run
+    from iosim.studies.models.whole import run_whole
 
     several = models.split(",") if isinstance(models, str) else models
     listed = list(several) if isinstance(several, Sequence) else [several]
@@ -235,7 +235,7 @@ def model(
         "gpu": names(gpu, "gpu"),
         "kernel": single(kernel, "kernel"),
     }
-    return run(request(requests.WholeRequest, options, **which))
+    return run_whole(request(requests.WholeRequest, options, **which))
 
 
 @public
@@ -267,12 +267,12 @@ def train_memory(
         InputError: values that make no sense, or an attention that cannot run on the GPU.
     """
     from iosim.integrations.models.load import decoder_of
-    from iosim.studies.training.prediction import run
+    from iosim.studies.training.prediction import run_training
 
     which = None if kernel is None else single(kernel, "kernel")
     its = loaded(model)
     of_model = None if its is None else decoder_of(its)
-    return run(
+    return run_training(
         request(
             requests.TrainRequest, options, gpu=single(gpu, "gpu"), kernel=which, of_model=of_model
         )
@@ -308,10 +308,10 @@ def sweep(
     Raises:
         InputError: values that make no sense, every row refused, or a file that cannot be written.
     """
-    from iosim.studies.sweep.run import run
+    from iosim.studies.sweep.run import run_sweep
 
     options = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
-    return run(
+    return run_sweep(
         request(
             requests.SweepRequest, options, problems=problems, model=loaded(model), values=values
         )

@@ -95,7 +95,7 @@ UNKNOWN = Operation("unknown", "control", 1.0, known=False)
 
 
 @cache
-def table() -> Mapping[str, Mapping[int, Operation]]:
+def operations_table() -> Mapping[str, Mapping[int, Operation]]:
     """The table: opcode -> compute capability -> what it is there."""
     rows = {}
     with FILE.open(encoding="utf-8", newline="") as file:
@@ -114,7 +114,7 @@ def column(cc: int) -> int:
 
 @cache
 def _operation(kind: str, cc: int) -> Operation:
-    rows = table()
+    rows = operations_table()
     row = rows.get(kind)
     if row is None and kind.startswith("U") and kind[1:] in rows:
         row = rows["U*"]

@@ -24,13 +24,19 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
 from iosim.studies.orders import OrderRanking
 from iosim.studies.orders.constant import check_constant
-from iosim.studies.orders.entry import answer
-from iosim.studies.orders.search import run as search
+from iosim.studies.orders.entry import ranking_answer
+from iosim.studies.orders.search import rank_orders as search
 from iosim.studies.requests import OrdersRequest, TilesRequest
-from iosim.studies.tiles.one import TileStudy, beneath, by_reason, excess_text, study_tile
-from iosim.studies.tiles.one import answer as tiles_answer
+from iosim.studies.tiles.one import (
+    TileStudy,
+    beneath,
+    by_reason,
+    excess_text,
+    study_tile,
+    tiles_answer,
+)
 from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking
-from iosim.studies.tiles.pick import run as rank
+from iosim.studies.tiles.pick import rank_tiles as rank
 
 
 def tiles(args: argparse.Namespace) -> int:
@@ -118,7 +124,7 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
-    return Table.of(_row(name, c) for name, c in tiles)
+    return Table.of(_candidate_row(name, c) for name, c in tiles)
 
 
 def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
@@ -253,7 +259,7 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     return _written(parts, markdown)
 
 
-def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
+def _candidate_row(name: int | str, c: TileCandidate) -> dict[str, Any]:
     estimated = "e" if c.registers_source == "estimated" else ""
     spilled = f"+{c.spilled_bytes}" if c.spilled_bytes else ""
     return {
@@ -298,7 +304,7 @@ def orders(args: argparse.Namespace) -> int:
     rows = (
         {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in entries
     )
-    answers = " ".join(map(answer, rankings)) if args.format == "json" else None
+    answers = " ".join(map(ranking_answer, rankings)) if args.format == "json" else None
     return common.tell(
         args, answers, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
     )

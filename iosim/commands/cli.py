@@ -102,10 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
-            start = (
-                "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
-            )
-            emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
+            _greet()
             return 0
         # Asked by the shell at every Tab: neither options are checked nor errors printed.
         if words[0] == "__complete":
@@ -121,24 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.command is None:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", EngineWarning)
-            # Warnings of the engine become lines of iosim's own, each once; those of others keep their form.
-            show_warning = warnings.showwarning
-            warnings.showwarning = lambda warning, kind, *where: (
-                _complain(str(warning))
-                if issubclass(kind, EngineWarning)
-                else show_warning(warning, kind, *where)
-            )
-            hush(getattr(args, "quiet", False))
-            # Neither width nor colour where a program may read the text: in a file, or in JSON and CSV.
-            for_a_person = (
-                getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
-            )
-            with output(for_a_person=for_a_person):
-                check_files(args)
-                code: int = args.run(args)
-        return code
+        return _run_quietly(args)
     except InputError as error:
         _complain(with_options(error))
         return 2
@@ -167,6 +147,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Terminated:
         print("iosim: terminated", file=sys.stderr)
         return 143
+
+
+def _greet() -> None:
+    """What `iosim` alone prints: the commands, and where to start."""
+    start = "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+    emit(f"{DESCRIPTION}\n{_listing()}\n{start}", None)
+
+
+def _run_quietly(args: argparse.Namespace) -> int:
+    """Run a command. Warnings of the engine become lines of iosim's own, each once; those of others keep their form."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", EngineWarning)
+        # Warnings of the engine become lines of iosim's own, each once; those of others keep their form.
+        show_warning = warnings.showwarning
+        warnings.showwarning = lambda warning, kind, *where: (
+            _complain(str(warning))
+            if issubclass(kind, EngineWarning)
+            else show_warning(warning, kind, *where)
+        )
+        hush(getattr(args, "quiet", False))
+        # Neither width nor colour where a program may read the text: in a file, or in JSON and CSV.
+        for_a_person = (
+            getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
+        )
+        with output(for_a_person=for_a_person):
+            check_files(args)
+            code: int = args.run(args)
+    return code
 
 
 def _complain(message: str) -> None:

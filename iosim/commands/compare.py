@@ -22,7 +22,7 @@ from iosim.studies.compare import as_page, choice_face, face, run_choice
 from iosim.studies.compare.points import baseline
 from iosim.studies.compare.sentences import omission, verdicts
 from iosim.studies.compare.stack import run_model
-from iosim.studies.compare.study import run as run_comparison
+from iosim.studies.compare.study import run_comparison as run_comparison
 from iosim.studies.models.asked import asked_model, groups_of, one_of_each
 from iosim.studies.report import CaseGrid, beside, build, targets, write
 from iosim.studies.requests import ChoiceRequest, CompareRequest, OfProblem, check_per

@@ -35,7 +35,9 @@ def explore(args: argparse.Namespace) -> int:
 
     # The page asks this process at each move of a slider; `answer` reads it as a command line,
     # hence every option of `iosim predict` works in the page's address.
-    with server(request.port, page(request, None), partial(answer, parsed=args.parsed)) as served:
+    with server(
+        request.port, page(request, None), partial(answer_line, parsed=args.parsed)
+    ) as served:
         common.emit(f"http://{HERE}:{served.server_port}/ answers until Ctrl-C\n", None)
         served.serve_forever()
     return 0
@@ -68,7 +70,7 @@ def check(request: ExploreRequest) -> None:
         assert size
 
 
-def answer(line: str, parsed: Callable[[Sequence[str]], argparse.Namespace]) -> dict[str, Any]:
+def answer_line(line: str, parsed: Callable[[Sequence[str]], argparse.Namespace]) -> dict[str, Any]:
     """What `iosim predict --format json` prints for these options, as they are `parsed`, with the page's record of its
     prediction; or why there is no answer."""
     try:

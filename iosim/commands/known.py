@@ -15,7 +15,7 @@ from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.catalog.libraries import check_file, entry, entry_names, is_choice
 from iosim.catalog.libraries.builds import spills
-from iosim.catalog.libraries.loader import answer, checked, is_file
+from iosim.catalog.libraries.loader import checked, is_file, kernel_answer
 from iosim.catalog.libraries.new_file import new_file
 from iosim.commands import common
 from iosim.hardware import trust
@@ -31,6 +31,7 @@ from iosim.studies.requests import CodeRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
+    from iosim.studies.models.layers import Model
 
 
 PROFILE_COLUMNS = (
@@ -132,7 +133,7 @@ def profile(args: argparse.Namespace) -> int:
     table = Table.of(cells).coloured("kind", COLOURS).text()
     return common.tell(
         args,
-        trust.answer(p),
+        trust.profile_answer(p),
         rows=lambda: rows,
         text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
         json=lambda: {
@@ -207,7 +208,7 @@ def kernel(args: argparse.Namespace) -> int:
     document = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
     return common.tell(
         args,
-        answer(data),
+        kernel_answer(data),
         json=lambda: {"kernel": document},
         text=lambda _: _kernel_text({**data, **of_it}),
     )
@@ -422,6 +423,19 @@ def model(args: argparse.Namespace) -> int:
             for k in m.all_kinds
         ),
     )
+    ranks = _latent_ranks(m)
+    notes = "".join(f"note: {note}\n" for note in m.notes)
+    return common.tell(
+        args,
+        sentence,
+        json=lambda: {"model": m.to_dict()},
+        rows=lambda: table,
+        text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
+    )
+
+
+def _latent_ranks(m: Model) -> str:
+    """A line on the ranks of multi-head latent attention, which stand once; empty without it."""
     ranks = ""
     # Ranks of multi-head latent attention stand once: the first
     # kind's are shown.
@@ -436,14 +450,7 @@ def model(args: argparse.Namespace) -> int:
             f"{latent.nope} without; {queries}; absorbed for a step of decoding: one key/value head of "
             f"{latent.width}/{latent.kv_rank}\n"
         )
-    notes = "".join(f"note: {note}\n" for note in m.notes)
-    return common.tell(
-        args,
-        sentence,
-        json=lambda: {"model": m.to_dict()},
-        rows=lambda: table,
-        text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}",
-    )
+    return ranks
 
 
 PLACE = Path(__file__).parent / "schemas.json"

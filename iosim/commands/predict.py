@@ -44,7 +44,7 @@ def predict(args: argparse.Namespace) -> int:
     request = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
     if request.against is not None:
         return _tell_differences(args, request)
-    predictions: Any = models.run(request, progress("predicting"))
+    predictions: Any = models.run_models(request, progress("predicting"))
     if request.model is not None:
         return _tell_models(args, predictions)
     return common.tell(
@@ -60,7 +60,7 @@ def _tell_code(args: argparse.Namespace) -> int:
     """A launch of a kernel that is known by its code, on each GPU."""
     from iosim.studies import code
 
-    predictions = [code.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    predictions = [code.run_code(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
     return common.tell(
         args,
         predictions[0].answer,
@@ -72,9 +72,9 @@ def _tell_code(args: argparse.Namespace) -> int:
 
 def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
     """What changed since; the JSON holds today's predictions, too, so that others can be held against it."""
-    from iosim.studies.against import run
+    from iosim.studies.against import held_against
 
-    differences = run(request, progress("predicting"))
+    differences = held_against(request, progress("predicting"))
     results: Any = differences.results
 
     def whole() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _tell_differences(args: argparse.Namespace, request: AgainstRequest) -> int:
 def _tell_models(args: argparse.Namespace, results: Any) -> int:
     return common.tell(
         args,
-        models.answer(results),
+        models.models_answer(results),
         json=lambda: models.as_json(results),
         table=lambda: models.several(results),
         rows=lambda: (

@@ -18,7 +18,8 @@ def decode(args: argparse.Namespace) -> int:
     from iosim.studies.decode import study
 
     return common.show(
-        args, study.run(common.request(args, requests.DecodeRequest), progress("predicting"))
+        args,
+        study.run_decoding(common.request(args, requests.DecodeRequest), progress("predicting")),
     )
 
 
@@ -28,7 +29,7 @@ def latency(args: argparse.Namespace) -> int:
     if LISTED not in args.stack:
         announce("predicting")
         return common.show(
-            args, study.run(common.request(args, requests.LatencyRequest, problems=None))
+            args, study.run_latency(common.request(args, requests.LatencyRequest, problems=None))
         )
     rows = study.stack_rows()
     table = Table.of(
@@ -41,7 +42,7 @@ def latency(args: argparse.Namespace) -> int:
 
 
 def ring(args: argparse.Namespace) -> int:
-    from iosim.studies.distributed.ring import run, run_model
+    from iosim.studies.distributed.ring import run_model, run_ring
 
     request = common.request(args, requests.RingRequest, problems=None)
     if request.model is not None and args.html is not None:
@@ -50,7 +51,7 @@ def ring(args: argparse.Namespace) -> int:
         )
     # With a model every kind of layer has a ring, and they add up; without, one call is shown in
     # full.
-    play = run if request.model is None else run_model
+    play = run_ring if request.model is None else run_model
     return common.show(args, play(request, steps=args.steps, progress=progress("schedules")))
 
 
@@ -66,7 +67,7 @@ def model(args: argparse.Namespace) -> int:
     request = common.request(
         args, requests.WholeRequest, models=[load_model(name) for name in names]
     )
-    return common.show(args, whole.run(request, progress("predicting")))
+    return common.show(args, whole.run_whole(request, progress("predicting")))
 
 
 def train_memory(args: argparse.Namespace) -> int:
@@ -85,7 +86,7 @@ def train_memory(args: argparse.Namespace) -> int:
     )
     # The page of a map shows the step it started from, so both are worked out for it.
     if limits is None or args.html:
-        training = prediction.run(request, args.frontier)
+        training = prediction.run_training(request, args.frontier)
     whole = (
         {"training": [training.to_dict()]}
         if limits is None

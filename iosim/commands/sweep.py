@@ -11,9 +11,10 @@ from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
+from iosim.kernel.conditions import Conditions
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import SweepRequest
-from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
+from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cases, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
 from iosim.studies.sweep.run import (
     Summary,
@@ -49,16 +50,7 @@ def sweep(args: argparse.Namespace) -> int:
     # Into a file: parts are journaled as they are done, and an interrupted sweep goes on. Without
     # a file all rows stay in memory.
     if args.out is not None and args.format != "json":
-        if args.format == "csv" and kind_of(args.out) == PARQUET:
-            raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
-        try:
-            summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
-        except (KeyboardInterrupt, Terminated):
-            _tell_begun(args.out)
-            raise
-        _tell(summary, args)
-        common.emit(f"{_told(summary, kernels, common.loaded(args))}: {args.out}\n", None)
-        return 0
+        return _sweep_into_file(args, cases, conditions, kernels, where)
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
     if args.format == "table" and len(cases) > MOST_SHOWN:
@@ -85,6 +77,22 @@ def sweep(args: argparse.Namespace) -> int:
         csv=lambda: written(cells),
         text=lambda _: _table(cells).text(),
     )
+
+
+def _sweep_into_file(
+    args: argparse.Namespace, cases: Cases, conditions: Conditions, kernels: Any, where: Where
+) -> int:
+    """Parts are journaled as they are done, and an interrupted sweep goes on."""
+    if args.format == "csv" and kind_of(args.out) == PARQUET:
+        raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
+    try:
+        summary = into_file(cases, conditions, where, args.out, fresh=args.fresh)
+    except (KeyboardInterrupt, Terminated):
+        _tell_begun(args.out)
+        raise
+    _tell(summary, args)
+    common.emit(f"{_told(summary, kernels, common.loaded(args))}: {args.out}\n", None)
+    return 0
 
 
 def _tell_begun(out: str) -> None:

@@ -23,7 +23,7 @@ from iosim.commands import common, options
 from iosim.commands.options import KNOBS, PROFILED, CommandParser
 from iosim.evidence import reproduce as published
 from iosim.evidence.claims.check import as_text
-from iosim.evidence.claims.check import run as check
+from iosim.evidence.claims.check import check_claims as check
 from iosim.evidence.cuda.ncu import profiled_of
 from iosim.evidence.published.judge import judge
 from iosim.evidence.published.tables import is_published, shipped
@@ -35,11 +35,11 @@ from iosim.evidence.validate.profile_rows import read_profile
 from iosim.evidence.validate.recognise import KERNELS, Given
 from iosim.evidence.validate.report import (
     INTRODUCTION,
-    answer,
     as_page,
     beneath,
     comparison_page,
     tables,
+    validated_answer,
 )
 from iosim.evidence.validate.rows import default_files, measured_on, own_file, text_of_file
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -198,7 +198,9 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
     pages = common.paged(
         lambda: comparison_page(comparison, common.typed("validate"), split=args.split)
     )
-    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
+    common.tell(
+        args, validated_answer(comparison), json=whole, rows=comparison.records, text=text, **pages
+    )
 
 
 def _run_times(args: argparse.Namespace) -> int:
@@ -307,7 +309,7 @@ def reproduce(args: argparse.Namespace) -> int:
     results = published.reproduce(args.section, progress("sections"))
     rows = [row.to_dict() for row in results]
     text = (markdown if args.format == "md" else plain)(titles, results)
-    sentence = published.answer(results)
+    sentence = published.reproduced_answer(results)
     return common.tell(
         args, sentence, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text
     )

@@ -23,7 +23,7 @@ from iosim.studies.models.prediction import requests_of
 from iosim.studies.requests import CodeRequest, ExplainRequest, TraceRequest
 from iosim.studies.terms import terms_of
 from iosim.studies.trace import trace as views
-from iosim.studies.trace.face import answer, as_page, drift_table, reuse_table, tensor_table
+from iosim.studies.trace.face import as_page, drift_table, reuse_table, tensor_table, traces_answer
 from iosim.studies.trace.trace import TraceResult, check_bins, check_traceable
 from iosim.studies.trials import MAX_ACCESSES
 
@@ -54,16 +54,20 @@ def explain(args: argparse.Namespace) -> int:
         return "\n".join(explained.as_text(e, markdown=markdown) for e in explanations)
 
     document = {"explanations": [e.to_dict() for e in explanations]}
-    return common.tell(args, explained.answer(explanations), json=lambda: document, text=text)
+    return common.tell(
+        args, explained.explanations_answer(explanations), json=lambda: document, text=text
+    )
 
 
 def _tell_code(args: argparse.Namespace) -> int:
     """What a kernel that is known by its code spends its time on, on each GPU."""
     from iosim.studies import code_costs
-    from iosim.studies.code_costs_face import answer as costs_answer
     from iosim.studies.code_costs_face import as_dict, as_text
+    from iosim.studies.code_costs_face import costs_answer as costs_answer
 
-    costs = [code_costs.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    costs = [
+        code_costs.costs_of_code(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu
+    ]
     return common.tell(
         args,
         " ".join(map(costs_answer, costs)),
@@ -121,7 +125,7 @@ def trace(args: argparse.Namespace) -> int:
     ]
     common.tell(
         args,
-        answer(traces),
+        traces_answer(traces),
         json=lambda: {"traces": [views.as_dict(t) for t in traces]},
         rows=lambda: (row for t in traces for row in views.cta_rows(t)),
         text=lambda _: _tables(traces),
@@ -148,7 +152,13 @@ def _tables(traces: Sequence[TraceResult]) -> str:
 
 
 def formula(args: argparse.Namespace) -> int:
-    from iosim.studies.formulas.study import answer, describe, kernel_bounds, markdown, table
+    from iosim.studies.formulas.study import (
+        describe,
+        formula_answer,
+        formula_text,
+        kernel_bounds,
+        markdown,
+    )
 
     if args.bound:
         bounds = kernel_bounds(vars(args))
@@ -167,13 +177,13 @@ def formula(args: argparse.Namespace) -> int:
         return (
             markdown(document_of_formula, args.latex)
             if as_markdown
-            else table(document_of_formula, "latex" if args.latex else "text")
+            else formula_text(document_of_formula, "latex" if args.latex else "text")
         )
 
     rows = document_of_formula["traffic"]
     return common.tell(
         args,
-        answer(document_of_formula),
+        formula_answer(document_of_formula),
         json=lambda: {"formula": document_of_formula},
         rows=lambda: rows,
         text=text,

@@ -68,11 +68,7 @@ def occupancy(
     Raises:
         InputError: an argument is out of its range, or the profile does not know a limit.
     """
-    whole("threads_per_cta", threads_per_cta, 1)
-    whole("registers_per_thread", registers_per_thread, 0)
-    whole("shared_memory_bytes", shared_memory_bytes, 0)
-    if carveout is not None:
-        whole("carveout", carveout, 0, 100)
+    _check_arguments(carveout, registers_per_thread, shared_memory_bytes, threads_per_cta)
 
     max_warps = profile.need_int("max_warps_per_sm")
     warps = -(-threads_per_cta // profile.warp_size)
@@ -114,6 +110,17 @@ def occupancy(
         shared_memory_carveout_bytes=shared_per_sm,
         reason="; ".join(filter(None, reasons)),
     )
+
+
+def _check_arguments(
+    carveout: int | None, registers_per_thread: int, shared_memory_bytes: int, threads_per_cta: int
+) -> None:
+    """Raises InputError: an argument is out of its range."""
+    whole("threads_per_cta", threads_per_cta, 1)
+    whole("registers_per_thread", registers_per_thread, 0)
+    whole("shared_memory_bytes", shared_memory_bytes, 0)
+    if carveout is not None:
+        whole("carveout", carveout, 0, 100)
 
 
 def _too_many_threads(profile: HardwareProfile, threads: int) -> str:

@@ -362,6 +362,11 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
         if largest != whole:
             ends = f"ends in {largest:,}, not in shared_memory_per_sm_bytes ({whole:,})"
             yield Problem("shared_memory_carveouts_bytes", ends)
+    yield from _contradicting_rates(v)
+
+
+def _contradicting_rates(v: Mapping[str, Any]) -> Iterator[Problem]:
+    """Matrix rates that contradict each other, or the number of SMs and their clock."""
     rates = v.get("tensor_flops_per_s", {})
     for dtype, achieved in v.get("tensor_flops_achieved_per_s", {}).items():
         if dtype in rates and achieved > 1.2 * rates[dtype]:

@@ -228,7 +228,7 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
     return not any(getattr(profile, other) for other in REPLACED.get(name, ()))
 
 
-def answer(profile: HardwareProfile) -> str:
+def profile_answer(profile: HardwareProfile) -> str:
     parts = [f"{profile.name} has {profile.sm_count} SMs"]
     if profile.l2_bytes and profile.l2_apart:
         first, *behind = profile.levels

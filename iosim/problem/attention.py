@@ -118,6 +118,16 @@ class AttentionProblem(ProblemFields):
                 raise InputError(
                     f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone"
                 )
+        self._check_gathered()
+        if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
+            hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
+            raise InputError(
+                f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}"
+            )
+        self._check_shared_prefix()
+
+    def _check_gathered(self) -> None:
+        """Raises InputError: a mask or lengths that picked or compressed keys do not go with."""
         by, masks = (
             ("top_k", ("none", "causal"))
             if self.compress_ratio is None
@@ -134,11 +144,9 @@ class AttentionProblem(ProblemFields):
             field_text = field_text if self.seq_lens is None else "`seq_lens`"
             hint = f"accepted with it: mask {' or '.join(masks)}, sequences of one length"
             raise InputError(f"`{by}` {getattr(self, by)} contradicts {field_text}; {hint}")
-        if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
-            hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
-            raise InputError(
-                f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}"
-            )
+
+    def _check_shared_prefix(self) -> None:
+        """Raises InputError: a prefix longer than a sequence, or under a mask that does not keep all of it."""
         if self.shared_prefix is not None:
             shortest = min(k for _, k in self.sequences)
             if self.shared_prefix > shortest:

@@ -399,19 +399,7 @@ def bars(
         }
         for p in parts
     ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "text",
-            "name": "whole",
-            "y": list(names),
-            "x": wholes,
-            "text": [f" {text(v)}" for v in wholes],
-            "textposition": "middle right",
-            "hoverinfo": "skip",
-            "cliponaxis": False,
-        }
-    )
+    data.append(_whole_labels(names, text, wholes))
     longest = beside.longest if beside else max(wholes, default=0.0)
     x = linear_axis([longest], axis_title, text)
     # Every second tick: horizontal bars are narrow, and the words at their ends need the room.
@@ -423,6 +411,23 @@ def bars(
     return Panel(
         panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height
     )
+
+
+def _whole_labels(
+    names: Sequence[str], text: Callable[..., Any], wholes: list[float | int]
+) -> dict[str, Any]:
+    """The sum of each bar in words, at its end."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "name": "whole",
+        "y": list(names),
+        "x": wholes,
+        "text": [f" {text(v)}" for v in wholes],
+        "textposition": "middle right",
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
 
 
 def stacked(

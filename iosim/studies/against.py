@@ -28,7 +28,7 @@ from iosim.prediction.result import Prediction
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
-from iosim.studies.models.prediction import run as predictions_of
+from iosim.studies.models.prediction import run_models as predictions_of
 from iosim.studies.requests import AgainstRequest
 
 SCHEMA = 1
@@ -398,7 +398,7 @@ class Differences(Shown):
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
 
 
-def run(request: AgainstRequest, progress: Progress = silent) -> Differences:
+def held_against(request: AgainstRequest, progress: Progress = silent) -> Differences:
     file, before = _read(request.against)
     limits: dict[str, float] = {}
     for text in request.fail_above or ():

@@ -15,7 +15,7 @@ from iosim.prediction.code import CodeCall, CodePrediction, entry_of, predict_ca
 from iosim.studies.requests import CodeRequest
 
 
-def run(request: CodeRequest) -> CodePrediction:
+def run_code(request: CodeRequest) -> CodePrediction:
     """The prediction. Raises InputError: as `predict_call` does, or something that is asked for is missing."""
     profile = load_profile(request.gpu)
     conditions = Conditions(

@@ -88,7 +88,7 @@ class CodeCosts:
     notes: tuple[str, ...]
 
 
-def run(request: CodeRequest) -> CodeCosts:
+def costs_of_code(request: CodeRequest) -> CodeCosts:
     """The costs of a kernel on a GPU. Raises InputError: no such kernel, or no machine code of it."""
     profile = load_profile(request.gpu)
     module = module_of(request.code, profile.cc)
@@ -416,4 +416,4 @@ def _most(function: Function, work: LaunchWork, groups: tuple[str, ...], size: A
     return max(sums, key=lambda place: sums[place]) if sums else ""
 
 
-__all__ = ["CodeCosts", "CodeLaunch", "Cost", "LoopCost", "run"]
+__all__ = ["CodeCosts", "CodeLaunch", "Cost", "LoopCost", "costs_of_code"]

@@ -27,7 +27,7 @@ LEAST_SAVED = 0.005
 """Part of the time from which on the sentence names a cost."""
 
 
-def answer(c: CodeCosts) -> str:
+def costs_answer(c: CodeCosts) -> str:
     """The sentence that comes first."""
     p = c.prediction
     sentence = f"{c.function.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}"

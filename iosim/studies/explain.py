@@ -29,7 +29,7 @@ from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table
 from iosim.studies.trace.trace import TraceResult, trace
-from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, run
+from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, try_changes
 
 HELPS = 0.02
 """Share of HBM bytes or of time that a change must save to be worth naming."""
@@ -139,10 +139,10 @@ class Explanation(Shown):
         )
 
     def to_text(self) -> str:
-        return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
+        return f"{explanations_answer([self])}\n\n{as_text(self, markdown=False)}"
 
     def _parts(self) -> list[Part]:
-        result: list[Part] = [*answer([self]).split("\n"), *heads(self)]
+        result: list[Part] = [*explanations_answer([self]).split("\n"), *heads(self)]
         for launch in self.launches:
             result += [f"Regime of launch {launch.name}: {launch.regime}", launch.reasons]
         result += [
@@ -183,13 +183,13 @@ def explain(
     )
     # Trials play the chain again: only where one replay is within the budget are any tried.
     played = sum(replayed.accesses for replayed in traced.replay.launches)
-    tried = run(prediction, progress, budget if played <= budget else 0)
+    tried = try_changes(prediction, progress, budget if played <= budget else 0)
     return Explanation(
         prediction, traced, launches, sources(prediction), tried, _advice(prediction, tried)
     )
 
 
-def answer(explanations: Sequence[Explanation]) -> str:
+def explanations_answer(explanations: Sequence[Explanation]) -> str:
     """What each reads from HBM, why, and the change that would help most, in a line each."""
     sure = confidence([e.prediction for e in explanations])
     lines = [

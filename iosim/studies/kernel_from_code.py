@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.catalog.libraries.new_file import file_text
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.arguments import TensorArgument
-from iosim.code.attention_tiles import NAMES, attention_tiles
+from iosim.code.attention_tiles import NAMES, AttentionTiles, attention_tiles
 from iosim.code.kernel_facts import KernelFacts, kernel_facts
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Edge, Mode
@@ -42,20 +42,7 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
         evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes
     )
     source = SOURCE.format(call.entry.name)
-    kernel: dict[str, Any] = {
-        "order": tiles.order,
-        "start": "heavy-first" if tiles.heavy_first else "light-first",
-        "direction": "descending" if tiles.descending else "ascending",
-        "writes_lse": _writes_more(evaluated),
-        "edge_q": _edge(evaluated, "Q"),
-        "edge_k": _edge(evaluated, "K"),
-        "matrix_unit": str(_unit(call)),
-        "shared_memory_bytes": call.resources.shared_memory_bytes,
-    }
-    if tiles.reads_q_again:
-        kernel["rereads_q"] = True
-    if call.resources.registers:
-        kernel["registers"] = call.resources.registers
+    kernel = _kernel_keys(call, evaluated, tiles)
     data: dict[str, Any] = {
         "schema": 1,
         "name": name or _plain(call.entry.name),
@@ -86,6 +73,25 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
         )
         data |= _spill(facts, width, source)
     return file_text(data, f"Read from the code of {call.entry.name}.")
+
+
+def _kernel_keys(call: CodeCall, evaluated: Evaluated, tiles: AttentionTiles) -> dict[str, Any]:
+    """The keys of the file's kernel."""
+    kernel: dict[str, Any] = {
+        "order": tiles.order,
+        "start": "heavy-first" if tiles.heavy_first else "light-first",
+        "direction": "descending" if tiles.descending else "ascending",
+        "writes_lse": _writes_more(evaluated),
+        "edge_q": _edge(evaluated, "Q"),
+        "edge_k": _edge(evaluated, "K"),
+        "matrix_unit": str(_unit(call)),
+        "shared_memory_bytes": call.resources.shared_memory_bytes,
+    }
+    if tiles.reads_q_again:
+        kernel["rereads_q"] = True
+    if call.resources.registers:
+        kernel["registers"] = call.resources.registers
+    return kernel
 
 
 def _argument(evaluated: Evaluated, role: str) -> TensorArgument:

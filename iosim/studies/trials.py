@@ -174,7 +174,7 @@ class _Trier:
             self.skipped.append((", ".join(c.words for c in combined), str(error)))
 
 
-def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
+def try_changes(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
     """Every change alone, then the best ones in pairs, in a `budget` of accesses that may be replayed."""
     if not any(is_attention_loop(launch) for launch in now.chain.launches):
         return Tried(

@@ -13,7 +13,7 @@ from iosim.code.kernel_facts import kernel_facts
 from iosim.code.local import frame_offset, local_traffic
 from iosim.code.loops import Flow
 from iosim.code.module import Function, read_module
-from iosim.code.opcodes import lane_bytes, least_wavefronts, operation, product, table
+from iosim.code.opcodes import lane_bytes, least_wavefronts, operation, operations_table, product
 from iosim.code.runs import runs_of_lines, runs_of_trips
 from iosim.hardware.profile import load_profile
 from iosim.readers.timing.warps import SmPace, placed_warps, regions_turn
@@ -154,7 +154,7 @@ def test_opcodes_are_data(tmp_path: Path, text: str, unit: str, cycles: dict[int
 
 
 def test_the_table_of_opcodes_holds_a_class_and_a_unit_each() -> None:
-    for opcode, by_cc in table().items():
+    for opcode, by_cc in operations_table().items():
         for what in by_cc.values():
             assert what.group, opcode
             assert what.unit, opcode

@@ -11,7 +11,7 @@ from refusals import refused
 from scripts import ROOT
 
 from iosim.commands.cli import main, parsed
-from iosim.commands.explore import answer
+from iosim.commands.explore import answer_line
 
 LAUNCH = {
     "kernel": "flash_fwd",
@@ -87,7 +87,7 @@ def test_a_profile_whose_source_is_empty(
 def test_the_explorers_server_answers_every_line(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(line, parsed)["error"]
+    assert answer_line(line, parsed)["error"]
     assert capsys.readouterr().out == ""
 
 

@@ -16,7 +16,7 @@ from iosim.base.units import seconds_text
 from iosim.commands.cli import main
 from iosim.show.axes import LINE_PX
 from iosim.show.html import unpacked
-from iosim.studies.decode.study import Decoding, run
+from iosim.studies.decode.study import Decoding, run_decoding
 from iosim.studies.requests import DecodeRequest
 
 REM_PX = 16
@@ -155,7 +155,7 @@ def test_a_decode_page_has_all_lines_in_one_panel_with_their_steps() -> None:
 
 
 def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:
-    points = run(
+    points = run_decoding(
         DecodeRequest(gpu=["l4", "a100", "h100"], kernel=["fa2", "flash"], context="1k,4k")
     ).points
     page = Decoding(points).as_page()
@@ -171,7 +171,9 @@ def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:
 @pytest.mark.parametrize("gpus", ["h100", "h100,h200"])
 def test_a_decode_page_has_no_heading_without_a_figure(gpus: str) -> None:
     """One GPU at one context is a number, which stands in the table."""
-    page = run(DecodeRequest(gpu=gpus.split(","), kernel=["fa3"], context=1024, layers=1)).as_page()
+    page = run_decoding(
+        DecodeRequest(gpu=gpus.split(","), kernel=["fa3"], context=1024, layers=1)
+    ).as_page()
     headings = [section.heading for section in page.sections]
     assert ("Tokens per second" in headings) == ("," in gpus)
     assert all(section.panels or section.table or section.items for section in page.sections)

@@ -236,7 +236,7 @@ def test_calls_of_a_library_go_on_where_they_stopped(
                 for n in plans[-1] if n != 2], []  # fmt: skip
 
     for module, name, value in (
-        (collect, "run", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "run_profiled", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
         (collect, "profiler_version", lambda: "1"), (collect, "profiler_options", lambda warm, columns: []),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -262,7 +262,7 @@ def test_a_time_that_ends_while_kernels_are_compiled_ends_no_command(
         return collect.Run([], "No kernels were profiled", "")
 
     for module, name, value in (
-        (collect, "run", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
+        (collect, "run_profiled", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
         (collect, "profiler_options", lambda warm, columns: []), (collect.time, "time", lambda: now[0]),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -299,23 +299,23 @@ def test_what_fails_of_a_call_is_its_own_reason(monkeypatch: pytest.MonkeyPatch)
 
     calls = [{"call": n, "case": {"fails": int(n == 2)}} for n in (1, 2, 3)]
     monkeypatch.setitem(torch_run.KINDS, "own", (make, torch_run.REFUSED))
-    lines = list(torch_run.run("own", calls, rows=10))
+    lines = list(torch_run.run_in_torch("own", calls, rows=10))
     assert lines == [
         {"call": 1, "made": 10},
         {"call": 2, "left_out": "out of memory"},
         {"call": 3, "made": 30},
     ]
-    assert list(torch_run.run("own", calls, end=0.0, rows=10)) == []
+    assert list(torch_run.run_in_torch("own", calls, end=0.0, rows=10)) == []
     monkeypatch.setitem(torch_run.KINDS, "own", (make, ()))
     with pytest.raises(RuntimeError):
-        list(torch_run.run("own", calls, rows=10))
+        list(torch_run.run_in_torch("own", calls, rows=10))
 
 
 def test_a_process_without_a_driver_says_so() -> None:
     try:
         driver.use_device()
     except InputError:
-        found = collect.run(
+        found = collect.run_profiled(
             "scans", [{"kernel": "micro_fill", "bytes": 1, "passes": 1, "shared": False}], None
         )
         assert (found.lines, found.page) == ([], "")

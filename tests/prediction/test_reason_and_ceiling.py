@@ -88,7 +88,7 @@ def test_predict_and_explain_give_one_reason(seed: int) -> None:
             continue
         reason = why(p)
         assert shortly(p) in answer([p])
-        assert shortly(p) in explaining.answer([e])
+        assert shortly(p) in explaining.explanations_answer([e])
         assert reason in str(p)
         assert reason in str(e)
         for one in e.launches:
@@ -183,7 +183,7 @@ def test_a_changes_reads_stand_beside_reads() -> None:
     )
     best, now = e.tried.trials[0].prediction, e.prediction
     assert best.total("hbm") < 0.98 * now.total("hbm")
-    said = explaining.answer([e])
+    said = explaining.explanations_answer([e])
     assert f"fa2 would read {bytes_text(best.total('hbm', 'read'))}" in said
     assert bytes_text(now.total("hbm", "read")) in said
 

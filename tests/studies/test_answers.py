@@ -23,7 +23,8 @@ from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
-from iosim.studies.report import CaseGrid, Report, as_page, build, face
+from iosim.studies.compare import sentences
+from iosim.studies.report import CaseGrid, Report, as_page, build
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -315,7 +316,7 @@ def report() -> Report:
 
 
 def verdicts(report: Report) -> tuple[str, ...]:
-    return face.verdicts(report.points, "naive")
+    return sentences.verdicts(report.points, "naive")
 
 
 def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> None:
@@ -336,13 +337,15 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
         assert stated
         assert float(stated[1]) == pytest.approx(naive.hbm / best.hbm, rel=0.006)
         under = " ".join(
-            face.further([p for p in report.points if p.gpu.label == gpu.label], "naive")
+            sentences.further([p for p in report.points if p.gpu.label == gpu.label], "naive")
         )
         assert set(BYTES.findall(under)) >= {bytes_text(p.l2) for p in (best, naive)}
 
 
 def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
-    for verdict, gpu in zip(face.further(report.points, "naive"), report.request.gpus, strict=True):
+    for verdict, gpu in zip(
+        sentences.further(report.points, "naive"), report.request.gpus, strict=True
+    ):
         stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict)
         if stated:
             hbm = {

@@ -13,7 +13,7 @@ from effort import quick_every
 from iosim.base.units import bytes_text, per_second_text, seconds_text
 from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row, Verdict, reproduce
-from iosim.evidence.reproduce import answer as reproduced
+from iosim.evidence.reproduce import reproduced_answer as reproduced
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.face import grouped

@@ -13,8 +13,8 @@ from iosim.base.errors import InputError
 from iosim.code import tools
 from iosim.code.module import Module
 from iosim.commands.cli import main
-from iosim.studies.code_costs import CodeCosts, run
-from iosim.studies.code_costs_face import answer, as_text
+from iosim.studies.code_costs import CodeCosts, costs_of_code
+from iosim.studies.code_costs_face import as_text, costs_answer
 from iosim.studies.requests import CodeRequest
 
 SOURCE = (ROOT / "examples" / "kernels" / "plain.cu").read_text(encoding="utf-8").splitlines()
@@ -32,7 +32,7 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def costs(cubin: Path, entry: str) -> CodeCosts:
-    return run(CodeRequest(code=str(cubin), entry=entry, gpu="h100"))
+    return costs_of_code(CodeRequest(code=str(cubin), entry=entry, gpu="h100"))
 
 
 def test_a_column_store_is_found(cubin: Path) -> None:
@@ -86,11 +86,11 @@ def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
     request = CodeRequest(
         code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given
     )
-    counters = run(request).prediction.to_dict()["counters"]
+    counters = costs_of_code(request).prediction.to_dict()["counters"]
     assert counters["global_store_sectors"] == 512 * 512
     assert counters["local_load_sectors"] == 0
-    (loop,) = [one for one in run(request).loops if one.name.startswith("loop")]
-    (once,) = [one for one in run(request).loops if one.name.startswith("outside")]
+    (loop,) = [one for one in costs_of_code(request).loops if one.name.startswith("loop")]
+    (once,) = [one for one in costs_of_code(request).loops if one.name.startswith("outside")]
     assert loop.turns == 4
     assert counters["instructions"] == pytest.approx(
         256 * 8 * (once.instructions + 4 * loop.instructions), rel=0.04
@@ -140,7 +140,7 @@ def test_without_machine_code_it_says_what_is_needed(
     with pytest.raises(
         InputError, match="no machine code; accepted: a cubin compiled with -lineinfo"
     ):
-        run(CodeRequest(code=str(file), gpu="h100"))
+        costs_of_code(CodeRequest(code=str(file), gpu="h100"))
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_triton_kernels_are_explained(name: str, tmp_path: Path) -> None:
         for n, value in case["arguments"].items()
     }
     module = Module(name, (function,), (function.ptx,))
-    found = run(CodeRequest(code=module, gpu="h100", grid=case["grid"], arg=given))
-    assert answer(found)
+    found = costs_of_code(CodeRequest(code=module, gpu="h100", grid=case["grid"], arg=given))
+    assert costs_answer(found)
     assert "outside of loops" in as_text(found)
     assert ("spills" in {cost.kind for cost in found.costs}) == (name == "attention-spilling")

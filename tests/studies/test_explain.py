@@ -19,7 +19,7 @@ from iosim.kernel.kernel import Spill
 from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
 from iosim.studies.explain import Explanation, explain
-from iosim.studies.trials import MAX_ACCESSES, run
+from iosim.studies.trials import MAX_ACCESSES, try_changes
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -163,7 +163,7 @@ def test_it_says_when_nothing_helps() -> None:
 
 
 def test_a_chain_without_loops_has_nothing_to_try() -> None:
-    tried = run(
+    tried = try_changes(
         predict(
             AttentionProblem(batch=1, heads=2, seq_q=512, head_dim=64, dtype="bf16"),
             "naive",

@@ -35,7 +35,7 @@ from iosim.readers.replay.packed import WASM32
 from iosim.studies.explore import page
 from iosim.studies.explore.page import server
 from iosim.studies.explore.record import record
-from iosim.studies.models.prediction import run
+from iosim.studies.models.prediction import run_models
 from iosim.studies.requests import ExploreRequest, PredictRequest
 
 browsing = [
@@ -87,7 +87,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    with server(0, page.page(SMALL, None), partial(explore.answer, parsed=parsed)) as running:
+    with server(0, page.page(SMALL, None), partial(explore.answer_line, parsed=parsed)) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}"
@@ -125,7 +125,7 @@ def predicted(words: list[str]) -> Prediction | str:
     """What `iosim predict --method replay` says; or why not."""
     asked = parsed(["predict", *words, "--method", "replay"])
     try:
-        (p,) = run(common.request(asked, PredictRequest))
+        (p,) = run_models(common.request(asked, PredictRequest))
     except InputError as error:
         return str(error)
     assert isinstance(p, Prediction)

@@ -324,7 +324,7 @@ def test_sections_by_bytes_are_whole_powers_of_two() -> None:
 
 @pytest.fixture(scope="module")
 def ranking() -> OrderRanking:
-    return search.run(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
+    return search.rank_orders(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
 
 
 def test_a_ranking_predicts_what_predict_does(ranking: OrderRanking) -> None:
@@ -359,7 +359,7 @@ def test_a_search_with_little_to_spend_finds_as_good_an_order(
     for budget in (60_000, 0):
         monkeypatch.setattr(search, "COARSE_ACCESSES", budget)
         monkeypatch.setattr(search, "LEAST_COARSE", 500)
-        pruned = search.run(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
+        pruned = search.rank_orders(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
         assert pruned.best.is_whole
         assert pruned.best.time_s <= 1.02 * ranking.best.time_s
         assert pruned.best.hbm_bytes <= 1.1 * ranking.best.hbm_bytes
@@ -372,7 +372,9 @@ def test_a_search_with_little_to_spend_finds_as_good_an_order(
 def test_several_problems_have_one_order() -> None:
     two = [CAUSAL.with_(seq_q=2048, seq_k=2048), CAUSAL.with_(seq_q=4096, seq_k=4096)]
     kept = {"scheduler": "static", "direction": "ascending"}
-    ranking = search.run(OrdersRequest(problems=two, kernel=FILE, gpu=H200, weights=[3, 1], **kept))
+    ranking = search.rank_orders(
+        OrdersRequest(problems=two, kernel=FILE, gpu=H200, weights=[3, 1], **kept)
+    )
     best = ranking.best
     assert len(best.parts) == 2
     assert best.time_s == pytest.approx(3 * best.parts[0].time_s + best.parts[1].time_s)
@@ -383,7 +385,7 @@ def test_several_problems_have_one_order() -> None:
 def test_blackwells_own_order_is_an_assumption_that_is_told() -> None:
     problem = CAUSAL.with_(seq_q=512, seq_k=512, heads=2, kv_heads=2)
     asked = OrdersRequest(problems=[problem], kernel=DEFAULT, gpu="b200", direction="descending")
-    ranking = search.run(asked)
+    ranking = search.rank_orders(asked)
     assert ranking.kernel == "fa4"
     assert any("cluster launch control" in note for note in ranking.notes)
 

@@ -25,7 +25,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.one import answer
+from iosim.studies.tiles.one import tiles_answer
 from iosim.studies.tiles.pick import (
     BLOCK_K,
     BLOCK_Q,
@@ -224,11 +224,11 @@ class TestRanking:
         tied = replace(found, candidates=(timed(1e-3, 8), timed(1.02e-3), near, far))
         assert tied.ties == tied.candidates[:3]
         assert tied.best is tied.candidates[1]
-        assert "ties with 2 others of 4 tiles that fit: 1.02 ms" in answer([tied])
+        assert "ties with 2 others of 4 tiles that fit: 1.02 ms" in tiles_answer([tied])
         # Beyond the error a tile that spills is the fastest all the same.
         alone = replace(found, candidates=(timed(1e-3, 8), far))
         assert alone.best is alone.candidates[0]
-        assert "is fastest of 2 tiles that fit: 1 ms" in answer([alone])
+        assert "is fastest of 2 tiles that fit: 1 ms" in tiles_answer([alone])
 
     @pytest.mark.parametrize("passes", ["fwd", "bwd"])
     @pytest.mark.parametrize(("kernel", "gpu"), [("fa2", "a100"), ("fa3", "h100")])

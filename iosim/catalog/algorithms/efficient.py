@@ -154,7 +154,19 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
-    held = (
+    held = _backward_tensors(before, half, kernel, problem, workspace)
+    return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
+
+
+def _backward_tensors(
+    before: tuple[Launch, ...],
+    half: bool,
+    kernel: Kernel,
+    problem: AttentionProblem,
+    workspace: list[Tensor],
+) -> tuple[Tensor, ...]:
+    """The tensors of the backward, with those that it makes for itself."""
+    return (
         *matrices(problem, "Q K V dO", Role.INPUT),
         replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
@@ -175,7 +187,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *matrices(problem, "dQ dK dV", Role.OUTPUT),
         *head_gradients(problem),
     )
-    return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
 
 
 def _accesses(

@@ -9,7 +9,7 @@ converts dQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 
 from iosim.base.errors import InputError
@@ -210,33 +210,11 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    # Q is read once a query block, or at each visit where its products have a pipeline of their own.
-    # Each CTA of a cluster fetches all keys, unless they share what they fetch.
-    per_q, times = (
-        Per.PAIR if kernel.rereads_q else per_q,
-        1 if options.shares_fetches else together,
-    )
-    reads = (
-        load(
-            "Q",
-            Rows.QUERY,
-            per_q,
-            edge=kernel.edge_q,
-            visited_only=not options.empty_splits,
-            fetch=kernel.fetch,
-        ),
-        *cache.table_access(problem),
-        *(
-            load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times)
-            for n in "KV"
-        ),
-    )
+    reads = _forward_reads(kernel, options, per_q, problem, together)
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
-    columns, value_columns = _product_columns(problem, kernel)
-    # An output wider than a tile has keys is computed column block by column block: a product each.
-    value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    columns, value_columns, value_tiles = _forward_products(kernel, options, problem)
     # Rows lie apart where packed sequences of several heads alternate: neighbours do not merge.
     ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
     queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
@@ -257,15 +235,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
     main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
-    # Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys.
-    lists = tuple(
-        Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
-        for n in LISTS
-        if options.fills_lists and problem.mask == "none"
-    )
-    fills = tuple(
-        row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists)
-    )
+    fills, lists = _list_fills(options, problem)
     by_name = tensors(
         (
             q,
@@ -280,6 +250,62 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
+
+
+def _list_fills(
+    options: FlashOptions, problem: AttentionProblem
+) -> tuple[tuple[Launch, ...], tuple[Tensor, ...]]:
+    """Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys: the lists and the launches
+    that fill them."""
+    # Without a mask, a kernel that goes by lists of blocks fills a list of one block of all keys.
+    lists = tuple(
+        Tensor(n, 1, 1, 1, 1, 4, Role.TEMP)
+        for n in LISTS
+        if options.fills_lists and problem.mask == "none"
+    )
+    fills = tuple(
+        row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists)
+    )
+    return fills, lists
+
+
+def _forward_products(
+    kernel: Kernel, options: FlashOptions, problem: AttentionProblem
+) -> tuple[int, int, int]:
+    """Columns of the product with K, of that with V, and products with V: an output wider than a tile has keys is computed
+    column block by column block."""
+    columns, value_columns = _product_columns(problem, kernel)
+    # An output wider than a tile has keys is computed column block by column block: a product each.
+    value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    return columns, value_columns, value_tiles
+
+
+def _forward_reads(
+    kernel: Kernel, options: FlashOptions, per_q: Per, problem: AttentionProblem, together: int
+) -> tuple[Access, ...]:
+    """What the forward's launch reads. Q is read once a query block, or at each visit where its products have a pipeline of
+    their own; each CTA of a cluster fetches all keys, unless they share what they fetch."""
+    # Q is read once a query block, or at each visit where its products have a pipeline of their own.
+    # Each CTA of a cluster fetches all keys, unless they share what they fetch.
+    per_q, times = (
+        Per.PAIR if kernel.rereads_q else per_q,
+        1 if options.shares_fetches else together,
+    )
+    return (
+        load(
+            "Q",
+            Rows.QUERY,
+            per_q,
+            edge=kernel.edge_q,
+            visited_only=not options.empty_splits,
+            fetch=kernel.fetch,
+        ),
+        *cache.table_access(problem),
+        *(
+            load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times)
+            for n in "KV"
+        ),
+    )
 
 
 def split_domain(
@@ -490,25 +516,11 @@ def _split_chain(
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
-    # The split launch leaves partial O and statistics, a copy for each split; the combine reads them all
-    # and writes O. Between the two may stand launches over the statistics alone.
-    partial = Tensor(
-        OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
-    )
-    vectors = tuple(
-        Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
-        for name in (("LSE",) if statistics == 1 else ("max", "sum"))
-    )
+    partial, vectors = _partials(options, problem, shape, splits, statistics)
     per = Per.SPLIT if splits > 1 else Per.QUERY
     writes = tuple(store(n, Rows.QUERY, per) for n in (OUTPUT_PARTIAL, *(v.name for v in vectors)))
     threads = options.combine_threads
-    combine_rows = options.combine_rows or _combine_rows(
-        _product_columns(problem, kernel)[1], threads
-    )
-    if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
-        taken = f"their combination takes {rows // combine_rows:,} CTAs"
-        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
+    combine_rows = _combine_block(kernel, options, problem, rows, splits, threads)
     statistic_names = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = (
@@ -543,6 +555,45 @@ def _split_chain(
     return Chain(
         by_name, (main, *(reduction(*arguments) for arguments in before), combine), kernel.notes
     )
+
+
+def _partials(
+    options: SplitOptions,
+    problem: AttentionProblem,
+    shape: tuple[int, int, int],
+    splits: int,
+    statistics: int,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Partial O of every split, and its statistics."""
+    # The split launch leaves partial O and statistics, a copy for each split; the combine reads them all
+    # and writes O. Between the two may stand launches over the statistics alone.
+    partial = Tensor(
+        OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits
+    )
+    vectors = tuple(
+        Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
+        for name in (("LSE",) if statistics == 1 else ("max", "sum"))
+    )
+    return partial, vectors
+
+
+def _combine_block(
+    kernel: Kernel,
+    options: SplitOptions,
+    problem: AttentionProblem,
+    rows: int,
+    splits: int,
+    threads: int,
+) -> int:
+    """Rows of a CTA of the combine. Raises InputError: more CTAs than a grid has."""
+    combine_rows = options.combine_rows or _combine_rows(
+        _product_columns(problem, kernel)[1], threads
+    )
+    if rows > MAX_COMBINE_BLOCKS * combine_rows:
+        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        taken = f"their combination takes {rows // combine_rows:,} CTAs"
+        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
+    return combine_rows
 
 
 def _statistics(
@@ -605,13 +656,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     # Heads of a group one after the other: the CTA that owns keys walks the query blocks of all of them.
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
-    # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
-    # sequence's rows lie between them.
-    between = grouped or domain.sequences > 1
-    beside = _columns_outside(problem, kernel, keys_outer=True)
-    beside += _narrow_stores(
-        problem, kernel, lambda: domain.key_rows, 1.0, tensors=2, apart=between
-    )
+    beside = _backward_beside(domain, grouped, kernel, problem)
     main = main_launch(
         problem,
         kernel,
@@ -624,6 +669,19 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     launches = query_owners(problem, kernel, main) if apart else (main,)
     return Chain(held, (*before, *launches, *after), kernel.notes)
+
+
+def _backward_beside(
+    domain: Domain, grouped: bool, kernel: Kernel, problem: AttentionProblem
+) -> tuple[Overhead, ...]:
+    """Sectors beside the operands. Rows of dK and dV that end inside a sector share it with the next row, unless a grouped
+    head's or another sequence's rows lie between them."""
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(
+        problem, kernel, lambda: domain.key_rows, 1.0, tensors=2, apart=between
+    )
+    return beside
 
 
 def _row_passes(
@@ -814,28 +872,18 @@ def _row_launch(
             else Fetch.BYTES,
         )
 
-    reads = (
-        TensorKind.COPY.of(n)
-        if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in rows_pass.writes
-        else n
-        for n in rows_pass.reads
-    )
+    reads = _pass_reads(copies, rows_pass)
     # Some passes store half sectors: a share of them leaves as two packets (fitted in the catalog).
-    domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
-    row_bytes = held[rows_pass.writes[-1]].row_bytes
-    if rows_pass.split_percent and row_bytes % SECTOR_BYTES == 0:
-        split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
-        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
+    domain = row_domain(problem, rows)
+    overheads = _split_sectors(domain, held, rows_pass)
     # Values that a thread of the pass has: loads that it waits for may grow with them.
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // rows_pass.threads
     loads, stores = (
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in rows_pass.writes),
     )
-    waits, taken = (
-        rows_pass.waits + rows_pass.waits_per_value * of_a_thread,
-        Resources(rows_pass.threads, rows_pass.registers),
-    )
+    waits = rows_pass.waits + rows_pass.waits_per_value * of_a_thread
+    taken = Resources(rows_pass.threads, rows_pass.registers)
     work = Work(operations_per_value=round(rows_pass.operations), thread_loads=waits)
     launch = row_pass(
         f"bwd.{rows_pass.name}",
@@ -847,3 +895,24 @@ def _row_launch(
         work=work,
     )
     return replace(launch, values_per_thread=rows_pass.values)
+
+
+def _pass_reads(copies: Sequence[str], rows_pass: RowPass) -> Generator[str, None, None]:
+    """What a pass reads: tensors as they lie in memory, or their copies where the pass makes none."""
+    return (
+        TensorKind.COPY.of(n)
+        if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in rows_pass.writes
+        else n
+        for n in rows_pass.reads
+    )
+
+
+def _split_sectors(
+    domain: Domain, held: Mapping[str, Tensor], rows_pass: RowPass
+) -> tuple[Overhead, ...]:
+    """Sectors that leave as two packets: some passes store half sectors (fitted in the catalog)."""
+    row_bytes = held[rows_pass.writes[-1]].row_bytes
+    if not rows_pass.split_percent or row_bytes % SECTOR_BYTES:
+        return ()
+    split = int(float(domain.query_rows.mean()) * row_bytes * rows_pass.split_percent) // 100
+    return (Overhead("split_sectors", Mode.STORE, per_tile=split),)

@@ -24,7 +24,7 @@ from iosim.catalog.algorithms.common import (
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.catalog.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, Tensor, tensors
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.tensor_kinds import TensorKind
 from iosim.problem.attention import AttentionProblem
@@ -69,17 +69,7 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     running = output if same else TensorKind.SUMS.of(output)
     # What passes through memory between key blocks.
     state = (running,) if backward else (running, "l", "m")
-    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
-    accesses = [
-        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
-        load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
-    ]
-    if backward:
-        once = Per.QUERY if options.output_read_once else Per.PAIR
-        accesses += [
-            load("O", Rows.QUERY, once, visited_only=True),
-            load("dO", Rows.QUERY, Per.PAIR),
-        ]
+    accesses, gradients = _accesses(backward, kernel, options, problem)
     accesses += [
         *(
             load(n, Rows.QUERY, Per.PAIR, skip=0 if letter or n not in state else 1)
@@ -102,17 +92,8 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=work,
     )
     main = replace(main, schedule=kernel.schedule, overheads=() if backward else kernel.overheads)
-    held = (
-        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
-        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
-        *(head_gradients(problem) if backward else ()),
-        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
-    )
-    fill = (
-        (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),)
-        if letter
-        else ()
-    )
+    held = _tensors(backward, problem, running, same, size)
+    fill = _fill(backward, letter, problem, state)
     after = (sum_groups(problem),) if backward and problem.group > 1 else ()
     chain = Chain(tensors(held), (*fill, main, *after), kernel.notes)
     return (
@@ -120,3 +101,47 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         if backward
         else forward_terms(chain, problem, kernel)
     )
+
+
+def _fill(
+    backward: bool,
+    letter: bool,
+    problem: AttentionProblem,
+    state: tuple[str] | tuple[str, str, str],
+) -> tuple[Launch] | tuple[()]:
+    """The launch that fills what the listing reads at the first key block; none in the real kernel."""
+    return (
+        (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),)
+        if letter
+        else ()
+    )
+
+
+def _tensors(
+    backward: bool, problem: AttentionProblem, running: str, same: bool, size: int
+) -> tuple[Tensor, ...]:
+    """Inputs, outputs, and what runs through memory in another type than the output's."""
+    return (
+        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
+        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
+        *(head_gradients(problem) if backward else ()),
+        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
+    )
+
+
+def _accesses(
+    backward: bool, kernel: Kernel, options: Flash1Options, problem: AttentionProblem
+) -> tuple[list[Access], list[str]]:
+    """What the main launch loads and stores: what passes through memory between key blocks at every pair."""
+    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
+    accesses = [
+        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
+        load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
+    ]
+    if backward:
+        once = Per.QUERY if options.output_read_once else Per.PAIR
+        accesses += [
+            load("O", Rows.QUERY, once, visited_only=True),
+            load("dO", Rows.QUERY, Per.PAIR),
+        ]
+    return accesses, gradients

@@ -23,7 +23,7 @@ from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms import flash
 from iosim.catalog.algorithms.common import load, matrix, row_domain, row_pass
 from iosim.catalog.algorithms.registry import algorithm, options_of
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Chain,
@@ -105,18 +105,10 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     subtracted = _moved("K_mean", Mode.LOAD, MEANS, per_tile=2 * width)
     fused = (subtracted,) if options.smooth_k is Smooth.FUSED else ()
-    if options.smooth_k is not Smooth.NONE:
-        sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
-        rows = row_domain(problem, MEAN_ROWS, keys=True)
-        copies.launches.append(row_pass("mean_K", rows, ("K",), (), overheads=(sums,)))
-    if options.smooth_k is Smooth.APART:
-        copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
+    _mean_of_keys(copies, options, problem, subtracted, width)
     copies.make("Q", "quantise", f"Q_{kind_q.name}", kind_q, rows_q, q_scale)
     copies.make("K", "quantise", f"K_{kind_k.name}", kind_k, rows_k, *fused, k_scale)
-    reads = [
-        _moved("Q_scale", Mode.LOAD, SCALES, per_tile=4 * -(-tile.block_q // rows_q)),
-        _moved("K_scale", Mode.LOAD, SCALES, per_pair=4 * -(-tile.block_k // rows_k)),
-    ]
+    reads = _scales_read(rows_k, rows_q, tile)
     narrow, by_column = f"V_{kind_v.name}", options.transpose_v is Transpose.BEFORE
     if kind_v.bytes == problem.output_type.bytes:
         if kind_v.name != problem.dtype:
@@ -139,8 +131,24 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
             copies.make("V", "transpose", narrow, kind_v, rows_k)
         amount = {"per_tile": 4 * problem.head_dim_v} if by_column else {"per_pair": 4}
         reads.append(_moved("V_scale", Mode.LOAD, SCALES, **amount))
+    main = _reading_narrow(chain, copies, options, reads)
+    return Chain(copies.tensors, (*copies.launches, main, *chain.launches[1:]), chain.notes)
+
+
+def _scales_read(rows_k: int, rows_q: int, tile: Tile) -> list[Overhead]:
+    """Scales of Q and K that the main launch reads."""
+    return [
+        _moved("Q_scale", Mode.LOAD, SCALES, per_tile=4 * -(-tile.block_q // rows_q)),
+        _moved("K_scale", Mode.LOAD, SCALES, per_pair=4 * -(-tile.block_k // rows_k)),
+    ]
+
+
+def _reading_narrow(
+    chain: Chain, copies: _Copies, options: Fp8Options, reads: list[Overhead]
+) -> Launch:
+    """The main launch, which reads the narrow copies and their scales."""
     main = chain.launches[0]
-    main = replace(
+    return replace(
         main,
         accesses=tuple(
             replace(a, tensor=copies.now.get(a.tensor, a.tensor)) for a in main.accesses
@@ -148,7 +156,22 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         overheads=(*main.overheads, *reads),
         work=replace(main.work, dtype=options.products or ""),
     )
-    return Chain(copies.tensors, (*copies.launches, main, *chain.launches[1:]), chain.notes)
+
+
+def _mean_of_keys(
+    copies: _Copies,
+    options: Fp8Options,
+    problem: AttentionProblem,
+    subtracted: Overhead,
+    width: int,
+) -> None:
+    """K's mean, and K less its mean where a launch of its own makes it."""
+    if options.smooth_k is not Smooth.NONE:
+        sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
+        rows = row_domain(problem, MEAN_ROWS, keys=True)
+        copies.launches.append(row_pass("mean_K", rows, ("K",), (), overheads=(sums,)))
+    if options.smooth_k is Smooth.APART:
+        copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
 
 
 class _Copies:

@@ -17,6 +17,8 @@ width before absorption.
 
 from __future__ import annotations
 
+from typing import Any
+
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.catalog.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
@@ -74,7 +76,19 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         tile_ctas=together,
         work=work,
     )
-    all_tensors = (
+    all_tensors = _latent_tensors(kernel, picks, problem)
+    chain = finish(problem, kernel, main, tensors(all_tensors))
+    if problem.index_heads is None:
+        return chain
+    indexer = index_chain(problem, kernel)
+    return Chain(
+        {**chain.tensors, **indexer.tensors}, (*indexer.launches, *chain.launches), chain.notes
+    )
+
+
+def _latent_tensors(kernel: Kernel, picks: bool, problem: AttentionProblem) -> tuple[Any, ...]:
+    """The latent cache, or its rows and the lists that pick them; the query and what is written."""
+    return (
         matrix(problem, "Q", Role.INPUT),
         *(
             (latent_rows(problem), lists(problem))
@@ -84,13 +98,6 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *matrices(problem, "O LSE" if kernel.writes_lse else "O", Role.OUTPUT),
         *(() if picks else table_tensor(problem)),
         *append_tensors(problem, kernel),
-    )
-    chain = finish(problem, kernel, main, tensors(all_tensors))
-    if problem.index_heads is None:
-        return chain
-    indexer = index_chain(problem, kernel)
-    return Chain(
-        {**chain.tensors, **indexer.tensors}, (*indexer.launches, *chain.launches), chain.notes
     )
 
 

@@ -230,7 +230,7 @@ def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
 TILE_TABLES = ("tile", "split_tile", "backward_tile")
 
 
-def answer(data: Mapping[str, Any]) -> str:
+def kernel_answer(data: Mapping[str, Any]) -> str:
     requires = data["requires"]
     tiles = [
         f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())

@@ -209,33 +209,27 @@ def _resolved(
     notes: tuple[str, ...],
     of_both: bool = False,
 ) -> Kernel:
-    """The kernel of a catalog's entry for one pass.
+    """The kernel of a catalog's entry for one pass, resolved in this order: (1) splits, by rule or by hand; (2) the
+    tile's row, as the library sees the problem; (3) packing and the recorded build; (4) the kernel of the file's keys;
+    (5) what the rule book decides at the end; (6) the user's overrides; (7) what a compiler makes of the tile.
 
     Args:
         compiled: the width of its build.
         of_both: whether it is one of the passes of a call of both.
     """
-    # The order of a resolution: (1) splits, by rule or by hand; (2) the tile's row, as the library sees
-    # the problem; (3) packing and the recorded build; (4) the kernel of the file's keys; (5) what the
-    # rule book decides at the end; (6) the user's overrides; (7) what a compiler makes of the tile.
-    rules = rules_of(data.get("rules"))
+    rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    settings = data["kernel"]
     asked_splits = None if of_both and problem.backward else overrides.splits
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
-        splits = (
-            rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
-        )
+        sms = profile.need_int("sm_count")
+        splits = rules.splits_of_tile(seen, sms, block_q, block_k) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
-    a_sm = settings.get("persistent_ctas_per_sm")
-    known_fragments = (
-        "fragments" in settings and "matrix_unit" not in row
-    )  # another unit may take another way
+    beside = rules.split_overheads(problem, block_q) if split_table else overheads(data, "overhead")
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
@@ -245,27 +239,56 @@ def _resolved(
         splits=splits,
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
-        fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES))
-        if profile.cc >= ASYNC_COPY_CC
-        else Fetch.BYTES,
+        fetch=_fetch({**settings, **row}, profile),
         packs_group=packed,
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
-        persistent_ctas=None if a_sm is None else int(a_sm * profile.need("sm_count")),
-        overheads=rules.split_overheads(problem, block_q)
-        if split_table
-        else overheads(data, "overhead"),
+        persistent_ctas=_persistent_ctas(settings, profile),
+        overheads=beside,
         backward=_backward(data, problem, profile, width),
         spill=built(Spill, build) if build else None,
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
-        fragments=Fragments(Layout(settings["fragments"])) if known_fragments else None,
+        fragments=_fragments(settings, row),
         loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, row, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
+    return _finished(asked_splits, kernel, of_both, overrides, problem, profile, rules, settings)
+
+
+def _fetch(keys: Mapping[str, Any], profile: HardwareProfile) -> Fetch:
+    """How operands are fetched: the file's way needs asynchronous copies."""
+    if profile.cc < ASYNC_COPY_CC:
+        return Fetch.BYTES
+    return Fetch(keys.get("fetch", Fetch.BYTES))
+
+
+def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
+    a_sm = settings.get("persistent_ctas_per_sm")
+    return None if a_sm is None else int(a_sm * profile.need("sm_count"))
+
+
+def _fragments(settings: Mapping[str, Any], row: Mapping[str, Any]) -> Fragments | None:
+    """How fragments lie; not known where a tile has another unit, which may take another way."""
+    if "fragments" not in settings or "matrix_unit" in row:
+        return None
+    return Fragments(Layout(settings["fragments"]))
+
+
+def _finished(
+    asked_splits: int | None,
+    kernel: Kernel,
+    of_both: bool,
+    overrides: Overrides,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    rules: Rules,
+    settings: Any,
+) -> Kernel:
+    """The kernel after the rule book's last word, the user's overrides, and what a compiler makes of the tile."""
     kernel = rules.finish(kernel, problem, profile)
     if of_both and problem.forward:
         kernel = rules.leading(kernel, problem, profile)

@@ -249,7 +249,7 @@ _TEXT: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def run(request: ClaimRequest) -> list[Check]:
+def check_claims(request: ClaimRequest) -> list[Check]:
     layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
     claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
     subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
@@ -293,18 +293,7 @@ def check(
     # a reading of zero bytes (a level that nothing crosses) agrees with no claim
     tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
     held = [Match(r, claim.value / r.value - 1) for r in tried]
-    # the simplest explanation wins: with enough slips, some count agrees with any number
-    least = {m.reading.slips for m in held if abs(m.error) <= allowed}
-    fewest = min(map(len, least), default=0)
-    agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
-    # first the level that was claimed, then the closest, then those that need no further reason
-    agreeing.sort(
-        key=lambda m: (
-            m.reading.level != claim.quantity,
-            round(abs(m.error), 3),
-            bool(m.reading.why),
-        )
-    )
+    agreeing, fewest = _simplest(allowed, claim, held)
     # one count under several slips' values is one line
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
     nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
@@ -319,6 +308,24 @@ def check(
     published = None if agrees is not None or (agreeing and fewest == 0) else _published(claim)
     matches = tuple(first for first, *_ in alike.values())
     return Check(claim, p, allowed, matches, nearest, len(tried), agrees, published)
+
+
+def _simplest(allowed: float, claim: Amount, held: list[Match]) -> tuple[list[Match], int]:
+    """The counts that agree with the fewest slips, the level that was claimed first, then the closest, then those that need
+    no further reason; and how many slips they have. With enough slips some count agrees with any number."""
+    # the simplest explanation wins: with enough slips, some count agrees with any number
+    least = {m.reading.slips for m in held if abs(m.error) <= allowed}
+    fewest = min(map(len, least), default=0)
+    agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
+    # first the level that was claimed, then the closest, then those that need no further reason
+    agreeing.sort(
+        key=lambda m: (
+            m.reading.level != claim.quantity,
+            round(abs(m.error), 3),
+            bool(m.reading.why),
+        )
+    )
+    return agreeing, fewest
 
 
 def _agreeing(
@@ -446,7 +453,7 @@ def head(c: Check) -> str:
     )
 
 
-def table(c: Check) -> Table:
+def counts_table(c: Check) -> Table:
     columns = (
         Column("counts", "what it may count"),
         Column("direction"),
@@ -467,8 +474,8 @@ def table(c: Check) -> Table:
 def as_text(c: Check) -> str:
     unlisted = len(c.matches) - MOST_SHOWN
     more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
-    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{table(c).text()}{more}"
+    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{counts_table(c).text()}{more}"
 
 
 def parts(c: Check) -> list[Part]:
-    return [c.answer(), *c.beneath(), head(c), table(c)]
+    return [c.answer(), *c.beneath(), head(c), counts_table(c)]

@@ -167,12 +167,7 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         step(f"L2, {name} scans")
         curves[name] = [(size, bench.scan_rate(size, name == "shared")) for size in footprints]
     step("device memory")
-    hbm_read = far / bench.best_s(
-        lambda: bench.launch("micro_scan", 2 * bench.sms, SCAN_THREADS, far)
-    )
-    hbm_write = far / bench.best_s(
-        lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far)
-    )
+    hbm_read, hbm_write = _memory_rates(bench, far)
     step("latencies")
     # a footprint well inside the L2, and one far outside
     l2_latency, l2_clock = bench.latency(1 << (l2 // 8).bit_length() - 1)
@@ -206,6 +201,17 @@ def measure(step: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
             "l2_curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
         }
     )
+
+
+def _memory_rates(bench: Bench, far: int) -> tuple[float, float]:
+    """Bytes per second that memory is read and written at."""
+    hbm_read = far / bench.best_s(
+        lambda: bench.launch("micro_scan", 2 * bench.sms, SCAN_THREADS, far)
+    )
+    hbm_write = far / bench.best_s(
+        lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far)
+    )
+    return hbm_read, hbm_write
 
 
 def _launch_interval_s(bench: Bench, launches: int = 200) -> float:

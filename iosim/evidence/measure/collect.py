@@ -128,7 +128,7 @@ class Run:
         return members, notes
 
 
-def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
+def run_profiled(kind: str, plan: object, options: Sequence[str] | None) -> Run:
     """A plan of one of the runner's kinds, under the profiler with these options, or without it (None). Raises
     InputError where the profiler refuses."""
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
@@ -157,7 +157,7 @@ def run_calls(
     kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object
 ) -> Run:
     listed = [{"call": n, "case": case.to_dict()} for n, case in calls.items()]
-    return run(kind, {"calls": listed, **how}, options)
+    return run_profiled(kind, {"calls": listed, **how}, options)
 
 
 def run_profiler(options: Sequence[str], command: Sequence[str]) -> str:
@@ -264,10 +264,7 @@ def collect(
     table holds already are not run again. `warm`: leave the L2 as a launch of the same kernel just before left it,
     instead of flushing it."""
     if warm:
-        cases = [
-            replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE]))
-            for case in cases
-        ]
+        cases = _warm(cases)
     options = profiler_options(warm)
     table = Table(
         out,
@@ -301,6 +298,14 @@ def collect(
             table.add(fresh)
         table.save()
     return table
+
+
+def _warm(cases: Sequence[Case]) -> Sequence[Case]:
+    """The cases with the note of a warm L2."""
+    return [
+        replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE]))
+        for case in cases
+    ]
 
 
 def join(
@@ -383,10 +388,7 @@ def collect_library(
             break
         calls = dict(portion)
         if portion[0][1].backend == "flex":
-            # fills the caches of compiled kernels: a process under the profiler would compile them one by one
-            parts = [dict(portion[n::COMPILERS]) for n in range(min(COMPILERS, len(portion)))]
-            with ThreadPoolExecutor(COMPILERS) as pool:
-                list(pool.map(lambda part: run_calls("library", part, None, profile=False), parts))
+            _fill_caches(portion)
         os.environ.setdefault(
             "TORCHINDUCTOR_COMPILE_THREADS", "1"
         )  # its workers would be profiled, too
@@ -397,19 +399,35 @@ def collect_library(
             break
         counted, _ = done.launches()
         for line in done.lines:
-            n = line["call"]
-            launches = [
-                replace(entry, kernel=short_name(entry.kernel)) for entry in counted.get(n, ())
-            ]
-            reason = line.get("left_out") or ("" if launches else "no kernel was launched")
-            columns = {"call": str(n)} | calls[n].columns()
-            if reason:
-                table.rows.append(columns | {"launch": "1", "left_out": reason})
-                table.left_out.append(f"call {n}: {reason}")
-            else:
-                table.add(launch_rows(columns, launches))
+            _add_library_call(calls, counted, line, table)
         table.save()
     return table
+
+
+def _fill_caches(portion: Sequence[tuple[int, LibraryCase]]) -> None:
+    """Fill the caches of compiled kernels: a process under the profiler would compile them one by one."""
+    # fills the caches of compiled kernels: a process under the profiler would compile them one by one
+    parts = [dict(portion[n::COMPILERS]) for n in range(min(COMPILERS, len(portion)))]
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        list(pool.map(lambda part: run_calls("library", part, None, profile=False), parts))
+
+
+def _add_library_call(
+    calls: dict[int, LibraryCase],
+    counted: dict[int, list[Profiled]],
+    line: dict[str, Any],
+    table: Table,
+) -> None:
+    """A row per launch of one call, or one that says why there is none."""
+    n = line["call"]
+    launches = [replace(entry, kernel=short_name(entry.kernel)) for entry in counted.get(n, ())]
+    reason = line.get("left_out") or ("" if launches else "no kernel was launched")
+    columns = {"call": str(n)} | calls[n].columns()
+    if reason:
+        table.rows.append(columns | {"launch": "1", "left_out": reason})
+        table.left_out.append(f"call {n}: {reason}")
+    else:
+        table.add(launch_rows(columns, launches))
 
 
 def short_name(kernel: str) -> str:
@@ -476,14 +494,24 @@ def collect_chains(
                 table.left_out.append(f"launches: {reason}")
                 continue
             table.left_out += notes
-            for n in right:
-                columns = describe_launches(calls[n]) | {"call": str(next_call(listing.rows))}
-                listing.add(launch_rows(columns, counted.get(n, ()), CHAIN_NAME_LENGTH))
-            if listing.rows:
-                listing.save()
+            _list_launches(calls, counted, listing, right)
     for case in progress([case for case in todo if case in good]):
         _measure_chain(case, table, listing.rows if listing else ())
     return table
+
+
+def _list_launches(
+    calls: dict[int, ChainCase],
+    counted: dict[int, list[Profiled]],
+    listing: Table,
+    right: list[int],
+) -> None:
+    """A row in the listing for each launch of the calls that went right."""
+    for n in right:
+        columns = describe_launches(calls[n]) | {"call": str(next_call(listing.rows))}
+        listing.add(launch_rows(columns, counted.get(n, ()), CHAIN_NAME_LENGTH))
+    if listing.rows:
+        listing.save()
 
 
 def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None:

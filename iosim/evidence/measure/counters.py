@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.microbench import MIB, far_bytes
 from iosim.evidence.cuda.ncu import Profiled, parse_raw
-from iosim.evidence.measure.collect import profiler_options, run
+from iosim.evidence.measure.collect import profiler_options, run_profiled
 from iosim.evidence.measure.machine import profiler_version
 
 PASSES = 4
@@ -71,7 +71,7 @@ def count(l2_bytes: int) -> dict[str, Any]:
     there is no profiler, it refuses, or its report lacks launches."""
     plan = scan_plan(l2_bytes)
     options = [*profiler_options(False, COUNTED), "--kernel-name", "regex:micro_(scan|fill)"]
-    profiled, _ = parse_raw(run("scans", plan, options).report())
+    profiled, _ = parse_raw(run_profiled("scans", plan, options).report())
     return {"profiler": profiler_version(), "passes": PASSES, "rows": rows_of(plan, profiled)}
 
 

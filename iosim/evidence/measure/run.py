@@ -19,9 +19,9 @@ def answers(kind: str, plan: Any) -> Iterable[dict[str, Any]]:
         from iosim.evidence.cuda.microbench import play
 
         return play(plan)
-    from iosim.evidence.measure.torch_run import run
+    from iosim.evidence.measure.torch_run import run_in_torch
 
-    return run(kind, **plan)
+    return run_in_torch(kind, **plan)
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ Call = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-def run(
+def run_in_torch(
     kind: str, calls: list[Answer], *, end: float | None = None, **how: Any
 ) -> Iterator[Answer]:
     """Makes the calls of a plan, `{"call", "case"}` each, of one kind of KINDS; gives a line each. From `end` on, in

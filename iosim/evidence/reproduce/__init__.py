@@ -5,6 +5,13 @@ module stands beside them where a number needs arithmetic of its own, named afte
 fitted: the rows state assumptions that their sources allow, and the models do the sums.
 """
 
-from iosim.evidence.reproduce.paper import Row, Section, Verdict, answer, reproduce, sections
+from iosim.evidence.reproduce.paper import (
+    Row,
+    Section,
+    Verdict,
+    reproduce,
+    reproduced_answer,
+    sections,
+)
 
-__all__ = ["Row", "Section", "Verdict", "answer", "reproduce", "sections"]
+__all__ = ["Row", "Section", "Verdict", "reproduce", "reproduced_answer", "sections"]

@@ -149,7 +149,7 @@ def _rows(
             keys = {**shared, **point, **row}
             stated = _stated(keys)
             if is_meant is None or (stated is not None and is_meant(stated, keys["unit"])):
-                yield _row(keys, letter, sides)
+                yield _claim_row(keys, letter, sides)
     _refuse_unread(defaults, read)
 
 
@@ -180,7 +180,7 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
             raise unknown_name("key", key, sorted(read))
 
 
-def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
+def _claim_row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
         # the best of several settings stands for the claim, as where a paper tunes its tiles
         points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
@@ -294,7 +294,7 @@ WORDS = {
 }
 
 
-def answer(rows: Sequence[Row]) -> str:
+def reproduced_answer(rows: Sequence[Row]) -> str:
     """One sentence; an agreement with a mistake is counted as the mistake."""
     counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
     verdicts = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)

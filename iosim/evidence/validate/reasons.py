@@ -58,7 +58,7 @@ class Group:
 
     def holds(self, r: Residual) -> bool:
         return r.quantity in self.quantities and all(
-            answer(r, key) in accepted for key, accepted in self.when.items()
+            value_of_key(r, key) in accepted for key, accepted in self.when.items()
         )
 
 
@@ -74,7 +74,7 @@ YES_NO: Mapping[str, Callable[[Residual], bool]] = {
 }
 
 
-def answer(r: Residual, key: str) -> str:
+def value_of_key(r: Residual, key: str) -> str:
     """What a row says to a key of a condition."""
     if key in YES_NO:
         return "yes" if YES_NO[key](r) else "no"

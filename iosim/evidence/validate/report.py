@@ -118,7 +118,7 @@ def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[
     return sorted(comparable, key=lambda r: -(r.error or 0.0))[:n]
 
 
-def answer(comparison: Comparison) -> str:
+def validated_answer(comparison: Comparison) -> str:
     every = comparison.residuals
     parts = []
     of_hbm = [r for r in every if r.quantity == "hbm_read"]
@@ -281,7 +281,7 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
 def _page(
     title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison
 ) -> Page:
-    sentences = answer(comparison).split("\n")
+    sentences = validated_answer(comparison).split("\n")
     under = [beneath(comparison).strip()] if beneath(comparison) else []
     return Page(
         title,

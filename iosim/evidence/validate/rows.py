@@ -127,7 +127,9 @@ def read(path: str | Path) -> list[Row]:
             raise InputError(
                 f"{at} has {len(values)} fields; accepted: {len(header)}, as in its header"
             )
-        row = _row(dict(zip(header, values, strict=True)), at, Path(path).name, chain, number - 1)
+        row = _measured_row(
+            dict(zip(header, values, strict=True)), at, Path(path).name, chain, number - 1
+        )
         if (row.call, row.launch) in seen:
             raise InputError(
                 f"{at}: call {row.call}, launch {row.launch} stands twice; accepted: once"
@@ -168,7 +170,7 @@ def _form(header: list[str], where: str) -> bool:
     return chain
 
 
-def _row(values: dict[str, str], where: str, source: str, chain: bool, index: int) -> Row:
+def _measured_row(values: dict[str, str], where: str, source: str, chain: bool, index: int) -> Row:
     names = CHAIN if chain else LAUNCH_COLUMNS
     if not chain and "call" not in values:
         values = {**values, "call": str(index), "launch": "1"}

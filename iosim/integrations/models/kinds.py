@@ -78,9 +78,7 @@ def model_of(
     all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
     width = read.size("width")
     weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
-    precision = HALF.get(
-        str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-    )
+    precision = _precision(config)
     marked = f"{title} ({'; '.join(caveats)})" if caveats else title
     if more:
         all_notes = (*all_notes, more)
@@ -96,6 +94,13 @@ def model_of(
         config=config,
         weights=weights,
         states=states,
+    )
+
+
+def _precision(config: Mapping[str, Any]) -> str | None:
+    """The type of a config's weights; None where it says none that is known."""
+    return HALF.get(
+        str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.schema import one_line
-from iosim.integrations.models.reading import Reading, at, table
+from iosim.integrations.models.reading import Reading, at, model_data
 
-PATTERNS = table("patterns.toml")
+PATTERNS = model_data("patterns.toml")
 WORDS: Mapping[str, list[str]] = PATTERNS["words"]
 SHOWN = 8
 """Words that a refusal names."""

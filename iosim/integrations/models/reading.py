@@ -24,13 +24,13 @@ MAX_RATIO = 1000
 ACCEPTED = "accepted: the config.json of a transformer"
 
 
-def table(name: str) -> dict[str, Any]:
+def model_data(name: str) -> dict[str, Any]:
     """What one of the TOML files beside this one holds."""
     return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
 
 
-SPELLINGS = table("spellings.toml")
-FAMILIES = table("families.toml")
+SPELLINGS = model_data("spellings.toml")
+FAMILIES = model_data("families.toml")
 SIZES: Mapping[str, Sequence[str]] = SPELLINGS["sizes"]
 
 

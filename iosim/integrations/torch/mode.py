@@ -234,7 +234,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.recorder.seen(formulas.tensors_in((args, kwargs)), ())
         function, args = self._without_masks(function, args)
         if values.asks(function, args, kwargs):
-            out = values.answer(self.recorder, function, args, kwargs)
+            out = values.computed_on_values(self.recorder, function, args, kwargs)
         else:
             out = formulas.with_cudnns_layout(function, args, function(*args, **kwargs))
         if self.recorder.launched == launched:

@@ -80,7 +80,7 @@ def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return hangs and any(not is_real(t) for t in tensors_in((args, kwargs)))
 
 
-def answer(
+def computed_on_values(
     recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """The result of an operator that hangs on its arguments' values, on their device; what is copied off the meta

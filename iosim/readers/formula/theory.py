@@ -384,16 +384,7 @@ def level_bounds(
             raise InputError(
                 f"`head_dim` {d} is more than the {fast} elements of {memory}; accepted: up to {fast}"
             )
-        quadratic, linear = 0.0, 0.0
-        terms = []
-        large = fast >= d * d
-        if problem.forward:
-            quadratic += min(pairs * d**2 / fast, pairs * d / math.sqrt(fast))
-            terms.append(("P*d^2/M" if large else "P*d/sqrt(M)", FORWARD))
-        if problem.backward:
-            quadratic += backward_elements(pairs, 0, d, fast)
-            linear += backward_elements(0, rows, d, fast)
-            terms.append(("(P*d^2 + N*d^3)/M" if large else "(P*d + N*d^2)/sqrt(M)", BACKWARD))
+        linear, quadratic, terms = _terms(d, fast, pairs, problem, rows)
         texts, sources = zip(*terms, strict=True)
         scale = element * heads
         # Tokens t times as many: t^2 and t times the parts of the term, t times the compulsory bytes.
@@ -415,6 +406,23 @@ def level_bounds(
             )
         )
     return tuple(bounds)
+
+
+def _terms(
+    d: int, fast: int, pairs: int, problem: AttentionProblem, rows: int
+) -> tuple[float, float, list[tuple[str, str]]]:
+    """The quadratic and the linear part of a bound in elements, and (term, source) of each pass."""
+    quadratic, linear = 0.0, 0.0
+    terms = []
+    large = fast >= d * d
+    if problem.forward:
+        quadratic += min(pairs * d**2 / fast, pairs * d / math.sqrt(fast))
+        terms.append(("P*d^2/M" if large else "P*d/sqrt(M)", FORWARD))
+    if problem.backward:
+        quadratic += backward_elements(pairs, 0, d, fast)
+        linear += backward_elements(0, rows, d, fast)
+        terms.append(("(P*d^2 + N*d^3)/M" if large else "(P*d + N*d^2)/sqrt(M)", BACKWARD))
+    return linear, quadratic, terms
 
 
 def explanation(bounds: tuple[LevelBound, ...], gpu: str) -> list[str]:

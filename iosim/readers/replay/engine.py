@@ -151,22 +151,7 @@ class L2:
         least_sets: float = LEAST_SETS,
         beside: int = 0,
     ) -> None:
-        # Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit.
-        if not 1 <= model.ways <= MAX_WAYS:
-            raise InputError(
-                f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways"
-            )
-        max_partitions = MAX_PARTITIONS if model.apart else 2
-        if not 1 <= model.partitions <= max_partitions:
-            accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
-            raise InputError(f"l2_partitions {model.partitions}: the replay follows {accepted}")
-        if model.dirty_ways < 1:
-            raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
-        n = int(size.size)
-        if owner.size != n:
-            raise InputError(f"owners of {owner.size} objects; there are {n}")
-        _within("size", size, 2**31)
-        _within("tensor", owner, MAX_TENSORS)
+        n = _check_bounds(model, owner, size)
         self.model = model
         # Which lines of which objects are followed, and the set and home of each (l2.py, lines.h).
         sampled = sample_lines(
@@ -336,11 +321,7 @@ class L2:
         # Steps between the windows were skipped: for tensors of the loop the engine's counts are
         # replaced by what the windows stand for. Others (Q, O) it counted at skipped tiles, too.
         windows = part.windows()
-        for counts, then, total in zip(
-            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
-        ):
-            for t in np.flatnonzero(part.looped):
-                counts[t] = then[t] + int(total[t])
+        self._count_windows(before, part, windows)
         share = windows.stands_for.sum() / max(1, windows.played.sum())
         measured = part.state.filled, part.state.drained
         for counts, then, played in zip(
@@ -349,6 +330,16 @@ class L2:
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + round(share * played[t])
         return end, windows
+
+    def _count_windows(
+        self, before: tuple[list[int], list[int]], part: _Part, windows: Windows
+    ) -> None:
+        """Replace what the engine counted of the loop's tensors by what the windows stand for."""
+        for counts, then, total in zip(
+            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
+        ):
+            for t in np.flatnonzero(part.looped):
+                counts[t] = then[t] + int(total[t])
 
     def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
         """Bytes of each tensor number that are dirty in the L2 now."""
@@ -402,6 +393,25 @@ class L2:
                 )  # all objects, by their number
                 looped[np.unique(self._objects["tensor"][first[0] : first[0] + turn])] = 1
         return looped
+
+
+def _check_bounds(model: L2Model, owner: np.ndarray[Any, Any], size: np.ndarray[Any, Any]) -> int:
+    """Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit."""
+    # Bounds that the engine's arrays are compiled for; check.h refuses what else does not fit.
+    if not 1 <= model.ways <= MAX_WAYS:
+        raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
+    max_partitions = MAX_PARTITIONS if model.apart else 2
+    if not 1 <= model.partitions <= max_partitions:
+        accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
+        raise InputError(f"l2_partitions {model.partitions}: the replay follows {accepted}")
+    if model.dirty_ways < 1:
+        raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
+    n = int(size.size)
+    if owner.size != n:
+        raise InputError(f"owners of {owner.size} objects; there are {n}")
+    _within("size", size, 2**31)
+    _within("tensor", owner, MAX_TENSORS)
+    return n
 
 
 class _Part:

@@ -111,19 +111,7 @@ def model(profile: HardwareProfile) -> L2Model:
     ) / clock
     per_byte = profile.hbm_seconds_per_byte()
     bandwidth = 1 / per_byte[0] if per_byte else profile.need("dram_bandwidth_bytes_per_s")
-    side = None
-    if profile.memory_side_bytes:
-        side_ways, latency = (
-            profile.need_int("memory_side_ways"),
-            profile.need("memory_side_latency_cycles") / clock,
-        )
-        rate = profile.need("memory_side_bandwidth_bytes_per_s")
-        side = SideCache(
-            profile.memory_side_bytes // (side_ways * line),
-            side_ways,
-            rate,
-            max(0.0, latency - near),
-        )
+    side = _side_cache(clock, line, near, profile)
     return L2Model(
         partitions=partitions,
         sets=max(1, round(whole_sets * fraction)),
@@ -143,6 +131,24 @@ def model(profile: HardwareProfile) -> L2Model:
         apart=bool(profile.l2_apart),
         side=side,
     )
+
+
+def _side_cache(clock: float, line: int, near: float, profile: HardwareProfile) -> SideCache | None:
+    """The cache at the memory's side; None on a GPU without one."""
+    side = None
+    if profile.memory_side_bytes:
+        side_ways, latency = (
+            profile.need_int("memory_side_ways"),
+            profile.need("memory_side_latency_cycles") / clock,
+        )
+        rate = profile.need("memory_side_bandwidth_bytes_per_s")
+        side = SideCache(
+            profile.memory_side_bytes // (side_ways * line),
+            side_ways,
+            rate,
+            max(0.0, latency - near),
+        )
+    return side
 
 
 def _l2_bandwidth(profile: HardwareProfile) -> float:

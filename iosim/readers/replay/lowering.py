@@ -115,17 +115,7 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     tensors = list(chain.tensors)
     first = 0
     blocks = Blocks(chain)
-    lasting = (n for n, t in chain.tensors.items() if t.role is not Role.TEMP)
-    for name in progress("cutting tensors into objects")((*lasting, *blocks.temps)):
-        grid, size = cut(chain, chain.tensors[name], first)
-        freed = blocks.take(name, grid, size)
-        if freed is not None:
-            grids[name] = freed
-            continue
-        grids[name] = grid
-        sizes.append(size)
-        owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
-        first += grid.count
+    first = _cut_tensors(blocks, chain, first, grids, owners, sizes, tensors)
     # Behind the tensors lie the frames of local memory, of each launch apart: spilled registers
     # of one launch are dead when the next begins, but their lines stay in the L2 until replaced.
     frame_first: dict[str, tuple[int, ...]] = {}
@@ -163,6 +153,31 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     return Lowered(
         tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own_share
     )
+
+
+def _cut_tensors(
+    blocks: Blocks,
+    chain: Chain,
+    first: int,
+    grids: dict[str, Grid],
+    owners: list[npt.NDArray[np.uint8]],
+    sizes: list[Int32],
+    tensors: list[str],
+) -> int:
+    """Every tensor as numbered objects: those that outlive the chain first, then temporaries in the order in which they come
+    to life, so that one can take over the objects of a dead one. Returns the first number that is free."""
+    lasting = (n for n, t in chain.tensors.items() if t.role is not Role.TEMP)
+    for name in progress("cutting tensors into objects")((*lasting, *blocks.temps)):
+        grid, size = cut(chain, chain.tensors[name], first)
+        freed = blocks.take(name, grid, size)
+        if freed is not None:
+            grids[name] = freed
+            continue
+        grids[name] = grid
+        sizes.append(size)
+        owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
+        first += grid.count
+    return first
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
@@ -438,17 +453,7 @@ def _lower_touched(
         at = frame - low + (slot % sms * (together + 1) + slot // sms if together else slot)
         indices, first, count = _with_frames(launch, indices, first, count, at, high - low)
     zeros, modes_present = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
-    templates = []
-    for mode in modes_present:
-        # The template goes over all objects (turn = high - low brings every mode's indices back
-        # to the same objects) and leaves out the indices that are of another mode.
-        skips = np.zeros(len(TOUCHED_MODES) * (high - low), dtype=np.int32)
-        skips[mode * (high - low) : (mode + 1) * (high - low)] = NONE
-        base = np.full(tiles, low, dtype=np.int32)
-        name = next(iter(touched.objects))
-        templates.append(
-            Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros)
-        )
+    templates = _touched_templates(high, low, modes_present, tiles, touched, zeros)
     return LoweredLaunch(
         launch.name,
         first,
@@ -461,6 +466,30 @@ def _lower_touched(
         np.arange(tiles, dtype=np.int32),
         indices=indices,
     )
+
+
+def _touched_templates(
+    high: int,
+    low: int,
+    modes_present: np.ndarray[Any, Any],
+    tiles: int,
+    touched: Touched,
+    zeros: np.ndarray[Any, Any],
+) -> list[Template]:
+    """A template for each mode that occurs. It goes over all objects (turn = high - low brings every mode's indices back to
+    the same objects) and leaves out the indices that are of another mode."""
+    templates = []
+    for mode in modes_present:
+        # The template goes over all objects (turn = high - low brings every mode's indices back
+        # to the same objects) and leaves out the indices that are of another mode.
+        skips = np.zeros(len(TOUCHED_MODES) * (high - low), dtype=np.int32)
+        skips[mode * (high - low) : (mode + 1) * (high - low)] = NONE
+        base = np.full(tiles, low, dtype=np.int32)
+        name = next(iter(touched.objects))
+        templates.append(
+            Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros)
+        )
+    return templates
 
 
 def _with_frames(

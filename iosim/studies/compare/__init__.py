@@ -5,7 +5,7 @@ an estimate, with a mark in its cells. `run_choice` ranks GPUs, each with its be
 """
 
 from iosim.studies.compare.choice import Choice
-from iosim.studies.compare.choice import run as run_choice
+from iosim.studies.compare.choice import rank_gpus as run_choice
 from iosim.studies.compare.face import as_page, as_text
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group, compare
 

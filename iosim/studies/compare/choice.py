@@ -332,7 +332,7 @@ class Choice(Faced):
 Candidate = tuple[Gpu, Work, tuple[str, ...]]
 
 
-def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
+def rank_gpus(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     """The GPUs of a request, ranked for each of its lengths."""
     Conditions(method=request.method, l2_start=request.l2_start)
     if request.method == "bounds":
@@ -347,19 +347,7 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     for name in request.kernel or ():
         entry_name(name) if not is_choice(name) else None
     prices, missing = _prices(request, gpus), dict[tuple[str, Work, str], InputError]()
-    candidates: list[Candidate] = []
-    for work, gpu in product(_works(request, model), gpus):
-        problems = [problem for _, problem in work.parts]
-        # Without `kernel` a GPU has its own and every library kernel that is made for these problems.
-        suited = [
-            DEFAULT,
-            *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems)),
-        ]
-        by_part = (
-            tuple(name_on(gpu, name.strip().lower(), p) for p in problems)
-            for name in request.kernel or suited
-        )
-        candidates += [(gpu, work, names) for names in dict.fromkeys(by_part)]
+    candidates = _candidates(gpus, model, request)
     # Two rounds: all candidates by the capacity rule, which is quick; the first of each GPU and
     # length again by the method asked for.
     estimates = _options(candidates, replace(request, method="capacity"), prices, missing, silent)
@@ -389,6 +377,26 @@ def run(request: ChoiceRequest, progress: Progress = silent) -> Choice:
     )
     kernels = tuple(request.kernel or (DEFAULT, *LIBRARIES))
     return Choice(request.per, model, tuple(ranked), kernels, tuple(cannot))
+
+
+def _candidates(
+    gpus: tuple[Gpu, ...], model: Model | None, request: ChoiceRequest
+) -> list[tuple[Gpu, Work, tuple[str, ...]]]:
+    """Each GPU with every combination of kernels for the layers of a piece of work."""
+    candidates: list[Candidate] = []
+    for work, gpu in product(_works(request, model), gpus):
+        problems = [problem for _, problem in work.parts]
+        # Without `kernel` a GPU has its own and every library kernel that is made for these problems.
+        suited = [
+            DEFAULT,
+            *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems)),
+        ]
+        by_part = (
+            tuple(name_on(gpu, name.strip().lower(), p) for p in problems)
+            for name in request.kernel or suited
+        )
+        candidates += [(gpu, work, names) for names in dict.fromkeys(by_part)]
+    return candidates
 
 
 def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:

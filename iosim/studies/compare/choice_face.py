@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from iosim.base.units import (
     bytes_text,
@@ -226,7 +227,7 @@ def _rate(p: Prediction) -> float:
     return p.profile.tensor_flops_per_s.get(p.problem.dtype, 0.0) if p.bound_by == "tensor" else 0.0
 
 
-def table(choice: Choice) -> Table:
+def options_table(choice: Choice) -> Table:
     """A row per GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = (
         Column("seq_q", "queries", kind="count"),
@@ -242,7 +243,7 @@ def table(choice: Choice) -> Table:
         Column("fits"),
         Column("frontier"),
     )
-    rows = tuple(_row(choice, option) for option in choice.options)
+    rows = tuple(_option_row(choice, option) for option in choice.options)
     # A column that is alike in all rows is left out where it holds a size, nothing or "yes".
     empty = [
         column.key
@@ -253,7 +254,7 @@ def table(choice: Choice) -> Table:
     return Table(columns, rows).without(*empty)
 
 
-def _row(choice: Choice, o: Option) -> tuple[Cell, ...]:
+def _option_row(choice: Choice, o: Option) -> tuple[Cell, ...]:
     cost = None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text)
     rate, energy = per_second_text(o.tokens_per_s.value), ranged(o.a_token("energy_j"), joules_text)
     sizes, took = (
@@ -278,7 +279,7 @@ def _subject(choice: Choice) -> list[str]:
 
 def as_text(choice: Choice) -> str:
     below = [
-        table(choice).text().rstrip(),
+        options_table(choice).text().rstrip(),
         *closing(choice.missing, choice.notes),
         "\n".join(_bases(choice)),
     ]
@@ -301,14 +302,14 @@ def line(choice: Choice) -> str:
 
 
 def parts(choice: Choice) -> list[Part]:
-    return [answer(choice), *_subject(choice), table(choice), choice.missing, choice.notes]
+    return [answer(choice), *_subject(choice), options_table(choice), choice.missing, choice.notes]
 
 
 def as_page(choice: Choice, command: str = "iosim compare") -> Page:
     figures = [figure(choice, word) for word in FRONTIERS]
     sections = (
         *(f.section(folded=False) for f in figures if f is not None),
-        Section("rows", "GPUs", table=table(choice)),
+        Section("rows", "GPUs", table=options_table(choice)),
         *listed("missing", "Cannot run", choice.missing),
         *listed("notes", "Notes", choice.notes),
     )
@@ -335,48 +336,10 @@ def figure(choice: Choice, word: str) -> Figure | None:
             axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")
         ]
         for n, gpu in enumerate(gpus):
-            mine = [(o, y) for o, y in known if o.gpu.label == gpu]
-            batches = [f" {o.work.batch}" for o, _ in mine]
-            hover = [
-                f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
-                f"{unit(choice, quantity)}"
-                for o, y in mine
-            ]
-            points = axes.line(
-                gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n
-            )
-            texts = {
-                "hovertext": hover,
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "cliponaxis": False,
-            }
-            data += (
-                [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
-                if mine
-                else []
-            )
+            data += _series(choice, gpu, known, n, quantity, text)
         title = tokens_text(length)
-        readings = "; ".join(
-            f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
-            for o, y in known
-        )
-        x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
-        layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
-        panels.append(
-            Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
-        )
-        rows += [
-            (
-                title,
-                o.gpu.label,
-                o.kernel,
-                o.work.batch,
-                o.time_s.value,
-                text(y),
-                "yes" if word in o.frontier else "",
-            )
-            for o, y in known
-        ]
+        panels.append(_length_panel(axis_title, data, known, number, text, title, word))
+        rows += _frontier_rows(known, text, title, word)
     if not panels:
         return None
     drawn = {gpu for _, gpu, *_ in rows}
@@ -390,7 +353,19 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    columns = (
+    columns = _frontier_columns(axis_title, word)
+    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
+    title = f"Time against {word}"
+    return Figure(
+        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
+    )
+
+
+def _frontier_columns(
+    axis_title: str, word: str
+) -> tuple[Column, Column, Column, Column, Column, Column, Column]:
+    """The columns of the figure's table."""
+    return (
         Column("length", "tokens"),
         Column("gpu", "GPU"),
         Column("kernel"),
@@ -399,8 +374,69 @@ def figure(choice: Choice, word: str) -> Figure | None:
         Column(word, axis_title, kind="right"),
         Column("frontier"),
     )
-    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
-    title = f"Time against {word}"
-    return Figure(
-        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
+
+
+def _length_panel(
+    axis_title: str,
+    data: list[dict[str, Any]],
+    known: list[tuple[Option, float]],
+    number: int,
+    text: Callable[[float], str],
+    title: str,
+    word: str,
+) -> Panel:
+    """The panel of one length."""
+    readings = "; ".join(
+        f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
+        for o, y in known
+    )
+    x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
+    layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
+    return Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
+
+
+def _frontier_rows(
+    known: list[tuple[Option, float]], text: Callable[[float], str], title: str, word: str
+) -> list[tuple[str | int | float | None, ...]]:
+    """A row of the table per point."""
+    return [
+        (
+            title,
+            o.gpu.label,
+            o.kernel,
+            o.work.batch,
+            o.time_s.value,
+            text(y),
+            "yes" if word in o.frontier else "",
+        )
+        for o, y in known
+    ]
+
+
+def _series(
+    choice: Choice,
+    gpu: str,
+    known: list[tuple[Option, float]],
+    n: int,
+    quantity: str,
+    text: Callable[[float], str],
+) -> list[dict[str, Any]]:
+    """A GPU's points against time, each with its batch beside it; nothing where it has none."""
+    mine = [(o, y) for o, y in known if o.gpu.label == gpu]
+    batches = [f" {o.work.batch}" for o, _ in mine]
+    hover = [
+        f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
+        f"{unit(choice, quantity)}"
+        for o, y in mine
+    ]
+    points = axes.line(gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n)
+    texts = {
+        "hovertext": hover,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "cliponaxis": False,
+    }
+    return (
+        [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
+        if mine
+        else []
     )

@@ -30,7 +30,7 @@ from iosim.studies.compare.lines import (
     who,
 )
 from iosim.studies.compare.overview import overview
-from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.page import SideBySide, numbers
 from iosim.studies.compare.points import ALWAYS_SAID, Point
 from iosim.studies.compare.sentences import LEVELS, further, subject, verdicts
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
@@ -112,12 +112,12 @@ def grouped(p: Prediction) -> str:
 
 def summary(entries: Sequence[Entry], columns: Sequence[Column] = COLUMNS) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    table = Table.of(map(_row, entries), columns)
+    table = Table.of(map(_entry_row, entries), columns)
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
 
 
-def _row(e: Entry) -> dict[str, Any]:
+def _entry_row(e: Entry) -> dict[str, Any]:
     if e.point is None:
         return e.to_dict() | {"tile": "cannot run"}
     level_bytes = {
@@ -206,7 +206,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         )
     runnable = tuple(e for e in comparison.entries if e.point is not None)
     table = summary(runnable, BY_PROBLEM).without("reason")
-    return side_by_side(
+    page = SideBySide(
         comparison,
         comparison.points,
         TITLE,
@@ -219,9 +219,8 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         ),
         closing=listed("notes", "Notes", comparison.notes, folded=True),
         reading=(LEVELS,),
-        command=command,
-        commands=comparison.commands,
     )
+    return page.page(command, comparison.commands)
 
 
 def panels(comparison: Comparison) -> tuple[Panel, ...]:
@@ -287,12 +286,7 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         Column("ratio", f"{comparison.baseline} over it", kind="ratio"),
         FROM,
     )
-    rows: list[tuple[Cell, ...]] = []
-    for e in known:
-        assert e.point is not None
-        ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
-        value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
-        rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
+    rows = _bar_rows(known, quantity)
     # One scale for the panels of all GPUs: bars compare across them.
     top = max(e.value(quantity) or 0.0 for e in known)
     kernels = comparison.request.kernels
@@ -331,6 +325,17 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         (quantity, "ratio"),
         most_across=2,
     )
+
+
+def _bar_rows(known: list[Entry], quantity: str) -> list[tuple[str | int | float | None, ...]]:
+    """A row per bar, with the command lines that give its numbers."""
+    rows: list[tuple[Cell, ...]] = []
+    for e in known:
+        assert e.point is not None
+        ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
+        value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
+        rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
+    return rows
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:

@@ -62,17 +62,7 @@ def overview(
         kernels = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
         where = (f"overview-{n}", title, members, values)
         panels.append(_lines(request, *where) if lines else _rows(kernels, *where))
-    base = baseline(points)
-    which = (
-        f"of '{base}' and of the fastest tiled kernel of each GPU"
-        if base and few
-        else "of each kernel"
-    )
-    words = {
-        "against": " against the sequence length" if lines else "",
-        "hollow": HOLLOW if any(map(estimated, drawn_points)) else "",
-    }
-    words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
+    words = _overview_words(drawn_points, few, lines, points)
     rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in drawn_points)
     without = () if any(p.smem for p in drawn_points) else ("smem_bytes",)
     across, short = (
@@ -97,6 +87,24 @@ def overview(
         most_across=across,
         short=short,
     )
+
+
+def _overview_words(
+    drawn_points: list[Point], few: bool, lines: bool, points: Sequence[Point]
+) -> dict[str, str]:
+    """What the texts of the figure leave open."""
+    base = baseline(points)
+    which = (
+        f"of '{base}' and of the fastest tiled kernel of each GPU"
+        if base and few
+        else "of each kernel"
+    )
+    words = {
+        "against": " against the sequence length" if lines else "",
+        "hollow": HOLLOW if any(map(estimated, drawn_points)) else "",
+    }
+    words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
+    return words
 
 
 def _short(request: CaseGrid, points: Sequence[Point]) -> Table:
@@ -194,30 +202,7 @@ def _rows(
         if p.hbm
     ]
     for level, (key, _) in LEVELS.items():
-        drawn = [(p, v) for p in points if (v := getattr(p, key))]
-        # Of a kernel's two marks the larger has its number on the right, the smaller on the left.
-        right = [
-            level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM"
-            for p, _ in drawn
-        ]
-        mark = {
-            "type": "scatter",
-            "mode": "markers+text",
-            "name": level,
-            "x": [v for _, v in drawn],
-            "y": [p.kernel for p, _ in drawn],
-            "text": [f" {bytes_text(v)} " for _, v in drawn],
-            "textposition": ["middle right" if r else "middle left" for r in right],
-            "cliponaxis": False,
-            "hovertext": [f"{p.kernel} {level}<br>{bytes_text(v)} ({p.id})" for p, v in drawn],
-            "hovertemplate": "%{hovertext}<extra></extra>",
-            "marker": {
-                "color": LEVEL_COLOURS[level],
-                "size": 11,
-                "symbol": "square" if key == "hbm" else "circle",
-            },
-        }
-        data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
+        data.append(_level_marks(key, level, points))
     least = min(p.compulsory for p in points)
     # A row for a kernel that cannot run, which says so in its place.
     for kernel in {*kernels} - {p.kernel for p in points}:
@@ -236,3 +221,30 @@ def _rows(
         x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8}
     )
     return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))
+
+
+def _level_marks(key: str, level: str, points: Sequence[Point]) -> dict[str, Any]:
+    """The marks of one level, each with its number beside it."""
+    drawn = [(p, v) for p in points if (v := getattr(p, key))]
+    # Of a kernel's two marks the larger has its number on the right, the smaller on the left.
+    right = [
+        level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM" for p, _ in drawn
+    ]
+    mark = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": level,
+        "x": [v for _, v in drawn],
+        "y": [p.kernel for p, _ in drawn],
+        "text": [f" {bytes_text(v)} " for _, v in drawn],
+        "textposition": ["middle right" if r else "middle left" for r in right],
+        "cliponaxis": False,
+        "hovertext": [f"{p.kernel} {level}<br>{bytes_text(v)} ({p.id})" for p, v in drawn],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {
+            "color": LEVEL_COLOURS[level],
+            "size": 11,
+            "symbol": "square" if key == "hbm" else "circle",
+        },
+    }
+    return hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn])

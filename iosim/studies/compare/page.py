@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from iosim.base.records import dataclass
 from iosim.show.page import Figure, Page, Section
 from iosim.show.tables import Table
 from iosim.studies.compare.points import Point
@@ -11,40 +12,46 @@ from iosim.studies.compare.sentences import in_short, subject, verdicts
 from iosim.studies.compare.study import Comparison
 
 
-def side_by_side(
-    comparison: Comparison,
-    points: Sequence[Point],
-    title: str,
-    base: str | None,
-    figures: Sequence[Figure],
-    *,
-    under: Sequence[str],
-    tables: Sequence[Section],
-    closing: Sequence[Section],
-    reading: Sequence[str],
-    command: str,
-    commands: Mapping[str, str],
-) -> Page:
-    """A page: verdicts on `points` against the kernel `base`, what stands `under` them, the first figure, `tables` of
-    numbers and of what is missing, the other figures folded, `closing` sections, and how to read it all."""
-    legend = comparison.legend
-    first, *others = figures
-    sections = (
-        first.section(legend, folded=False),
-        *tables,
-        *(figure.section(legend) for figure in others),
-        *closing,
-        Section("reading", "How to read this page", tuple(reading), folded=True),
-    )
-    return Page(
-        title,
-        subject(comparison.request),
-        sections,
-        command=command,
-        commands=commands,
-        answer=(*verdicts(points, base), *under),
-        verdict=in_short(points, base),
-    )
+@dataclass(frozen=True)
+class SideBySide:
+    """What a page of kernels side by side is made of."""
+
+    comparison: Comparison
+    points: Sequence[Point]
+    """The predictions that the verdicts are on."""
+    title: str
+    base: str | None
+    """The kernel that the others are held against."""
+    figures: Sequence[Figure]
+    """The first stands open below the verdicts, the others wait below the tables."""
+    tables: Sequence[Section]
+    """The numbers, and what is missing."""
+    closing: Sequence[Section]
+    """Notes."""
+    under: Sequence[str]
+    """What stands under the verdicts."""
+    reading: Sequence[str]
+    """How to read it all."""
+
+    def page(self, command: str, commands: Mapping[str, str]) -> Page:
+        legend = self.comparison.legend
+        first, *others = self.figures
+        sections = (
+            first.section(legend, folded=False),
+            *self.tables,
+            *(figure.section(legend) for figure in others),
+            *self.closing,
+            Section("reading", "How to read this page", tuple(self.reading), folded=True),
+        )
+        return Page(
+            self.title,
+            subject(self.comparison.request),
+            sections,
+            command=command,
+            commands=commands,
+            answer=(*verdicts(self.points, self.base), *self.under),
+            verdict=in_short(self.points, self.base),
+        )
 
 
 def numbers(comparison: Comparison, heading: str, table: Table, ratios: Sequence[str]) -> Section:

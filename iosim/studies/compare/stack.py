@@ -15,7 +15,7 @@ from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.compare.face import as_text, summary
-from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
+from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run_comparison
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
@@ -56,7 +56,7 @@ class ModelComparison:
         groups = grouped(
             entries, lambda pair: (pair[0].lengths[pair[1].seq_len], pair[1].gpu, pair[1].requested)
         )
-        return [_row(key[0], groups[key]) for key in sorted(groups, key=lambda key: key[0])]
+        return [_length_row(key[0], groups[key]) for key in sorted(groups, key=lambda key: key[0])]
 
     @property
     def table(self) -> Table:
@@ -165,7 +165,7 @@ class ModelComparison:
         return tuple(panels)
 
 
-def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, Any]:
+def _length_row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, Any]:
     counts, entries = [group.kind.count for group, _ in members], [entry for _, entry in members]
 
     def summed(values: Iterable[float | None]) -> float | None:
@@ -209,7 +209,7 @@ def run_model(
     request: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress
 ) -> ModelComparison:
     parts = (
-        (group, run(replace(request, problems=group.problems), progress))
+        (group, run_comparison(replace(request, problems=group.problems), progress))
         for group in groups_of(model, values)
     )
     return ModelComparison(model, tuple(parts))

@@ -214,10 +214,12 @@ def compare(
     progress: Progress = silent,
     **options: Any,
 ) -> Comparison:
-    return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **options), progress)
+    return run_comparison(
+        CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **options), progress
+    )
 
 
-def run(compare_request: CompareRequest, progress: Progress = silent) -> Comparison:
+def run_comparison(compare_request: CompareRequest, progress: Progress = silent) -> Comparison:
     """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone. The
     baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first kernel
     that makes passes over N x N tensors, else the first, of those that run."""

@@ -39,6 +39,7 @@ from iosim.studies.decode.decode import (
 from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
 from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
+from iosim.studies.models.layers import Model
 from iosim.studies.requests import CONTEXTS, DecodeRequest
 
 NOT_FLAT = ("problem", "notes", "kinds", "sequences", "picking")
@@ -180,7 +181,7 @@ class Decoding(Several[DecodePoint]):
                 "numbers",
                 "Numbers",
                 () if drawn else means,
-                table=table(points),
+                table=points_table(points),
                 brief=_short(points),
                 folded=len(points) > MOST_OPEN,
             ),
@@ -189,36 +190,21 @@ class Decoding(Several[DecodePoint]):
                 if kinds_table(points)
                 else ()
             ),
-            *(
-                (
-                    Section(
-                        "more",
-                        "Bytes and splits",
-                        (MORE_IS,),
-                        panels=(
-                            _panel(
-                                "bytes",
-                                points,
-                                "HBM bytes per generated token",
-                                lambda p: p.per_token("hbm"),
-                                bytes_text,
-                            ),
-                            _panel(
-                                "splits",
-                                points,
-                                "splits of the keys",
-                                lambda p: float(p.prediction.kernel.splits),
-                                count_text,
-                            ),
-                        ),
-                        folded=True,
-                    ),
-                )
-                if several
-                else ()
-            ),
+            *((_more_section(points),) if several else ()),
             *listed("notes", "Notes", notes(points), folded=True),
         )
+        sentences, verdict = self._verdict(points)
+        return Page(
+            TITLE,
+            f"{subject(points)}.",
+            sections,
+            command=command,
+            answer=sentences,
+            verdict=(verdict,),
+        )
+
+    def _verdict(self, points: tuple[DecodePoint, ...]) -> tuple[tuple[str, ...], str]:
+        """The time of one step, in one sentence: above the figure only the fastest and the slowest, else one phrase each."""
         longest = [p for p in points if p.context == headline(points)]
         # Above the figure only the fastest and the slowest, else one phrase each.
         if many := len(longest) > MOST_SAID:
@@ -230,19 +216,12 @@ class Decoding(Several[DecodePoint]):
         ]
         sentences = (*self.answer.split("\n"), *self.beneath)
         verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
-        return Page(
-            TITLE,
-            f"{subject(points)}.",
-            sections,
-            command=command,
-            answer=sentences,
-            verdict=(verdict,),
-        )
+        return sentences, verdict
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
         lines = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
-        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
+        return f"{self.answer}\n\n{points_table(self.points).text()}{more}" + "".join(
             f"{line}\n" for line in lines
         )
 
@@ -258,16 +237,42 @@ class Decoding(Several[DecodePoint]):
 
     def _parts(self) -> list[ShownPart]:
         more = (part for both in self._more() for part in both)
-        return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
+        return [*self.answer.split("\n"), points_table(self.points), *more, notes(self.points)]
 
     def _panels(self) -> tuple[Panel, ...]:
         return panels_of(self.as_page())
 
 
-def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
+def run_decoding(request: DecodeRequest, progress: Progress = silent) -> Decoding:
     """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
     each other, or a kernel that cannot run the shape on a GPU."""
     return Decoding(tuple(progress(_points(request))))
+
+
+def _more_section(points: Sequence[DecodePoint]) -> Section:
+    """Bytes and splits against the context, folded."""
+    return Section(
+        "more",
+        "Bytes and splits",
+        (MORE_IS,),
+        panels=(
+            _panel(
+                "bytes",
+                points,
+                "HBM bytes per generated token",
+                lambda p: p.per_token("hbm"),
+                bytes_text,
+            ),
+            _panel(
+                "splits",
+                points,
+                "splits of the keys",
+                lambda p: float(p.prediction.kernel.splits),
+                count_text,
+            ),
+        ),
+        folded=True,
+    )
 
 
 def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
@@ -278,19 +283,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
     }
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    batch = None
-    if r.batch_contexts is not None:
-        if model is not None:
-            raise InputError(
-                "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
-            )
-        defaults = {"batch": 1, "context": CONTEXTS}
-        beside = {
-            name: value
-            for name, default in defaults.items()
-            if (value := getattr(r, name)) != default
-        }
-        batch = read_contexts(r.batch_contexts, beside)
+    batch = _one_launch_of(model, r)
     contexts = lengths(r.context, "context") if batch is None else batch
     # Default contexts end where the model's positions do; contexts that were asked for stay.
     if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
@@ -329,6 +322,24 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
             yield from sweep(shape, contexts, gpu, kernel, **step)
+
+
+def _one_launch_of(model: Model | None, r: DecodeRequest) -> list[int] | None:
+    """The contexts of sequences that decode in one launch; None where they are all alike."""
+    batch = None
+    if r.batch_contexts is not None:
+        if model is not None:
+            raise InputError(
+                "`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`"
+            )
+        defaults = {"batch": 1, "context": CONTEXTS}
+        beside = {
+            name: value
+            for name, default in defaults.items()
+            if (value := getattr(r, name)) != default
+        }
+        batch = read_contexts(r.batch_contexts, beside)
+    return batch
 
 
 def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[str, int | None]]:
@@ -371,7 +382,7 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     return Table.of(rows, WORK_COLUMNS) if batches else None
 
 
-def _row(p: DecodePoint) -> dict[str, Any]:
+def _point_row(p: DecodePoint) -> dict[str, Any]:
     row = p.to_dict() | {"gpu": p.prediction.profile.name, "l2_bytes_per_token": p.per_token("l2")}
     return row | {"hbm_bytes_per_token": marked(p.per_token("hbm"), *p.predictions)}
 
@@ -380,7 +391,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row per kind of layer at the longest context; None where there is one kind."""
     longest = headline(points)
     rows = [
-        _row(part)
+        _point_row(part)
         | plain(layer=kind.name, count=kind.count, sees=kind.sees)
         | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
@@ -458,9 +469,9 @@ def _picking(picked: Picking) -> str:
     return f"{beside}: the indexer costs more than it saves up to a context of about {picked.pays_from:,}, less beyond"
 
 
-def table(points: Sequence[DecodePoint]) -> Table:
+def points_table(points: Sequence[DecodePoint]) -> Table:
     rows = Table.of(
-        (_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
+        (_point_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
         COLUMNS,
     )
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
@@ -509,7 +520,7 @@ def subject(points: Sequence[DecodePoint]) -> str:
 
 def _short(points: Sequence[DecodePoint]) -> Table:
     contexts = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
-    return table([p for p in points if p.context in contexts]).without(
+    return points_table([p for p in points if p.context in contexts]).without(
         "cache_bytes", "l2_bytes_per_token", "splits"
     )
 

@@ -76,7 +76,7 @@ _TIME_LEGEND = tuple(
 )
 
 
-def answer(results: Sequence[Result], gpus: str, number: int) -> str:
+def methods_answer(results: Sequence[Result], gpus: str, number: int) -> str:
     """The methods of a study over `gpus`, such as "8 x h100-sxm", a `number` of them: the fastest, what it waits for,
     and the others."""
     best = min(results, key=lambda r: r.seconds)
@@ -127,7 +127,7 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     return sentences([fits, eight, by_default])
 
 
-def table(results: Sequence[Result], columns: Sequence[Column], gpus: int = 1) -> Table:
+def methods_table(results: Sequence[Result], columns: Sequence[Column], gpus: int = 1) -> Table:
     rows = []
     for r in results:
         received = round(r.received_bytes)
@@ -156,31 +156,11 @@ def as_page(
         most_across=1,
     )
     # The page compares clusters of different sizes: all GPUs' bytes stand beside one GPU's.
-    whole = table(results, on_page(gpus), gpus)
+    whole = methods_table(results, on_page(gpus), gpus)
     summary = Section("summary", "Summary", (NAMES,), table=whole)
-    idle = Section(
-        "idle",
-        "Idle fraction by the number of GPUs",
-        (
-            "Idle (GPU, step) slots over the P x P slots of the unbalanced "
-            "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
-            "line.",
-        ),
-        panels=(_idle(problem),),
-        folded=True,
-    )
-    sentence = answer(results, some(gpus, "GPU"), gpus)
-    time = Section(
-        "time",
-        "Time and bytes of one layer",
-        (
-            "Computing on the busiest GPU, and the time beyond it that "
-            "messages are waited for; bytes that all GPUs of the cluster receive.",
-        ),
-        _TIME_LEGEND,
-        (_time(results), _links(results, gpus)),
-        most_across=2,
-    )
+    idle = _idle_section(problem)
+    sentence = methods_answer(results, some(gpus, "GPU"), gpus)
+    time = _time_section(gpus, results)
     sections = tuple(
         s
         # Several methods: their times lead. One: what its GPUs do leads.
@@ -199,6 +179,36 @@ def as_page(
         command=command,
         answer=(sentence, beneath(results, gpus)),
         verdict=verdict,
+    )
+
+
+def _time_section(gpus: int, results: Sequence[Result]) -> Section:
+    """Time and received bytes of each method side by side."""
+    return Section(
+        "time",
+        "Time and bytes of one layer",
+        (
+            "Computing on the busiest GPU, and the time beyond it that "
+            "messages are waited for; bytes that all GPUs of the cluster receive.",
+        ),
+        _TIME_LEGEND,
+        (_time(results), _links(results, gpus)),
+        most_across=2,
+    )
+
+
+def _idle_section(problem: AttentionProblem) -> Section:
+    """Idle slots against the number of GPUs."""
+    return Section(
+        "idle",
+        "Idle fraction by the number of GPUs",
+        (
+            "Idle (GPU, step) slots over the P x P slots of the unbalanced "
+            "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
+            "line.",
+        ),
+        panels=(_idle(problem),),
+        folded=True,
     )
 
 

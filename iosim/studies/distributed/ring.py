@@ -97,13 +97,13 @@ class Ring(Several[Result]):
     def answer(self) -> str:
         """The answer in one sentence."""
         gpus = f"{self.num_gpus} x {self.profile.name}{in_dtype(self.problem, self.profile)}"
-        return face.answer(self.results, gpus, self.num_gpus)
+        return face.methods_answer(self.results, gpus, self.num_gpus)
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)
         marks = "" if legend is None else f"  times with {legend}\n"
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
-        table = face.table(self.results, face.ON_TERMINAL).text()
+        table = face.methods_table(self.results, face.ON_TERMINAL).text()
         under = face.beneath(self.results, self.num_gpus, self.by_default)
         return (
             f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}\n{under}\n"
@@ -120,7 +120,12 @@ class Ring(Several[Result]):
 
     def _parts(self) -> list[Part]:
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
-        return [self.answer, self._subject(), face.table(self.results, face.ON_TERMINAL), notes]
+        return [
+            self.answer,
+            self._subject(),
+            face.methods_table(self.results, face.ON_TERMINAL),
+            notes,
+        ]
 
     def _subject(self) -> str:
         p, links = self.problem, self.links
@@ -220,7 +225,7 @@ class RingStack:
         )
 
 
-def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
+def run_ring(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
     if len(problems) > 1:

@@ -14,9 +14,9 @@ step's calls; the first step's stand in the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from iosim.base.records import cached_property, dataclass
+from iosim.base.records import cached_property, dataclass, field
 from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import Conditions
@@ -150,6 +150,76 @@ def _calls(schedule: ChunkSchedule) -> Iterator[tuple[int, Pair]]:
             yield from ((gpu, pair) for _, _, pair in calls)
 
 
+@dataclass
+class _Simulation:
+    """A schedule that is being played. `free`: when a port is free. `launched`: when a GPU's processor has launched the
+    messages of a step. All in seconds from the start."""
+
+    schedule: ChunkSchedule
+    cluster: Cluster
+    widths: dict[str, int]
+    from_graph: bool
+    launched: list[float]
+    free: dict[str, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def send(self, n: int, step: Step, ready: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Send the messages of step `n`, which GPUs may begin when they are `ready`; returns when each GPU's have come
+        and gone, and by how much they slow its calls beside them."""
+        sent, slowed = list(ready), [0.0] * self.schedule.gpus
+        if not self.from_graph:
+            _launch_messages(step, self.cluster, self.launched)
+        for send in step.sends:
+            link, leaves, arrives = self.cluster.route(send.source, send.target)
+            both = (send.source, send.target)
+            ends = [max(ready[gpu], self.launched[gpu]) for gpu in both]
+            # A message holds both ports of its way from beginning to end.
+            begin = max(*ends, self.free.get(leaves, 0.0), self.free.get(arrives, 0.0))
+            n_bytes = self.schedule.sent_bytes(send, self.widths)
+            self.free[leaves] = self.free[arrives] = end = begin + link.seconds(n_bytes)
+            for gpu in both:
+                sent[gpu] = max(sent[gpu], end)
+                slowed[gpu] = max(slowed[gpu], link.unhidden * (end - begin))
+            label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
+            self.events.append(
+                Event("send", n, send.source, begin, end, send.target, label, n_bytes)
+            )
+        return sent, slowed
+
+    def compute(
+        self,
+        n: int,
+        done: list[float],
+        slowed: Sequence[float],
+        seconds: Callable[[Pair, str], float],
+    ) -> None:
+        """Make the local calls of step `n`; `done` is when each GPU is through with what it had to do, `slowed` by how
+        much its messages beside them hold them up."""
+        for gpu, calls in self.schedule.calls[n].items():
+            done[gpu] = max(done[gpu], self.launched[gpu]) + slowed[gpu]
+            for queries, keys, pair in calls:
+                begin = done[gpu]
+                done[gpu] = begin + seconds(pair, self.schedule.passes)
+                label = f"q{','.join(map(str, queries))}k{','.join(map(str, keys))}"
+                self.events.append(Event("compute", n, gpu, begin, done[gpu], None, label))
+
+    def add_up(
+        self,
+        n: int,
+        sums: Sequence[tuple[int, int]],
+        done: list[float],
+        arrived: Sequence[float],
+        merged: Callable[[float, float, bool], float],
+    ) -> None:
+        """Add up partial results, (bytes read, written) of each GPU in `sums`, once they have `arrived`."""
+        for gpu, (read, written) in enumerate(sums):
+            if not written:
+                continue
+            begin = max(done[gpu], arrived[gpu])
+            done[gpu] = begin + merged(read, written, self.schedule.backward)
+            self.events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
+
+
 def simulate(
     schedule: ChunkSchedule,
     problem: AttentionProblem,
@@ -170,52 +240,22 @@ def simulate(
     """
     widths = token_bytes(problem)
     merges_of = merges(schedule, problem)
-    launched = [0.0] * schedule.gpus
-    events: list[Event] = []
-    free: dict[str, float] = {}
+    play = _Simulation(schedule, cluster, widths, from_graph, [0.0] * schedule.gpus)
     ready = [0.0] * schedule.gpus
     for n, step in enumerate(schedule.steps):
-        # `ready`: when a GPU may begin the step. `free`: when a port is free. `launched`: when the
-        # processor has launched the messages of a step. All in seconds from the start.
-        sent, slowed = list(ready), [0.0] * schedule.gpus
-        if not from_graph:
-            _launch_messages(step, cluster, launched)
-        for send in step.sends:
-            link, leaves, arrives = cluster.route(send.source, send.target)
-            both = (send.source, send.target)
-            ends = [max(ready[gpu], launched[gpu]) for gpu in both]
-            # A message holds both ports of its way from beginning to end.
-            begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
-            n_bytes = schedule.sent_bytes(send, widths)
-            free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
-            for gpu in both:
-                sent[gpu] = max(sent[gpu], end)
-                slowed[gpu] = max(slowed[gpu], link.unhidden * (end - begin))
-            label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
-            events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
+        sent, slowed = play.send(n, step, ready)
         # Without overlap a GPU computes only when its messages of the step have come and gone; with it, the messages
         # slow the step's calls.
         done = list(ready) if overlap else list(map(max, ready, sent))
-        for gpu, calls in schedule.calls[n].items():
-            done[gpu] = max(done[gpu], launched[gpu]) + (slowed[gpu] if overlap else 0.0)
-            for queries, keys, pair in calls:
-                begin = done[gpu]
-                done[gpu] = begin + seconds(pair, schedule.passes)
-                label = f"q{','.join(map(str, queries))}k{','.join(map(str, keys))}"
-                events.append(Event("compute", n, gpu, begin, done[gpu], None, label))
-
-        # Partial results are added up once those of other GPUs are there.
-        arriving = received_bytes(schedule, step, widths, inputs=False)
-        for gpu, (read, written) in enumerate(merges_of[n]):
-            if merged is None or not written:
-                continue
+        play.compute(n, done, slowed if overlap else [0.0] * schedule.gpus, seconds)
+        if merged is not None:
             # Own results are added at once, those of others when they have arrived.
-            begin = max(done[gpu], sent[gpu]) if arriving[gpu] else done[gpu]
-            done[gpu] = begin + merged(read, written, schedule.backward)
-            events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
+            arriving = received_bytes(schedule, step, widths, inputs=False)
+            arrived = [at if of_gpu else 0.0 for at, of_gpu in zip(sent, arriving, strict=True)]
+            play.add_up(n, merges_of[n], done, arrived, merged)
         # A GPU begins its next step by itself: there is no barrier between all of them.
         ready = list(map(max, ready, sent, done))
-    return Timeline(schedule.gpus, tuple(events), max(ready))
+    return Timeline(schedule.gpus, tuple(play.events), max(ready))
 
 
 def _launch_messages(step: Step, cluster: Cluster, launched: list[float]) -> None:

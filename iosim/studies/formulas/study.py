@@ -207,7 +207,7 @@ class _Writer:
 def describe(options: Mapping[str, Any]) -> FormulaStudy:
     import sympy as sp
 
-    from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
+    from iosim.readers.formula.symbolic import derive
     from iosim.readers.formula.theory import beside, why
 
     problem, gpu = _problem(options), options.get("gpu")
@@ -221,25 +221,7 @@ def describe(options: Mapping[str, Any]) -> FormulaStudy:
         for r in formula.traffic
     ]
     totals = {way: write.entry(formula.total(way)) for way in ("read", "write")}
-    listed: list[tuple[str, str, int | None]] = [
-        (str(n), text, None) for n, text in write.blocks.values() if n in write.used
-    ]
-    # Symbols are explained only where they occur; numbers that were fixed are shown all the same.
-    occurring = (
-        set().union(*(r.bytes.free_symbols for r in formula.traffic))
-        | limit["leading"].free_symbols
-    )
-    explained = (
-        n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
-    )
-    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in explained]
-    written_down = limit["term"].text, write.text(limit["leading"])
-    listed += [
-        (s, text, None)
-        for s, text in PAPER_SYMBOLS.items()
-        if any(s in item for item in written_down)
-    ]
-    names = [dict(zip(("symbol", "meaning", "value"), item, strict=True)) for item in listed]
+    names = _symbols(formula, limit, put_in, write)
     bytes_by_way = [total["bytes"] for total in totals.values()]
     # Beside dense: only with all sizes known are there bytes to compare.
     counted = problem.mask in LIST_MASKS and None not in bytes_by_way
@@ -268,6 +250,33 @@ def describe(options: Mapping[str, Any]) -> FormulaStudy:
         "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
     }
     return FormulaStudy(formula, description)
+
+
+def _symbols(
+    formula: Formula, limit: dict[str, Any], put_in: dict[str, int], write: _Writer
+) -> list[dict[str, str | int | None]]:
+    """The symbols of a formula with their meanings and values."""
+    from iosim.readers.formula.symbolic import SYMBOLS, symbol
+
+    listed: list[tuple[str, str, int | None]] = [
+        (str(n), text, None) for n, text in write.blocks.values() if n in write.used
+    ]
+    # Symbols are explained only where they occur; numbers that were fixed are shown all the same.
+    occurring = (
+        set().union(*(r.bytes.free_symbols for r in formula.traffic))
+        | limit["leading"].free_symbols
+    )
+    explained = (
+        n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
+    )
+    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in explained]
+    written_down = limit["term"].text, write.text(limit["leading"])
+    listed += [
+        (s, text, None)
+        for s, text in PAPER_SYMBOLS.items()
+        if any(s in item for item in written_down)
+    ]
+    return [dict(zip(("symbol", "meaning", "value"), item, strict=True)) for item in listed]
 
 
 COLUMNS = (
@@ -301,7 +310,7 @@ class FormulaStudy(Shown):
         return " + ".join(self.description["totals"][way]["latex"] for way in ("read", "write"))
 
     def to_text(self) -> str:
-        return f"{answer(self.description)}\n\n{table(self.description, 'text')}"
+        return f"{formula_answer(self.description)}\n\n{formula_text(self.description, 'text')}"
 
     def _line(self) -> str:
         d = self.description
@@ -311,7 +320,7 @@ class FormulaStudy(Shown):
         d = self.description
         rows = [{**row, "formula": row["text"]} for row in _rows(d, "all launches")]
         return [
-            answer(d),
+            formula_answer(d),
             _title(d),
             Table.of(rows, COLUMNS),
             f"leading term: {d['leading']['text']}",
@@ -341,7 +350,7 @@ def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, A
     ]
 
 
-def answer(description: Mapping[str, Any]) -> str:
+def formula_answer(description: Mapping[str, Any]) -> str:
     """One sentence: the bytes where every size is given, else what they grow with, against the paper's term."""
     name = f"{description['kernel']}, {description['pass']}, mask {description['mask']},"
     read, written = (description["totals"][way]["bytes"] for way in ("read", "write"))
@@ -365,7 +374,7 @@ def _limit_text(description: Mapping[str, Any], key: str) -> str:
     return f"leading term{blocks} / ({theta['text']} elements per head, {theta['source']}) = {theta['ratio'][key]}"
 
 
-def table(description: Mapping[str, Any], key: str) -> str:
+def formula_text(description: Mapping[str, Any], key: str) -> str:
     """The whole text, its formulas under `key`: text or latex."""
     rows, sparse = _rows(description, "all launches"), description["sparse"]
     if sparse:

@@ -147,7 +147,7 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     if missing or unit is None:
         accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
         raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
-    rows = [_row(cell, unit, f"{where}, line {line}") for line, cell in enumerate(cells, 2)]
+    rows = [_timed_call(cell, unit, f"{where}, line {line}") for line, cell in enumerate(cells, 2)]
     if len(rows) < LEAST_ROWS:
         raise InputError(
             f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough"
@@ -155,7 +155,7 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     return rows
 
 
-def _row(row: Mapping[str, str], unit: str, where: str) -> tuple[AttentionProblem, float]:
+def _timed_call(row: Mapping[str, str], unit: str, where: str) -> tuple[AttentionProblem, float]:
     def number(name: str, read: Callable[[str], float]) -> float:
         try:
             return read((row.get(name) or "").strip())

@@ -413,7 +413,7 @@ class Latencies(Several[Latency]):
     def to_text(self) -> str:
         below = "".join(f"note: {n}\n" for n in notes(self.points))
         together = f"\nBy kind of layer\n{of_models(self.models).text()}\n" if self.models else ""
-        return f"{self.answer}\n\n{table(self.points).text()}{together}{below}"
+        return f"{self.answer}\n\n{parts_table(self.points).text()}{together}{below}"
 
     def _line(self) -> str:
         names = ", ".join(dict.fromkeys(p.stack.name for p in self))
@@ -423,10 +423,10 @@ class Latencies(Several[Latency]):
 
     def _parts(self) -> list[ShownPart]:
         together = [of_models(self.models)] if self.models else []
-        return [*self.answer.split("\n"), table(self.points), *together, notes(self.points)]
+        return [*self.answer.split("\n"), parts_table(self.points), *together, notes(self.points)]
 
 
-def run(request: LatencyRequest) -> Latencies:
+def run_latency(request: LatencyRequest) -> Latencies:
     """Every problem, of a model one for each kind of its layers, in every stack on every GPU."""
     r, constants = request, None
     if r.calibration is not None:
@@ -479,7 +479,7 @@ def stack_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def table(points: Sequence[Latency]) -> Table:
+def parts_table(points: Sequence[Latency]) -> Table:
     """A row per part, and one per call."""
     rows = []
     for p in points:

@@ -267,11 +267,7 @@ def calls_of(
     asked for. Raises InputError: values that make no sense, or lengths that a model's layers cannot have. `values`: as
     `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put in what was
     asked in its place), and so is the type of the inputs where none is given."""
-    for name in ("seq_lens", "seq_lens_k"):
-        if values.get(name) is not None:
-            raise InputError(
-                f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
-            )
+    _check_of_model(values)
     check_queries(values)
     stated = {name: value for name, value in values.items() if value is not None}
     fields = {
@@ -290,13 +286,7 @@ def calls_of(
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     by_length, kinds = [], model.all_kinds if states else model.kinds
-    if not kinds:
-        accepted = (
-            "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
-        )
-        raise InputError(
-            f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
-        )
+    _check_has_attention(kinds, model)
     # A default length is cut to the model's positions; a length that was asked for is not.
     default_queries = (
         model.usual_tokens(FIELDS["seq_q"].asked)
@@ -321,6 +311,26 @@ def calls_of(
             )
         )
     return by_length
+
+
+def _check_has_attention(kinds: tuple[LayerKind, ...], model: Model) -> None:
+    """Raises InputError: a model without softmax attention."""
+    if not kinds:
+        accepted = (
+            "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
+        )
+        raise InputError(
+            f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}"
+        )
+
+
+def _check_of_model(values: Mapping[str, Any]) -> None:
+    """Raises InputError: values that a model's layers cannot have."""
+    for name in ("seq_lens", "seq_lens_k"):
+        if values.get(name) is not None:
+            raise InputError(
+                f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`"
+            )
 
 
 @dataclass(frozen=True)

@@ -143,66 +143,60 @@ class LayerKind:
             head_dim=self.head_dim,
             head_dim_v=self.head_dim_v,
         )
-        if (
-            self.state_kernel is not None
-        ):  # 16-bit inputs and no pages, whatever the caches of the others are
-            fields = {
-                name: value
-                for name, value in fields.items()
-                if name not in ("page_size", "cache_dtype")
-            }
-            fields["dtype"] = (
-                fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
-            )
-            latent_kv = False
-        latent, compressed = self.latent, self.compress is not None
+        # 16-bit inputs and no pages, whatever the caches of the others are.
+        if self.state_kernel is not None:
+            dtype = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
+            without = ("page_size", "cache_dtype")
+            fields = {name: value for name, value in fields.items() if name not in without}
+            fields["dtype"], latent_kv = dtype, False
+        compressed = self.compress is not None
         absorbed = (
             latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
         )
-        # Absorbed MLA is attention with one key/value head of latent + rope columns, whose V is the
-        # first kv_rank of them.
-        if latent is not None and absorbed:
-            wide = latent.width if compressed else latent.kv_rank
-            shape |= {
-                "kv_heads": 1,
-                "head_dim": latent.width,
-                "head_dim_v": wide,
-                "latent_kv": True,
-            }
-            shape |= {} if self.top_k is None else {"top_k": self.top_k}
-            # Sparse MLA picks keys by an indexer over a paged cache.
-            if self.top_k is not None and latent.index_heads:
-                page = fields.pop("page_size", None) or INDEXED_PAGE
-                shape |= plain(index_heads=latent.index_heads, index_dim=latent.index_dim) | {
-                    "page_size": page
-                }
+        if self.latent is not None and absorbed:
+            shape |= self._absorbed_shape(self.latent, fields)
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
             return self._chunked(queries, keys, shape | fields)
+        shape |= self._mask_shape(keys)
         if compressed:
-            shape |= {
-                "compress_ratio": self.compress,
-                "window": (self.window or 1) - 1,
-                "mask": "window",
-            }
             fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
-        # A window that covers all keys is a causal mask.
-        elif self.window is None or (self.causal and self.window >= keys):
-            shape["mask"] = "causal" if self.causal else "none"
-        elif self.causal:
-            # Keys that even the first query cannot see are gone; transformers counts the query itself in
-            # the window, iosim does not.
+        # Keys that even the first query cannot see are gone; transformers counts the query itself in the
+        # window, iosim does not.
+        elif self.causal and self.window is not None:
             keys = min(keys, self.window - 1 + queries)
-            shape |= {"mask": "window", "window": self.window - 1}
-        else:
-            shape |= {
-                "mask": "window",
-                # Without a causal mask half of the window lies on either side.
-                "window": self.window // 2,
-                "window_right": self.window // 2,
-            }
         return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields)
+
+    def _absorbed_shape(self, latent: Latent, fields: dict[str, Any]) -> dict[str, Any]:
+        """Absorbed MLA: attention with one key/value head of latent + rope columns, whose V is the first kv_rank of
+        them. Sparse MLA picks keys by an indexer over a paged cache, whose page is taken out of `fields`."""
+        compressed = self.compress is not None
+        shape: dict[str, Any] = {
+            "kv_heads": 1,
+            "head_dim": latent.width,
+            "head_dim_v": latent.width if compressed else latent.kv_rank,
+            "latent_kv": True,
+        }
+        if self.top_k is not None:
+            shape["top_k"] = self.top_k
+            if latent.index_heads:
+                page = fields.pop("page_size", None) or INDEXED_PAGE
+                shape |= {"index_heads": latent.index_heads, "index_dim": latent.index_dim}
+                shape["page_size"] = page
+        return shape
+
+    def _mask_shape(self, keys: int) -> dict[str, Any]:
+        """The mask's fields. A window that covers all keys is a causal mask; without a causal mask half of the window
+        lies on either side."""
+        if self.compress is not None:
+            window = (self.window or 1) - 1
+            return {"compress_ratio": self.compress, "window": window, "mask": "window"}
+        if self.window is None or (self.causal and self.window >= keys):
+            return {"mask": "causal" if self.causal else "none"}
+        if self.causal:
+            return {"mask": "window", "window": self.window - 1}
+        return {"mask": "window", "window": self.window // 2, "window_right": self.window // 2}
 
     def _chunked(self, queries: int, keys: int, fields: Mapping[str, Any]) -> AttentionProblem:
         """Each chunk's queries against its keys: sequences of their own, packed."""

@@ -231,7 +231,12 @@ class ModelPrediction(Shown):
         return f"{self.model.title} on {self.profile.name}, {tokens}: {took}{hbm}"
 
     def _parts(self) -> list[Part]:
-        return [*answer([self]).split("\n"), f"{self.model.line}.", table(self), notes([self])]
+        return [
+            *models_answer([self]).split("\n"),
+            f"{self.model.line}.",
+            layers_table(self),
+            notes([self]),
+        ]
 
     def _panels(self) -> tuple[Panel, ...]:
         from iosim.show.axes import stacked  # pages alone need it
@@ -278,7 +283,7 @@ def requests_of(request: PredictRequest) -> list[Request]:
     ]
 
 
-def run(
+def run_models(
     request: PredictRequest, progress: Progress = silent
 ) -> list[Prediction] | list[ModelPrediction]:
     """The predictions of a request, of a model one for every GPU, length and kernel."""
@@ -307,9 +312,9 @@ def run(
 
 def several(results: Sequence[ModelPrediction]) -> str:
     """The answer; of each result the table by kind of layer; what one layer of each kind does."""
-    parts = [answer(results), results[0].model.line + "."]
+    parts = [models_answer(results), results[0].model.line + "."]
     for result in results:
-        parts.append(f"{heading(result)}\n{table(result).text().rstrip()}")
+        parts.append(f"{heading(result)}\n{layers_table(result).text().rstrip()}")
     parts.append("\n".join(f"note: {note}" for note in notes(results)))
     for result in results:
         for layer in result.layers:
@@ -322,7 +327,7 @@ def heading(result: ModelPrediction) -> str:
     return f"{result.profile.name}, batch {result.batch}, {queries}{some(result.keys, 'token')}"
 
 
-def table(result: ModelPrediction) -> Table:
+def layers_table(result: ModelPrediction) -> Table:
     """A row per kind of layer, all its layers together, and one of all."""
     rows: list[tuple[Cell, ...]] = []
     for layer in result.layers:
@@ -390,7 +395,7 @@ def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     return (f"{held} {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
 
 
-def answer(results: Sequence[ModelPrediction]) -> str:
+def models_answer(results: Sequence[ModelPrediction]) -> str:
     """A model, on each GPU and with each kernel, at the longest length."""
     longest = max((result.keys, result.queries) for result in results)
     taken = [result for result in results if (result.keys, result.queries) == longest]

@@ -282,12 +282,14 @@ class WholeModels(Several[WholeRun]):
         return tuple(dict.fromkeys(lines))
 
     def to_text(self) -> str:
-        tables = "".join(f"{title}\n{table(runs).text()}\n" for title, runs in self.groups.items())
+        tables = "".join(
+            f"{title}\n{runs_table(runs).text()}\n" for title, runs in self.groups.items()
+        )
         return f"{self.answer}\n\n{tables}" + "".join(f"note: {note}\n" for note in self.notes)
 
     def as_page(self, command: str = "iosim model") -> Page:
         sections = [
-            Section(f"part-{n}", title, table=table(runs))
+            Section(f"part-{n}", title, table=runs_table(runs))
             for n, (title, runs) in enumerate(self.groups.items(), 1)
         ]
         lines = dict.fromkeys(run.model.line for run in self)
@@ -304,7 +306,7 @@ class WholeModels(Several[WholeRun]):
         return f"{', '.join(names)}: {', '.join(dict.fromkeys(run.title for run in self))}"
 
     def _parts(self) -> list[Part]:
-        tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
+        tables = [part for title, runs in self.groups.items() for part in (title, runs_table(runs))]
         return [*self.answer.split("\n"), *tables, self.notes]
 
     def _panels(self) -> tuple[Panel, ...]:
@@ -340,7 +342,7 @@ def _of_experts(run: WholeRun) -> str:
     )
 
 
-def table(runs: Sequence[WholeRun]) -> Table:
+def runs_table(runs: Sequence[WholeRun]) -> Table:
     """A row per part: of one run all that is known, of several the bytes at HBM and the time side by side."""
     summed_columns = SUMMED if len(runs) == 1 else BESIDE
     columns = [
@@ -358,7 +360,7 @@ def table(runs: Sequence[WholeRun]) -> Table:
     return Table((Column("part"), *columns), tuple(rows))
 
 
-def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
+def run_whole(request: WholeRequest, progress: Progress = silent) -> WholeModels:
     """A run for every GPU, phase, length and model."""
     if request.dtype not in (None, *TYPES):
         raise InputError(

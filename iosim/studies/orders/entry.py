@@ -259,18 +259,20 @@ class OrderRanking(Shown):
         return self.listed(MOST_SHOWN)
 
     def listed(self, limit: int, markdown: bool = False) -> str:
-        rows = table(self, limit)
+        rows = ranking_table(self, limit)
         note_lines = "".join(
             f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, limit)
         )
-        return f"{answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{note_lines}"
+        return (
+            f"{ranking_answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{note_lines}"
+        )
 
     def _line(self) -> str:
         several = some(len(self.orders), "order")
         return f"{self.kernel} on {self.profile.name}, {several}; best: {self.best.choice.words}"
 
     def _parts(self) -> list[Part]:
-        return [answer(self), table(self), notes(self)]
+        return [ranking_answer(self), ranking_table(self), notes(self)]
 
     def _panels(self) -> tuple[Panel, ...]:
         """Time against bytes at HBM, a point per order."""
@@ -352,7 +354,7 @@ def check_weights(
     return tuple(float(weight) for weight in weights)
 
 
-def answer(ranking: OrderRanking) -> str:
+def ranking_answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own_entry = ranking.best, ranking.own
     above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
@@ -400,17 +402,17 @@ def heads_text(p: AttentionProblem) -> str:
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
 
 
-def table(r: OrderRanking, limit: int | None = MOST_SHOWN) -> Table:
+def ranking_table(r: OrderRanking, limit: int | None = MOST_SHOWN) -> Table:
     """A row per order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:limit], 1))
     own_rows = [
         (n, e) for n, e in enumerate(r.orders, 1) if e.is_own and limit is not None and n > limit
     ]
-    table = Table.of((_row(n, e) for n, e in first + own_rows), COLUMNS)
+    table = Table.of((_order_row(n, e) for n, e in first + own_rows), COLUMNS)
     return table.without("side_bytes") if all(e.side_bytes is None for _, e in first) else table
 
 
-def _row(rank: int, e: OrderEntry) -> dict[str, Any]:
+def _order_row(rank: int, e: OrderEntry) -> dict[str, Any]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
     labels = ", ".join(

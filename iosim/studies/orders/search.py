@@ -80,7 +80,7 @@ def resolve_all(
     return [first, *(resolve(name, problem, profile) for problem in problems[1:])]
 
 
-def run(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
+def rank_orders(request: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     """Every order of a kernel, ranked; of several problems the one order that suits them all."""
     problems, gpu = tuple(request.problems), load_profile(request.gpu)
     weights = check_weights(

@@ -17,7 +17,7 @@ from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
 from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Column
+from iosim.show.tables import Cell, Column
 from iosim.studies.compare.lines import Dot, drawn, kernel_legend, kernel_lines, who
 from iosim.studies.compare.points import (
     CaseGrid,
@@ -27,6 +27,10 @@ from iosim.studies.compare.points import (
 )
 
 DASHES = {"measured": "solid", "specification": "dot"}
+
+
+Roofs = Mapping[str, tuple[float, float]]
+"""Name of a roof -> bytes per second below its bend, and operations per second above."""
 
 
 def roofline(
@@ -42,85 +46,100 @@ def roofline(
     word = "SM<->L2" if level == "l2" else "HBM"
     roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
     intensity = {p.id: p.flops / payload[p.id] for p in counted}
-    # A roof bends at peak rate over bandwidth, FLOP per byte: the bend must lie on the axis.
-    ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
-    x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
-    ends = [10**e for e in x["range"]]
-    rates = [p.flops / p.time_s for p in counted] + [
-        f for of_gpu in roofs.values() for _, f in of_gpu.values()
-    ]
-    y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
+    x, y = _roofline_axes(counted, intensity, roofs, word)
 
     def place(p: Point) -> Dot:
         at, rate = intensity[p.id], p.flops / p.time_s
         reading = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
         return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{reading}"
 
-    panels, rows, left_out = [], [], []
+    panels, rows = [], []
     for n, (label, members) in enumerate(by_gpu(counted).items(), 1):
-        data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
-        readings = [
-            f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
-            for name, (wide, fast) in roofs[label].items()
+        lines = [
+            (kernel, dots, line) for kernel, _, dots, line in kernel_lines(request, members, place)
         ]
-        for kernel, _, dots, line in kernel_lines(request, members, place):
-            data.append(line)
-            readings.append(f"{kernel} reaches {rate_text(max(rate for _, rate, _ in dots))}")
-        if not roofs[label]:
-            left_out.append(
-                f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate"
-            )
-        panels.append(
-            Panel(
-                f"roofline-{level}-{n}",
-                label,
-                f"Roofline at {word}, {label}: {'; '.join(readings)}.",
-                tuple(data),
-                axes.layout(x, y),
-            )
-        )
-        for p in members:
-            # The lower of bandwidth x intensity and the matrix rate, by the first roof that is known.
-            roof = next(
-                (min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None
-            )
-            rate = p.flops / p.time_s
-            rows.append(
-                (
-                    *who(p),
-                    p.flops,
-                    p.value(level),
-                    intensity[p.id],
-                    rate,
-                    roof,
-                    rate / roof if roof else None,
-                    f"{p.id} {profile_ids[label]}",
-                )
-            )
+        data, readings = _roofline_lines(roofs[label], lines, [10**e for e in x["range"]])
+        alt = f"Roofline at {word}, {label}: {'; '.join(readings)}."
+        panels.append(Panel(f"roofline-{level}-{n}", label, alt, tuple(data), axes.layout(x, y)))
+        rows += [
+            _roofline_row(p, level, intensity[p.id], roofs[label], profile_ids[label])
+            for p in members
+        ]
     guides = [
         (f"roof, {name}", dash)
         for name, dash in DASHES.items()
-        if any(name in f for f in roofs.values())
+        if any(name in of_gpu for of_gpu in roofs.values())
     ]
-    words = {"word": word, "level": level}
-    legend, omitted = kernel_legend(request, *guides), tuple(left_out)
-    columns = (
+    left_out = _missing_roofs(counted, roofs, word)
+    return drawn(
+        "roofline",
+        _roofline_columns(level, word),
+        rows,
+        panels,
+        kernel_legend(request, *guides),
+        id=f"roofline-{level}",
+        words={"word": word, "level": level},
+        left_out=left_out,
+    )
+
+
+def _missing_roofs(
+    counted: list[Point], roofs: dict[str, dict[str, tuple[float, float]]], word: str
+) -> tuple[str, ...]:
+    """A line for each GPU without a roof."""
+    return tuple(
+        f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate"
+        for label in by_gpu(counted)
+        if not roofs[label]
+    )
+
+
+def _roofline_axes(
+    points: Sequence[Point], intensity: Mapping[str, float], roofs: Mapping[str, Roofs], word: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """FLOP per byte, and FLOP per second."""
+    # A roof bends at peak rate over bandwidth, FLOP per byte: the bend must lie on the axis.
+    ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
+    rates = [p.flops / p.time_s for p in points]
+    rates += [fast for of_gpu in roofs.values() for _, fast in of_gpu.values()]
+    x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
+    return x, axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
+
+
+def _roofline_lines(
+    roofs: Roofs, lines: Sequence[tuple[str, list[Dot], dict[str, Any]]], ends: list[float]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The roofs of a GPU and the `lines` of its kernels, drawn and in words."""
+    data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs.items()]
+    readings = [
+        f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
+        for name, (wide, fast) in roofs.items()
+    ]
+    for kernel, dots, line in lines:
+        data.append(line)
+        readings.append(f"{kernel} reaches {rate_text(max(rate for _, rate, _ in dots))}")
+    return data, readings
+
+
+def _roofline_row(
+    p: Point, level: Level, intensity: float, roofs: Roofs, profile_id: str
+) -> tuple[Cell, ...]:
+    # The lower of bandwidth x intensity and the matrix rate, by the first roof that is known.
+    roof = next((min(wide * intensity, fast) for wide, fast in roofs.values()), None)
+    rate = p.flops / p.time_s
+    share = rate / roof if roof else None
+    command_ids = f"{p.id} {profile_id}"
+    return (*who(p), p.flops, p.value(level), intensity, rate, roof, share, command_ids)
+
+
+def _roofline_columns(level: Level, word: str) -> tuple[Column, ...]:
+    return (
         Column("flops", "FLOP", kind="count"),
         Column(f"{level}_bytes", f"{word} bytes"),
         Column("flops_per_byte", "FLOP/byte", kind="number"),
         Column("flops_per_s", "FLOP/s", kind="rate"),
         Column("roof_flops_per_s", "roof there", kind="rate"),
         Column("share_of_roof", "of the roof", kind="percent"),
-    )
-    return drawn(
-        "roofline",
-        columns,
-        rows,
-        panels,
-        legend,
-        id=f"roofline-{level}",
-        words=words,
-        left_out=omitted,
     )
 
 
@@ -140,13 +159,50 @@ def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, A
 QUANTITIES = {"l2": "SM<->L2 bytes", "hbm": "HBM bytes", "time": "time"}
 
 
+Pair = tuple[Point, Point, float]
+"""A point, the naive kernel's at the same length, and the naive one's bytes over its own."""
+
+
 def ratio(request: CaseGrid, points: Sequence[Point], level: Level) -> Figure | None:
     """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
     base = baseline(points)
+    pairs = _naive_pairs(request, points, level)
+    if base is None or not pairs:
+        return None
+    word = "SM<->L2" if level == "l2" else "HBM"
+    gpus = [g.label for g in request.gpus]
+    x = axes.length_axis(request.lengths)
+    y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
+    panels = []
+    for n, kernel in enumerate(dict.fromkeys(p.kernel for p, *_ in pairs), 1):
+        data, readings = _ratio_lines(gpus, [pair for pair in pairs if pair[0].kernel == kernel])
+        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
+        alt += f"{'; '.join(readings)}."
+        panel_id, title = f"ratio-{level}-{n}", f"{base} / {kernel}"
+        panels.append(Panel(panel_id, title, alt, tuple(layered(data)), axes.layout(x, y)))
+    labels = {p.gpu.label for p, *_ in pairs}
+    legend = [
+        Series(label, axes.colour(g), axes.symbol(g)[1])
+        for g, label in enumerate(gpus)
+        if label in labels
+    ]
+    columns = (
+        Column("baseline"),
+        Column(f"{level}_bytes", f"{word} bytes"),
+        Column(f"baseline_{level}_bytes", "baseline's"),
+        Column("ratio", f"{base} over it", kind="ratio"),
+    )
+    words = {"word": word, "base": base, "level": level}
+    rows = [_ratio_row(pair, base, level) for pair in pairs]
+    return drawn("ratio", columns, rows, panels, legend, id=f"ratio-{level}", words=words)
+
+
+def _naive_pairs(request: CaseGrid, points: Sequence[Point], level: Level) -> list[Pair]:
+    """Every point that stands beside one of the naive kernel, kernel by kernel."""
+    base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
-    # (point, the naive kernel's at the same length, ratio), kernel by kernel.
-    pairs = [
+    return [
         (p, b, above / under)
         for k in others
         for p in points
@@ -155,68 +211,33 @@ def ratio(request: CaseGrid, points: Sequence[Point], level: Level) -> Figure | 
         and (above := b.value(level))
         and (under := p.value(level))
     ]
-    if base is None or not pairs:
-        return None
-    word = "SM<->L2" if level == "l2" else "HBM"
-    cell = (
-        (lambda v, *ps: marked(v, *(p.prediction for p in ps)))
-        if level == "hbm"
-        else (lambda v, *ps: v)
-    )
-    rows = tuple(
-        (
-            *who(p),
-            base,
-            cell(p.value(level), p),
-            cell(b.value(level), b),
-            cell(r, p, b),
-            f"{p.id} {b.id}",
+
+
+def _ratio_row(pair: Pair, base: str, level: Level) -> tuple[Cell, ...]:
+    p, b, r = pair
+    cells: tuple[Cell, ...] = p.value(level), b.value(level), r
+    if level == "hbm":
+        cells = (
+            marked(p.value(level), p.prediction),
+            marked(b.value(level), b.prediction),
+            marked(r, p.prediction, b.prediction),
         )
-        for p, b, r in pairs
-    )
-    gpus = [g.label for g in request.gpus]
-    x = axes.length_axis(request.lengths)
-    y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
-    panels = []
-    for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
-        data: list[dict[str, Any]] = []
-        readings = []
-        for g, label in enumerate(gpus):
-            row = [
-                (p.seq_len, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label
-            ]
-            if row:
-                data.append(
-                    axes.through(
-                        label, ((n, r, f"{label}, N = {n:,}<br>{_times(r)}") for n, r in row), g
-                    )
-                )
-                readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
-        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
-        alt += f"{'; '.join(readings)}."
-        panels.append(
-            Panel(
-                f"ratio-{level}-{n}",
-                f"{base} / {kernel}",
-                alt,
-                tuple(layered(data)),
-                axes.layout(x, y),
-            )
-        )
-    labels = {p.gpu.label for p, *_ in pairs}
-    legend = [
-        Series(label, axes.colour(g), axes.symbol(g)[1])
-        for g, label in enumerate(gpus)
-        if label in labels
-    ]
-    words = {"word": word, "base": base, "level": level}
-    columns = (
-        Column("baseline"),
-        Column(f"{level}_bytes", f"{word} bytes"),
-        Column(f"baseline_{level}_bytes", "baseline's"),
-        Column("ratio", f"{base} over it", kind="ratio"),
-    )
-    return drawn("ratio", columns, rows, panels, legend, id=f"ratio-{level}", words=words)
+    return (*who(p), base, *cells, f"{p.id} {b.id}")
+
+
+def _ratio_lines(
+    gpus: Sequence[str], pairs: Sequence[Pair]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A line for each GPU through the ratios of one kernel, and its ends in words."""
+    data: list[dict[str, Any]] = []
+    readings = []
+    for g, label in enumerate(gpus):
+        row = [(p.seq_len, r) for p, _, r in pairs if p.gpu.label == label]
+        if row:
+            dots = ((n, r, f"{label}, N = {n:,}<br>{_times(r)}") for n, r in row)
+            data.append(axes.through(label, dots, g))
+            readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
+    return data, readings
 
 
 def _times(r: float) -> str:

@@ -14,7 +14,7 @@ from iosim.show.page import Figure, Page, listed
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.compare import lines
 from iosim.studies.compare.overview import overview
-from iosim.studies.compare.page import numbers, side_by_side
+from iosim.studies.compare.page import SideBySide, numbers
 from iosim.studies.compare.points import (
     ALWAYS_SAID,
     CaseGrid,
@@ -96,7 +96,7 @@ def as_page(report: Report) -> Page:
     request = report.request
     at = "At the longest sequence" if len(request.lengths) > 1 else "Numbers"
     omissions = [omission(o, request.lengths) for o in report.omissions]
-    return side_by_side(
+    page = SideBySide(
         report.comparison,
         report.points,
         report.title,
@@ -114,9 +114,8 @@ def as_page(report: Report) -> Page:
         ),
         closing=listed("notes", "Notes of the predictions", report.notes, folded=True),
         reading=(LEVELS, EXACT),
-        command=request.report_line(),
-        commands=report.commands,
     )
+    return page.page(request.report_line(), report.commands)
 
 
 def build(request: CaseGrid, progress: Progress = silent) -> Report:

@@ -78,20 +78,11 @@ def tile_map(
         panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells, why))
         for place in product(BLOCK_Q, BLOCK_K):
             empty = (label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command)
-            rows.append(_row(label, n, cells[place], ranking, command) if place in cells else empty)
-        rows += [_row(label, n, c, ranking, command) for c in ranking.library]
-        short += [
-            (
-                label,
-                c.kernel,
-                str(c.tile),
-                c.tile.warps,
-                c.tile.stages,
-                c.time_s,
-                c.time_s / ranking.best.time_s,
+            rows.append(
+                _tile_row(label, n, cells[place], ranking, command) if place in cells else empty
             )
-            for c in (ranking.best, *ranking.library)
-        ]
+        rows += [_tile_row(label, n, c, ranking, command) for c in ranking.library]
+        short += _short_rows(label, ranking)
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
@@ -120,6 +111,22 @@ def tile_map(
     )
 
 
+def _short_rows(label: str, ranking: TileRanking) -> list[tuple[str | int | float | None, ...]]:
+    """The fastest tile of a GPU, and the libraries' tiles beside it."""
+    return [
+        (
+            label,
+            c.kernel,
+            str(c.tile),
+            c.tile.warps,
+            c.tile.stages,
+            c.time_s,
+            c.time_s / ranking.best.time_s,
+        )
+        for c in (ranking.best, *ranking.library)
+    ]
+
+
 def reasons(ranking: TileRanking) -> dict[Place, str]:
     """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
     # A dictionary keeps the last: reversed, the variant that needs least stays.
@@ -127,7 +134,7 @@ def reasons(ranking: TileRanking) -> dict[Place, str]:
     return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
 
 
-def _row(
+def _tile_row(
     label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str
 ) -> tuple[Cell, ...]:
     t, l2_bytes = c.tile, c.l2_read_bytes + c.l2_write_bytes
@@ -157,6 +164,26 @@ def _panel(
     cells: Mapping[Place, TileCandidate],
     why: Mapping[Place, str],
 ) -> Panel:
+    best, heat = _heat(cells, ranking, why)
+    on_grid = [
+        c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K
+    ]
+    marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
+    data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
+    libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
+    alt = (
+        f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
+        f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
+        f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}."
+    )
+    layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
+    return Panel(panel_id, label, alt, tuple(data), layout)
+
+
+def _heat(
+    cells: Mapping[Place, TileCandidate], ranking: TileRanking, why: Mapping[tuple[int, int], str]
+) -> tuple[TileCandidate, dict[str, object]]:
+    """The heat map's trace: rows are block_q, columns block_k; a cell is the fastest of its warps and stages."""
     best = ranking.best
     z: list[list[float | None]] = []
     text: list[list[str]] = []
@@ -197,19 +224,7 @@ def _panel(
             "ticktext": ["1x", "2x", "3x", "4x+"],
         },
     }
-    on_grid = [
-        c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K
-    ]
-    marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
-    data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
-    libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
-    alt = (
-        f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
-        f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
-        f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}."
-    )
-    layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
-    return Panel(panel_id, label, alt, tuple(data), layout)
+    return best, heat
 
 
 def _blocks(title: str) -> dict[str, Any]:

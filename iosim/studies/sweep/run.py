@@ -347,7 +347,7 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
         path.unlink(missing_ok=True)
 
 
-def run(request: SweepRequest) -> pandas.DataFrame:
+def run_sweep(request: SweepRequest) -> pandas.DataFrame:
     cases_of_sweep = asked_cases(request)
     how, where = (
         checked(cases_of_sweep, request.method, request.l2_start),

@@ -120,15 +120,7 @@ def study_tile(
         (_rank(ranking, replayed.candidate), replayed.candidate)
         for replayed in pick.replayed_tiles(planned)
     ]
-    nearest = None
-    if not ranked and ranking.candidates:
-
-        def away(pair: tuple[int, TileCandidate]) -> tuple[float, int]:
-            tile = pair[1].tile
-            # Distance in doublings of either side; of equals the better rank.
-            return abs(log2(tile.block_q / sides[0])) + abs(log2(tile.block_k / sides[1])), pair[0]
-
-        nearest = min(enumerate(ranking.candidates, 1), key=away)
+    nearest = _nearest(ranked, ranking, sides)
     ranked.sort(key=lambda pair: pair[0])
     return TileStudy(
         ranking.profile.name,
@@ -139,6 +131,22 @@ def study_tile(
         len(ranking.candidates),
         in_dtype(ranking.problem, ranking.profile),
     )
+
+
+def _nearest(
+    ranked: Sequence[tuple[int | None, TileCandidate]], ranking: TileRanking, sides: tuple[int, int]
+) -> tuple[int, TileCandidate] | None:
+    """The ranked tile that is nearest, in doublings of either side; of equals the better rank."""
+    nearest = None
+    if not ranked and ranking.candidates:
+
+        def away(pair: tuple[int, TileCandidate]) -> tuple[float, int]:
+            tile = pair[1].tile
+            # Distance in doublings of either side; of equals the better rank.
+            return abs(log2(tile.block_q / sides[0])) + abs(log2(tile.block_k / sides[1])), pair[0]
+
+        nearest = min(enumerate(ranking.candidates, 1), key=away)
+    return nearest
 
 
 def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
@@ -200,7 +208,7 @@ def _ranged(reasons: list[str]) -> str:
     return NUMBER.sub(shown, reasons[0])
 
 
-def answer(rankings: Sequence[TileRanking]) -> str:
+def tiles_answer(rankings: Sequence[TileRanking]) -> str:
     return "\n".join(map(_sentence, rankings))
 
 

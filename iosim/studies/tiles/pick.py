@@ -173,10 +173,12 @@ def pick_tiles(
     progress: Progress = silent,
     **options: Any,
 ) -> TileRanking:
-    return run(TilesRequest(problem=problem, gpu=profile, **options), reports, progress, replayed)
+    return rank_tiles(
+        TilesRequest(problem=problem, gpu=profile, **options), reports, progress, replayed
+    )
 
 
-def run(
+def rank_tiles(
     request: TilesRequest,
     reports: Mapping[Tile, BuildReport] | None = None,
     progress: Progress = silent,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_rows
 
 
-def answer(traces: Sequence[TraceResult]) -> str:
+def traces_answer(traces: Sequence[TraceResult]) -> str:
     """A line for each trace, and one word of confidence."""
     sure = confidence([t.prediction for t in traces])
     return "\n".join(sentences([clause]) for clause in [*map(_asked, traces), sure])
@@ -75,24 +75,12 @@ SAME_RATE = 0.03
 """Difference of hit rates, at the median over time, up to which tensors share a line."""
 
 
-def as_page(traces: Sequence[TraceResult], command: str) -> Page:
-    q = traces[0].prediction.problem
-    *first_names, last = dict.fromkeys(t.prediction.kernel.name for t in traces)
-    kernels = " and ".join([", ".join(first_names), last] if first_names else [last])
-    title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
-    subject = f"{q.line}."
-    # One scale of bytes for all kernels: the most that any reads, or must read.
-    top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
-    tables = {
-        "read": tensor_table(traces),
-        "reuse": reuse_table(traces),
-        "drift": drift_table(traces),
-    }
-    behind = _behind(traces[0])
-    read = "HBM bytes read so far" if behind == "HBM" else f"Bytes from {behind} so far"
-    sections: list[Section] = []
-    last_ms = max(1e3 * t.bins * t.bin_ps / PS for t in traces)
-    for name, heading, caption, draw in (
+Plots = Callable[[TraceResult, str], list[Panel]]
+
+
+def _plots(read: str, top: float) -> tuple[tuple[str, str, str, Plots], ...]:
+    """(name, heading, caption, what draws it) of each section; `read` heads the bytes read, of which `top` is the most."""
+    return (
         (
             "walk",
             "Where CTAs stand",
@@ -129,7 +117,27 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
             "loaded the same line before. Past the dashed line they miss. First loads are in the table.",
             _reuse,
         ),
-    ):
+    )
+
+
+def as_page(traces: Sequence[TraceResult], command: str) -> Page:
+    q = traces[0].prediction.problem
+    *first_names, last = dict.fromkeys(t.prediction.kernel.name for t in traces)
+    kernels = " and ".join([", ".join(first_names), last] if first_names else [last])
+    title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
+    subject = f"{q.line}."
+    # One scale of bytes for all kernels: the most that any reads, or must read.
+    top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
+    tables = {
+        "read": tensor_table(traces),
+        "reuse": reuse_table(traces),
+        "drift": drift_table(traces),
+    }
+    behind = _behind(traces[0])
+    read = "HBM bytes read so far" if behind == "HBM" else f"Bytes from {behind} so far"
+    sections: list[Section] = []
+    last_ms = max(1e3 * t.bins * t.bin_ps / PS for t in traces)
+    for name, heading, caption, draw in _plots(read, top):
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")], last_ms)
         if drawn or tables.get(name):
             sections.append(
@@ -143,7 +151,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
                     most_across=3,
                 )
             )
-    sentences = tuple(answer(traces).split("\n"))
+    sentences = tuple(traces_answer(traces).split("\n"))
     return Page(
         title,
         subject,

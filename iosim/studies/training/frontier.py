@@ -214,26 +214,7 @@ class Frontier(Shown):
             for r, row in enumerate(self.peak_bytes)
         ]
         in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
-        heat = {
-            "type": "heatmap",
-            "x": xs,
-            "y": ys,
-            "z": [[min(2.0, s) for s in row] for row in share],
-            "text": cells,
-            "hovertext": text,
-            "hovertemplate": "%{hovertext}<extra></extra>",
-            "zmin": 0,
-            "zmax": 2,
-            "xgap": 1,
-            "ygap": 1,
-            **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
-            "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
-            "colorbar": {
-                "tickvals": [0, 1, 2],
-                "ticktext": ["0 %", "100 %", "200 %"],
-                "thickness": 10,
-            },
-        }
+        heat = _heat(cells, in_words, share, text, xs, ys)
         outside = [
             (xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not self.fits(r, c)
         ]
@@ -261,6 +242,37 @@ class Frontier(Shown):
         return Panel(
             "frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height
         )
+
+
+def _heat(
+    cells: list[list[str]],
+    in_words: bool,
+    share: list[list[float]],
+    text: list[list[str]],
+    xs: list[str],
+    ys: list[str],
+) -> dict[str, object]:
+    """The heat map's trace; cells are written where there are few."""
+    return {
+        "type": "heatmap",
+        "x": xs,
+        "y": ys,
+        "z": [[min(2.0, s) for s in row] for row in share],
+        "text": cells,
+        "hovertext": text,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "zmin": 0,
+        "zmax": 2,
+        "xgap": 1,
+        "ygap": 1,
+        **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
+        "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
+        "colorbar": {
+            "tickvals": [0, 1, 2],
+            "ticktext": ["0 %", "100 %", "200 %"],
+            "thickness": 10,
+        },
+    }
 
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -268,7 +268,7 @@ def predict_training(
     return TrainingPrediction(model, setup, gpu, graph, play(graph), seconds, reserve_bytes)
 
 
-def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
+def run_training(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
     model, setup = asked_for(request, axis)
     return predict_training(
         model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve
@@ -419,14 +419,7 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
     ]
     unit = 1e3 if prediction.time else 1.0
     xs = [round(t * unit, 6) for t, _, _ in bins]
-    # Kinds that never take a hundredth of the peak share one area.
-    large = [
-        k
-        for k in Kind
-        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
-    ]
-    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
-    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+    parts = _shared_areas(bins, curve, prediction)
     data = _areas(parts, bins, xs)
     capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     words: list[dict[str, Any]] = []
@@ -457,18 +450,39 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
         "margin": {"l": 8, "r": 12, "t": 24, "b": 8},
     }
     layout = axes.layout(x, axes.axis("GB", range=[0, 1.1 * top]), **more)
-    peak = prediction.timeline.peak
-    alt = (
-        f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
-        f"{bytes_text(prediction.capacity_bytes)}."
-        + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else "")
-    )
+    alt = _peak_in_words(prediction)
     legend = tuple(
         Series(trace["name"], trace["line"]["color"], "■")
         for trace in data
         if "stackgroup" in trace
     )
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
+
+
+def _shared_areas(
+    bins: Sequence[tuple[float, str, Mapping[Kind, int]]],
+    curve: Sequence[tuple[float, str, Mapping[Kind, int]]],
+    prediction: TrainingPrediction,
+) -> list[tuple[str, list[Kind]]]:
+    """Kinds by the area that they are drawn as: those that never take a hundredth of the peak share one."""
+    # Kinds that never take a hundredth of the peak share one area.
+    large = [
+        k
+        for k in Kind
+        if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes
+    ]
+    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
+    return [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+
+
+def _peak_in_words(prediction: TrainingPrediction) -> str:
+    """The peak, where it lies, and how long a step takes, for those who do not see the plot."""
+    peak = prediction.timeline.peak
+    return (
+        f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
+        f"{bytes_text(prediction.capacity_bytes)}."
+        + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else "")
+    )
 
 
 def _phases(bins: Bins, xs: Sequence[float]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
