@@ -275,6 +275,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
+        copies, args, kwargs = formulas.with_contiguous(function, args, kwargs)
+        recorder.pieces(name, copies)
         if formula is None and name in attention.FUSED:
             attention.fused(recorder, name, formulas.named_arguments(function, args, kwargs), out)
         elif formula is not None:
@@ -396,7 +398,7 @@ class _RmsNorm(torch.autograd.Function):
             rstd = x.new_empty((*rows, *(1 for _ in shape)), dtype=torch.float32)
         scale = [] if weight is None else [weight]
         recorder.seen([x, *scale], [out, rstd])
-        recorder.pieces("_fused_rms_norm", [Pass([x, *scale], [out, rstd])])
+        recorder.pieces("_fused_rms_norm", [Pass([x, *scale], [out, rstd], apart=[rstd])])
         ctx.call = recorder, shape, eps
         ctx.save_for_backward(x, weight, rstd)
         return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -176,7 +175,7 @@ class Recorder:
             outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
             self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
             called = f"{name}.{piece.name}" if piece.name else name
-            flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
+            flops = piece.flops if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
             elif flops:
@@ -201,7 +200,8 @@ class Recorder:
             [self._place(place) for place in places] for places in (piece.reads, piece.writes)
         )
         again = [(self.view(tensor), often) for tensor, often in piece.again]
-        return *streaming(name, reads, writes, piece.rows, again), dtype_of(
+        apart = [self.view(tensor) for tensor in piece.apart]
+        return *streaming(name, reads, writes, piece.rows, again, apart), dtype_of(
             [*piece.writes, *piece.reads]
         )
 
