@@ -435,8 +435,8 @@ class DecodeKeywords(TypedDict, total=False):
     """Attention layers; with `model` the first N of its layers; by default 32."""
     tensor_parallel: int | str | None
     """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
-    batch: int | str
-    """Sequences; by default 1."""
+    batch: int | str | Sequence[int | str]
+    """Sequences: 8 or 1,2,4; by default 1."""
     context: int | str | Sequence[int | str]
     """Tokens in the cache: 4096, 1k,8k or 1k:128k:x2; by default 1k:128k:x2."""
     batch_contexts: int | str | Sequence[int | str] | None

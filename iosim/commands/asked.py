@@ -39,6 +39,13 @@ ORDERS_SHOWN = table_of(
         metavar="section=SIZE",
     ),
 )
+SWEEP_SHOWN = table_of(
+    plot=ask.names(
+        "columns along the axes of the figure of --html: seq_q,time_s",
+        metavar="X,Y",
+        default_text="time_s, or bytes, against the first size that varies",
+    ),
+)
 FORMULA_SHOWN = table_of(
     bound=ask.flag(
         "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them"

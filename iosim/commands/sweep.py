@@ -15,7 +15,9 @@ from iosim.kernel.conditions import Conditions
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cases, Cells, Words
-from iosim.studies.sweep.files import PARQUET, kind_of, written
+from iosim.studies.sweep.files import PARQUET, kind_of, read_frame, written
+from iosim.studies.sweep.page import Columns, page, plot_of
+from iosim.studies.sweep.rows import columns
 from iosim.studies.sweep.run import (
     Summary,
     Where,
@@ -46,6 +48,8 @@ def sweep(args: argparse.Namespace) -> int:
     }
     cases = asked_cases(common.request(args, SweepRequest, values=typed))
     conditions, where = checked(cases, args.method, args.l2_start), Where(args.jobs, args.dask)
+    if args.plot and args.html is None:
+        raise InputError("--plot goes with --html FILE, the page that it is drawn on")
     kernels = cases.values("kernel")
     # Into a file: parts are journaled as they are done, and an interrupted sweep goes on. Without
     # a file all rows stay in memory.
@@ -61,22 +65,32 @@ def sweep(args: argparse.Namespace) -> int:
     cells, summary = in_memory(cases, conditions, where)
     _tell(summary, args)
 
+    values = {name: column.tolist() for name, column in cells.items()}
+
     def rows() -> dict[str, Any]:
-        columns = {name: column.tolist() for name, column in cells.items()}
         return {
             "rows": [
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+                dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)
             ]
         }
 
+    answer = _told(summary, kernels, common.loaded(args))
     return common.tell(
         args,
-        _told(summary, kernels, common.loaded(args)),
+        answer,
         json=rows,
         rows=lambda: rows()["rows"],
         csv=lambda: written(cells),
         text=lambda _: _table(cells).text(),
+        html=lambda: _page(args, values, _table(cells), answer),
     )
+
+
+def _page(args: argparse.Namespace, values: Columns, table: Table | None, answer: str) -> str:
+    from iosim.show.html import html  # its libraries are slow to load
+
+    drawn = page(values, plot_of(values, args.plot), answer, table, common.typed(args.command))
+    return html(drawn)
 
 
 def _sweep_into_file(
@@ -91,7 +105,13 @@ def _sweep_into_file(
         _tell_begun(args.out)
         raise
     _tell(summary, args)
-    common.emit(f"{_told(summary, kernels, common.loaded(args))}: {args.out}\n", None)
+    answer = _told(summary, kernels, common.loaded(args))
+    if args.html is not None:
+        frame = read_frame(args.out, columns(cases.names, conditions)).astype(object)
+        known = frame.where(frame.notna(), None)
+        values = {str(name): known[name].tolist() for name in known}
+        common.emit(_page(args, values, None, answer), args.html)
+    common.emit(f"{answer}: {args.out}\n", None)
     return 0
 
 
@@ -142,18 +162,18 @@ def _table(cells: Cells) -> Table:
     ]
     if DEFAULT in values["kernel"]:
         varying.append("runs_as")
-    columns = [
+    shown = [
         Column(name, name, "text" if isinstance(values[name][0], str) else "right")
         for name in varying
     ]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
-    columns += [column for column in SHOWN if column.key in known]
+    shown += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:
-        columns += (
+        shown += (
             Column("time_s", "time"),
             Column("bound_by", "bound by"),
         )
     if any(values["refused"]):
-        columns.append(Column("refused"))
-    rows = zip(*(values[column.key] for column in columns), strict=True)
-    return Table(tuple(columns), tuple(rows))
+        shown.append(Column("refused"))
+    rows = zip(*(values[column.key] for column in shown), strict=True)
+    return Table(tuple(shown), tuple(rows))

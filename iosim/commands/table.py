@@ -202,6 +202,8 @@ def run_sweep(args: argparse.Namespace) -> int:
 @command(WHAT_MOVES, run_sweep)
 def sweep(parser: CommandParser) -> None:
     """predictions of a whole grid, or of the rows of a file, as CSV or Parquet"""
+    from iosim.commands.asked import SWEEP_SHOWN
+
     parser.add_gpu(several=True)
     parser.add_kernel("naive,default", several=True)
     parser.add_model()
@@ -211,7 +213,8 @@ def sweep(parser: CommandParser) -> None:
     parser.add_fields(
         "rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh")
     )
-    parser.add_output(("table", "csv", "json"))
+    parser.add_output(("table", "csv", "json"), page=True)
+    parser.add_fields("output", SWEEP_SHOWN)
     parser.group("output").description = (
         "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
         "the same command goes on from there."

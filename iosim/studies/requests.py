@@ -71,7 +71,7 @@ class DecodeRequest(OfModel):
 
     gpu: Sequence[str | HardwareProfile] = ()
     kernel: Sequence[str] | None = None
-    batch: int = like(FIELDS["batch"], 1)
+    batch: Any = ask.counts("sequences: 8 or 1,2,4", 1)
     context: Any = ask.counts("tokens in the cache: 4096, 1k,8k or 1k:128k:x2", CONTEXTS)
     batch_contexts: Any = ask.counts(
         "in place of `batch` and `context`: sequences of these contexts in one launch, or a file"

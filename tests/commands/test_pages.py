@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import tempfile
 from functools import cache
@@ -28,6 +30,7 @@ PAGES = {
     "report": "--gpu a100,h100,l4,t4 --kernel naive,cutlass,fa2 --seq-len 512:32k:x2 --causal --method capacity",
     "trace": "--kernel fa2,naive,flash --seq-len 1k --heads 4 --causal",
     "decode": "--gpu l4,a100,h100,h200 --context 1k:16k:x2 --layers 2",
+    "sweep": "--gpu a100,h100 --kernel fa2,cutlass --heads 2 --seq-len 512:4k:x2",
     "ring": "--gpu h100 --num-gpus 32 --seq-len 64k --causal",
     "train-memory": "--layers 24",
     "train-memory --frontier": "width",
@@ -38,6 +41,7 @@ LITTLE = {
     "report": "--gpu a100 --kernel naive,fa2 --seq-len 512 --heads 1",
     "trace": "--kernel fa2 --seq-len 512 --heads 1",
     "decode": "--gpu a100 --context 1k --layers 1",
+    "sweep": "--gpu a100 --kernel fa2 --seq-len 512,1k --heads 1",
     "ring": "--gpu h100 --num-gpus 2 --seq-len 1k",
     "train-memory": "--layers 1",
     "validate": "--measurements {measured}",
@@ -177,3 +181,73 @@ def test_a_decode_page_has_no_heading_without_a_figure(gpus: str) -> None:
     headings = [section.heading for section in page.sections]
     assert ("Tokens per second" in headings) == ("," in gpus)
     assert all(section.panels or section.table or section.items for section in page.sections)
+
+
+def test_a_sweep_draws_the_columns_that_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [
+        "sweep",
+        "--gpu",
+        "a100",
+        "--kernel",
+        "fa2,flash",
+        "--seq-len",
+        "512,1k",
+        "--batch",
+        "1,2",
+        "--heads",
+        "2",
+        "--html",
+    ]
+    place = tmp_path / "sweep.html"
+    assert main([*line, str(place)]) == 0
+    (panel,) = unpacked(place.read_text(encoding="utf-8"))["panels"].values()
+    # A line per kernel and batch, over both lengths.
+    assert [trace["name"] for trace in panel["data"]] == [
+        f"{kernel}, batch {batch}" for kernel in ("fa2", "flash") for batch in (1, 2)
+    ]
+    assert all(trace["x"] == [512, 1024] for trace in panel["data"])
+    # Into a file the same figure is drawn of the rows that were written.
+    rows = tmp_path / "rows.csv"
+    axes = ["--plot", "batch,hbm_read_bytes", "--force", "--out", str(rows)]
+    assert main([*line, str(place), *axes]) == 0
+    (panel,) = unpacked(place.read_text(encoding="utf-8"))["panels"].values()
+    with rows.open() as file:
+        found = {
+            (row["kernel"], row["seq_q"], row["batch"]): int(row["hbm_read_bytes"])
+            for row in csv.DictReader(file)
+        }
+    first = panel["data"][0]
+    assert (first["name"], first["x"]) == ("fa2, seq_q 512", [1, 2])
+    assert first["y"] == [found["fa2", "512", batch] for batch in ("1", "2")]
+    place.unlink()
+    capsys.readouterr()
+    for columns, message in (
+        ("seq_q", "--plot seq_q is not two columns; accepted: x,y"),
+        ("seq_q,gpu", "--plot 'gpu' is not known; accepted: batch"),
+    ):
+        refused(capsys, [*line, str(place), "--plot", columns], message)
+        assert not place.exists()
+
+
+def test_several_batches_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "decode --gpu h100 --kernel fa3 --context 1k,4k --layers 1 --batch"
+    assert main([*line.split(), "1,4", "--format", "json"]) == 0
+    both = json.loads(capsys.readouterr().out)["points"]
+    alone = []
+    for batch in ("1", "4"):
+        assert main([*line.split(), batch, "--format", "json"]) == 0
+        alone += json.loads(capsys.readouterr().out)["points"]
+    assert both == alone
+    request = DecodeRequest(gpu=["h100"], kernel=["fa3"], context="1k,4k", layers=1, batch="1,4")
+    decoding = run_decoding(request)
+    names = [trace["name"] for trace in decoding.as_page().sections[0].panels[0].data]
+    # One bound for both: it is the GPU's.
+    assert names == ["K/V bound", "h100-sxm, fa3, batch 1", "h100-sxm, fa3, batch 4"]
+    assert "longest context that fits on h100-sxm at batch 4" in decoding.to_text()
+    refused(
+        capsys,
+        ["decode", "--gpu", "h100", "--batch", "2,4", "--batch-contexts", "1k,2k"],
+        "--batch 2,4 contradicts --batch-contexts",
+    )

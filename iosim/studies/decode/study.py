@@ -7,6 +7,7 @@ and to HBM per generated token, and the splits that the kernel chose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -14,6 +15,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, count_text, per_second_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
+from iosim.base.words import listed as listed_words
 from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
@@ -78,6 +80,7 @@ FITS = {
 COLUMNS = (
     Column("gpu"),
     Column("kernel"),
+    Column("batch", kind="count"),
     Column("context", kind="count"),
     Column("step_s", "step"),
     Column("tokens_per_s", "tokens/s", kind="per_second"),
@@ -93,6 +96,7 @@ COLUMNS = (
 KIND_COLUMNS = (
     Column("gpu"),
     Column("kernel"),
+    Column("batch", kind="count"),
     Column("layer"),
     Column("count", "layers", kind="count"),
     Column("sees", "a query sees"),
@@ -157,7 +161,8 @@ class Decoding(Several[DecodePoint]):
         """What stands under the table: what each step reads, what its indexer takes, and what that rests on."""
         longest = headline(self.points)
         here = [p for p in self if p.context == longest]
-        read = (part for p in here for part in _reads(p))
+        several = len({p.batch for p in here}) > 1
+        read = (part for p in here for part in _reads(p, several))
         return (
             *read,
             *(
@@ -210,8 +215,10 @@ class Decoding(Several[DecodePoint]):
         if many := len(longest) > MOST_SAID:
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
+        with_batch = len({p.batch for p in points}) > 1
         steps = [
             f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}"
+            + (f" at batch {p.batch}" if with_batch else "")
             for p in longest
         ]
         sentences = (*self.answer.split("\n"), *self.beneath)
@@ -277,7 +284,7 @@ def _more_section(points: Sequence[DecodePoint]) -> Section:
 
 def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     overrides = Overrides(splits=r.splits, append_kv=r.append_kv)
-    step: dict[str, Any] = {"overrides": overrides, "new_tokens": r.new_tokens, "batch": r.batch}
+    step: dict[str, Any] = {"overrides": overrides, "new_tokens": r.new_tokens}
     step |= {"conditions": Conditions(launched=r.launched)}
     sizes = {
         name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
@@ -291,8 +298,9 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     cache = {
         n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None
     }
+    batches = lengths(r.batch, "batch") if batch is None else [len(batch)]
     for gpu in r.gpu:
-        for kernel, page in chosen_kernels(gpu, r):
+        for (kernel, page), step["batch"] in product(chosen_kernels(gpu, r), batches):
             if model is not None:
                 # A list of points per kind of layer, turned into one point per context with all kinds.
                 shapes = kind_shapes(model, r.dtype, page, cache)
@@ -320,7 +328,6 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             if batch is not None:
                 # One launch for all sequences: one point, named by its longest context.
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
-                step["batch"] = len(batch)
             yield from sweep(shape, contexts, gpu, kernel, **step)
 
 
@@ -398,7 +405,10 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
         if p.model is not None and p.context == longest and len(p.kinds) > 1
         for kind, part in zip(p.model.all_kinds, p.kinds, strict=True)
     ]
-    return Table.of(rows, KIND_COLUMNS) if rows else None
+    if not rows:
+        return None
+    kinds = Table.of(rows, KIND_COLUMNS)
+    return kinds if len({p.batch for p in points}) > 1 else kinds.without("batch")
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
@@ -428,9 +438,11 @@ def _step(p: DecodePoint) -> str:
     )
 
 
-def _reads(p: DecodePoint) -> Iterator[str]:
-    """What a step reads of the cache, and what does not fit."""
-    read, who = p.per_token("hbm", "read"), f"{p.kernel_name} on {p.prediction.profile.name}"
+def _reads(p: DecodePoint, several: bool) -> Iterator[str]:
+    """What a step reads of the cache, and what does not fit; `several` batches are told apart."""
+    batch = f" at batch {p.batch}" if several else ""
+    read = p.per_token("hbm", "read")
+    who = f"{p.kernel_name} on {p.prediction.profile.name}{batch}"
     if read is not None:
         times = read * p.tokens / p.cache_bytes
         whole = (
@@ -449,7 +461,8 @@ def _reads(p: DecodePoint) -> Iterator[str]:
             else f"the cache and {bytes_text(weights)} of weights do"
         )
         has = bytes_text(p.prediction.profile.usable_memory_bytes or 0)
-        yield f"At {some(p.context, 'token')} {subject_and_verb} not fit in the {has} of {p.prediction.profile.name}."
+        place = f"the {has} of {p.prediction.profile.name}{batch}"
+        yield f"At {some(p.context, 'token')} {subject_and_verb} not fit in {place}."
 
 
 def _picking(picked: Picking) -> str:
@@ -474,6 +487,9 @@ def points_table(points: Sequence[DecodePoint]) -> Table:
         (_point_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points),
         COLUMNS,
     )
+    # Columns that say nothing here are left out: weights that are not known, one batch of all rows.
+    if len({p.batch for p in points}) == 1:
+        rows = rows.without("batch")
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 
@@ -493,12 +509,16 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
         f"{title} has positions for {some(most_tokens, 'token')}: longer contexts are none of it"
         for title, most_tokens in beyond.items()
     ]
-    longest = {p.prediction.profile.name: n for p in points if (n := p.longest_context) is not None}
+    longest = {
+        (p.prediction.profile.name, p.batch): n
+        for p in points
+        if (n := p.longest_context) is not None
+    }
     up_to = [
-        f"longest context that fits on {gpu} at batch {points[0].batch}: {count_text(n)} tokens"
+        f"longest context that fits on {gpu} at batch {batch}: {count_text(n)} tokens"
         if n
-        else f"no context fits on {gpu} at batch {points[0].batch}"
-        for gpu, n in longest.items()
+        else f"no context fits on {gpu} at batch {batch}"
+        for (gpu, batch), n in longest.items()
     ]
     return (*([] if marks is None else [marks]), *of_kernels, *of_models, *has, *up_to, NOTE, fits)
 
@@ -507,14 +527,15 @@ def subject(points: Sequence[DecodePoint]) -> str:
     """The model and the step in one line."""
     p = points[0]
     tokens = "one new token" if p.new_tokens == 1 else some(p.new_tokens, "new token")
+    batch = f"batch {listed_words([str(n) for n in dict.fromkeys(p.batch for p in points)])}"
     if p.model is not None:
-        return f"{p.model.line}; {p.prediction.problem.dtype}; batch {p.batch}, {tokens} a step"
+        return f"{p.model.line}; {p.prediction.problem.dtype}; {batch}, {tokens} a step"
     shape, problem = p.shape, p.prediction.problem
     d, d_v = problem.head_dim, problem.head_dim_v
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
-    rest = f"head_dim {width}, {problem.dtype}{pages}; batch {p.batch}, {tokens} a step"
+    rest = f"head_dim {width}, {problem.dtype}{pages}; {batch}, {tokens} a step"
     return f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, {rest}"
 
 
@@ -530,9 +551,9 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens per second", per_second_text)
-    bounds: dict[str, dict[str, Any]] = {}
+    bounds: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     drawn, ends, readings = [], [], []
-    for n, (name, members) in enumerate(grouped(points, _name).items()):
+    for n, (name, members) in enumerate(grouped(points, _namer(points)).items()):
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
             f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
@@ -546,11 +567,12 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
         # The bound is the GPU's, whatever the kernel: one line, in the colour of its first kernel.
-        if allowed and gpu not in bounds:
+        bounded = gpu, tuple(per_second_text(b) for b in allowed.values())
+        if allowed and bounded not in bounds:
             line = axes.guide(
                 BOUND, list(allowed), list(allowed.values()), f"{BOUND} of {gpu}", "dot"
             )
-            bounds[gpu] = line | {"line": line["line"] | {"color": axes.colour(n)}}
+            bounds[bounded] = line | {"line": line["line"] | {"color": axes.colour(n)}}
         step = seconds_text(last.step_s)
         ends.append(
             End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1])
@@ -577,7 +599,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
 def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
-    names = [_name(p) for p in points]
+    names = [*map(_namer(points), points)]
     hover = [
         f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step"
         for name, p in zip(names, points, strict=True)
@@ -603,8 +625,15 @@ def _rate(p: DecodePoint) -> str:
     return f"{per_second_text(p.tokens_per_s)} tokens per second"
 
 
-def _name(p: DecodePoint) -> str:
-    return f"{p.prediction.profile.name}, {p.kernel_name}"
+def _namer(points: Sequence[DecodePoint]) -> Callable[[DecodePoint], str]:
+    """What tells lines apart: the GPU, the kernel, and the batch where there are several."""
+    several = len({p.batch for p in points}) > 1
+
+    def name(p: DecodePoint) -> str:
+        batch = f", batch {p.batch}" if several else ""
+        return f"{p.prediction.profile.name}, {p.kernel_name}{batch}"
+
+    return name
 
 
 def _panel(
@@ -616,7 +645,7 @@ def _panel(
     readings: list[str] = []
     lines = {
         name: [(p.context, v) for p in members if (v := value(p)) is not None]
-        for name, members in grouped(points, _name).items()
+        for name, members in grouped(points, _namer(points)).items()
     }
     values = [v for line in lines.values() for _, v in line]
     # Lines that lie on each other get one line and both names.

@@ -86,7 +86,7 @@ def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list) and name not in LENGTHS and len(value) > 1:
             several = ",".join(map(str, value))
             raise InputError(
-                f"`{name}` {several} are {len(value)} values; accepted without `per`: one of them"
+                f"`{name}` {several} are {len(value)} values; accepted without `per`: one of them; `iosim sweep` takes several"
             )
     return combinations(values)[0]
 
