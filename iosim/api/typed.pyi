@@ -207,7 +207,9 @@ class PredictKeywords(
     limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
-    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
     """
     ecc: str
     """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
@@ -226,7 +228,9 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
     limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
-    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
     """
     ecc: str
     """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
