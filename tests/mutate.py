@@ -96,8 +96,8 @@ AREAS = {
     ),
     "timing": area(
         "readers/timing/*.py",
-        "once_missed @timing",
-        "energy timing time_mechanisms one_time reason_and_ceiling warps passes terms linear_times",
+        "once_missed @timing warps said",
+        "energy timing time_mechanisms one_time reason_and_ceiling passes terms linear_times",
     ),
     "count": area(
         "readers/*.py",
@@ -111,7 +111,7 @@ AREAS = {
     ),
     "algorithms": area(
         "catalog/algorithms/*.py",
-        "once_missed @counts execute uniform chain_launches",
+        "once_missed @counts execute uniform chain_launches said",
         "@timing @replay paged mla efficient bias varlen mixture sparse eager_chains library_stores by_hand",
     ),
     "libraries": area(
@@ -126,16 +126,18 @@ AREAS = {
         "residency @catalog @tiles lowering",
         "launch serving uniform orders triton_compiled what_fits @commands",
     ),
-    "code": area("code/*.py", "module loops ptx", "code_predictions triton_compiled tile_builds"),
+    "code": area(
+        "code/*.py", "module loops ptx ptx_integers", "code_predictions triton_compiled tile_builds"
+    ),
     "problem": area(
         "problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"
     ),
     "hardware": area(
-        "hardware/*.py", "profile_file occupancy hardware", "backing trust hbm_range @commands"
+        "hardware/*.py", "profile_file occupancy hardware said", "backing trust hbm_range @commands"
     ),
     "prediction": area(
         "prediction/*.py",
-        "time_range hbm_range replay_cache",
+        "time_range hbm_range replay_cache said",
         "both_passes default_method warm_start many answers reason_and_ceiling grammar @commands",
     ),
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
@@ -145,20 +147,22 @@ AREAS = {
     ),
     "comparing": area(
         "studies/compare/*.py studies/*.py",
-        "compare choice explain against",
+        "compare choice explain against said",
         "code_costs terms answers_studies @commands",
     ),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py",
-        "models serving",
+        "models serving model_files",
         "models_in_commands stack_times answers_studies whole_models decode_bounds silent_choices @commands",
     ),
     "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "workers @commands"),
     "report": area(
-        "studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"
+        "studies/report/*.py studies/formulas/*.py", "report report_files answers", "formula"
     ),
     "trace": area(
-        "studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"
+        "studies/trace/*.py studies/program/*.py",
+        "trace",
+        "torch_traffic torch_values whole_models training pages @commands",
     ),
     "validate": area(
         "evidence/validate/*.py",
@@ -167,8 +171,8 @@ AREAS = {
     ),
     "measure": area(
         "evidence/measure/*.py",
-        "calibrate @plans bundle",
-        "measure measure_chains measure_plan fit_published harness",
+        "calibrate @plans bundle measure_plan",
+        "measure measure_chains fit_published harness",
     ),
     "times": area(
         "evidence/times/*.py evidence/*.py",
@@ -177,7 +181,7 @@ AREAS = {
     ),
     "reproduce": area(
         "evidence/reproduce/*.py evidence/claims/*.py",
-        "check_claim reproduce",
+        "check_claim reproduce said",
         "reproduce_c reproduce_e reproduce_f @commands",
     ),
     "integrations": area(
@@ -187,10 +191,10 @@ AREAS = {
     ),
     "base": area(
         "base/*.py",
-        "schema progress scope units records registry",
-        "silent_choices workers attack show many replay_cache report_files hardware @commands",
+        "schema progress scope units records registry many",
+        "silent_choices workers attack show replay_cache report_files hardware @commands",
     ),
-    "show": area("show/*.py", "show terminal timeline", "looks notebook @commands"),
+    "show": area("show/*.py", "show axes terminal timeline", "looks notebook python_api @commands"),
     "commands": area(
         "commands/*.py api/*.py",
         "cli completion schemas vocabulary python_api",

@@ -158,9 +158,13 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
     parts = text.strip().split(",")
     padded = any(re.fullmatch(r"0[0-9]{2}", part) for part in parts[1:])  # nobody writes 096 for 96
     if not padded:
-        if not _GROUPED.fullmatch(text.strip()) or (
-            sequences and all(len(part) == 3 for part in parts)
-        ):
+        if sequences and all(len(part) == 3 for part in parts):
+            return
+        if not _GROUPED.fullmatch(text.strip()):
+            if not sequences and not all(
+                part.strip().isdigit() and len(part) < 4 for part in parts
+            ):
+                _check_mixed(parts, option)
             return
         numbers = [int(part) for part in parts]
         grows = all(a < b <= MOST_GROWTH * a for a, b in pairwise(numbers))
@@ -172,6 +176,20 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
     )
     listed = "" if padded else f", or '{', '.join(parts)}' for a list"
     raise InputError(f"{option} '{text.strip()}': {number}{listed}")
+
+
+def _check_mixed(parts: list[str], option: str) -> None:
+    """Refuses a list in which two parts are as likely one number as two: "4k,8k,16,384" and "16,384,32k", not
+    "4k,8k,512" and not "128,512,1k". Raises InputError."""
+    # Only neighbours that make one number of four to six digits can be meant as one.
+    for first, second in pairwise(parts):
+        if not re.fullmatch(r"[0-9]{1,3},[0-9]{3}", f"{first},{second}"):
+            continue
+        a, b, whole = int(first), int(second), int(first + second)
+        grows = a < b <= MOST_GROWTH * a and not (a % 8 or b % 8) and whole % ROUND
+        if not grows:
+            text, spaced = ",".join(parts), ", ".join(parts)
+            raise InputError(f"{option} '{text}': write {whole}, or '{spaced}' for a list")
 
 
 def list_text(numbers: Iterable[object], *, sequences: bool = False) -> str:
@@ -206,6 +224,7 @@ def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
             raise InputError(
                 f"{option} '{part}' is an empty or endless range; accepted: {accepted}"
             )
+        # Steps or factors until the end, which is included where it is met.
         value = first
         while value <= last:
             out.append(value)

@@ -19,9 +19,11 @@ from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
 from iosim.code.ptx import Entry, Instruction
-from iosim.code.ptx_run import LOCAL_AT, SHARED_AT, WARP, Run, Settings
+from iosim.code.ptx_lanes import LOCAL_AT, SHARED_AT, Settings
+from iosim.code.ptx_run import Run
 from iosim.code.ptx_trace import Access, Fold, Pattern, Trace
 from iosim.code.ptx_values import Array
+from iosim.code.ptx_words import WARP
 from iosim.kernel.launch import SECTOR_BYTES, Mode
 
 LANES_AT_ONCE = 1 << 20
@@ -110,6 +112,7 @@ class Evaluated:
     @cached_property
     def runs(self) -> dict[int, float]:
         """How often a warp runs each line of the PTX, in the mean over the launch's warps."""
+        # A block's visits are counted in the trace; each of its lines runs as often, whichever way led there.
         starts = self.entry.flow.starts
         warps = self.ctas * -(-self.threads // WARP)
         of_block: dict[int, int] = {}
@@ -236,7 +239,7 @@ def mode_of(instruction: Instruction, half: int = 0) -> Mode:
 
 
 def through_l1(instruction: Instruction) -> bool:
-    """Whether L1 may serve a load: plain ones, and copies that say so."""
+    """True where L1 may serve a load: plain ones, and copies that say so."""
     if instruction.name == "cp":
         return "ca" in instruction.opcode
     return instruction.name in ("ld", "ldu") and not any(
@@ -257,6 +260,8 @@ class Spread:
 
 def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> Spread:
     """The phases of all times that an access is made."""
+    # Only an address modulo a line decides its sectors. Trips add a stride each, so that phases come
+    # back after grain / gcd(grain, strides) of them: a fold is that many phases, each so often.
     phase, times = access.base % grain, np.ones(access.ctas.size, dtype=np.int64)
     which = np.arange(access.ctas.size)
     for stride, fold in zip(access.strides, folds, strict=True):
@@ -335,6 +340,8 @@ def touched_sectors(start: Array, width: int) -> Array:
 def wavefronts(p: WarpPattern) -> int:
     """Cycles of shared memory for a request: pieces of 8 and 16 bytes go half and quarter warps at a time; lanes that
     ask for one word are served together, for two words of one bank one after the other."""
+    # Of 16-byte pieces a quarter warp goes at once, of 8-byte ones half; then the bank that is asked
+    # for most words decides (CUDA C++ Programming Guide, shared memory of compute capability 5.x on).
     together = min(WARP, WAVEFRONT_BYTES // p.width)
     total = 0
     for group in np.unique(p.lane // together):
@@ -433,6 +440,7 @@ def _add(
     if head >= 0:
         s.strides.update(int(x) for x in np.unique(access.strides[-1])[:4])
     if space == GLOBAL:
+        # Sectors hang on the phase, requests and bytes do not: these are times the trips, those phase by phase.
         spread = phases(access, folds)
         for phase, times in zip(spread.phase, spread.times, strict=True):
             sectors, lines = counter.sectors(access.pattern, int(phase))
@@ -464,6 +472,7 @@ def tensor_of(bound: Bound, access: Access) -> TensorArgument | None:
 
 def _last_byte(access: Access, folds: tuple[Fold, ...], pattern: Pattern) -> int:
     """The end of the last byte that an access touches, from its tensor's beginning."""
+    # Each fold's last trip lies furthest where its stride is positive, else its first.
     end = access.base.copy()
     is_made = np.ones(access.ctas.size, dtype=bool)
     for stride, fold in zip(access.strides, folds, strict=True):

@@ -31,8 +31,7 @@ from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode
 
 LINE_BYTES = 128
-WAYS = 2
-EFFECTIVE_SHARE = 0.58
+WAYS, EFFECTIVE_SHARE = 2, 0.58
 """Lines of a set, and the part of L1 that holds lines of global memory: fitted on every second row of the kernel that
 reads rows twice (h100_cache_edges.csv, twice-1024-0, twice-2048-0, ...: without stores beside them)."""
 MOST_PLAYED = 8
@@ -51,7 +50,7 @@ LONGEST_TURN = 32
 
 @dataclass
 class Served:
-    """Of one instruction: sectors that its requests ask for, and those that had to come from the L2."""
+    """Sectors that an instruction's requests ask for, and those of them that had to come from the L2."""
 
     requested: float = 0.0
     missed: float = 0.0
@@ -94,12 +93,14 @@ class _Cache:
         last = self.last.get(line)
         if last is None:
             return 0.0
+        # Lines that came since fall into the sets at random (Poisson); it stays where fewer than WAYS did.
         mean = WAYS * (self.clock - last) / self.lines
         return math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(WAYS))
 
 
 def _bits_by_line(sectors: Array) -> list[tuple[int, int]]:
     """Each line of some sectors with these as bits."""
+    # A line has four sectors: which of them are asked for is a number of four bits.
     lines, where = np.unique(sectors >> 2, return_inverse=True)
     bits = np.bincount(where.reshape(-1), weights=1 << (sectors & 3)).astype(np.int64)
     return list(zip(lines.tolist(), bits.tolist(), strict=True))
@@ -130,6 +131,8 @@ class _Player:
     def _fold(self, fold: Fold, trips: tuple[int, ...], weight: float) -> Iterator[None]:
         count = int(fold.count[self._cta])
         turn = self._turn(fold.body, len(trips))
+        # Few trips are played one by one. Of many, the first `turn` stand for themselves, some before the
+        # end warm the cache up to there, and the last stand for all between; what they bring ages the rest.
         if count <= 3 * turn or count * self._lanes_of(fold.body) <= MOST_LANES:
             for trip in range(count):
                 yield from self._play(fold.body, (*trips, trip), weight)
@@ -238,6 +241,8 @@ def missed_shares(evaluated: Evaluated, l1_bytes: float, beside: int, sms: int) 
             alone = _player(evaluated, first, _Cache(lines))
             assert alone is not None
             steps, sectors = sum(1 for _ in alone.steps()), alone.sectors
+        # The first round begins cold and stands for itself, the second for all others, a third keeps its
+        # neighbours busy to the end of the second.
         turns = ROUNDS_PLAYED if sectors * together * ROUNDS_PLAYED <= MOST_SECTORS else 1
         cache = _Cache(lines)
         places = [

@@ -51,7 +51,7 @@ class CodeLaunch:
     evaluated: Evaluated
     occupancy: Occupancy
     l1_bytes: float
-    """Of an SM: what shared memory leaves of it."""
+    """Bytes of an SM's L1: what shared memory leaves of it."""
     missed: dict[int, float] = field(default_factory=dict)
     """The part of each load's sectors that L1 does not serve, by instruction."""
 
@@ -78,6 +78,7 @@ def code_launch(
         resources.shared_memory_bytes,
         resources.carveout,
     )
+    # A short grid leaves places of an SM empty, and L1 to the CTAs that are there.
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes
     missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)

@@ -168,7 +168,7 @@ class Mover:
         self._join(group, access)
 
     def _repeats(self, group: _Group, access: Access) -> bool:
-        """Whether a CTA comes to an instruction again that is in the group already: another trip of a loop."""
+        """True where a CTA comes to an instruction again that is in the group already: another trip of a loop."""
         if access.site not in group.sites:
             return False
         same = [a for a in group.accesses if a.site == access.site]
@@ -176,6 +176,8 @@ class Mover:
 
     def _join(self, group: _Group, access: Access) -> None:
         ctas = access.ctas
+        # The first access of a CTA in the group is its anchor; a hash of all distances to it and of all
+        # patterns, in their order, is the same for CTAs whose shapes are.
         new = ~group.present[ctas]
         group.anchor[ctas[new]] = access.base[new]
         for mine, stride in zip(group.strides, access.strides, strict=True):
@@ -192,6 +194,7 @@ class Mover:
         ctas = np.flatnonzero(group.present)
         anchor = group.anchor[ctas]
         phase = anchor % SECTOR_BYTES
+        # Shapes are worked out once for each hash and place of the anchor inside a sector.
         keys = group.mixed[ctas] ^ (phase.astype(np.uint64) * MIX[2])
         _, index, which = np.unique(keys, return_index=True, return_inverse=True)
         numbers = np.array(
@@ -233,7 +236,7 @@ class Mover:
 
 
 def _alike(group: _Group, access: Access) -> bool:
-    """Whether an access moves from trip to trip as those of the group do."""
+    """True where an access moves from trip to trip as those of the group do."""
     present = group.present[access.ctas]
     return all(
         np.array_equal(mine[access.ctas[present]], stride[present])
@@ -274,6 +277,8 @@ def expanded(move: Move) -> Expanded:
     """A move with its folds' trips written out."""
     which = np.arange(move.ctas.size)
     anchor, order = move.anchor, move.order
+    # Fold by fold, from the outside: every entry so far is repeated as often as the fold turns, and
+    # each trip moves its address and its place in the order by their strides.
     for count, stride, later in zip(move.counts, move.strides, move.order_strides, strict=True):
         times = count[which]
         first = np.cumsum(times) - times

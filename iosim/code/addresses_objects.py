@@ -50,6 +50,8 @@ def key_of(anchor: Array, shape: Array) -> Array:
 
 def cut(keys: Array, shapes: Shapes) -> Objects:
     """Objects for the distinct moves of a tensor, by their keys in order."""
+    # Each line gets the last move that touches it. Where as many lines have one as all moves together
+    # touch, no line was touched twice.
     placed = _Placed(keys, shapes)
     owner, total = np.full(placed.lines, -1, dtype=np.int32), 0
     for part, at in placed.moves():
@@ -117,6 +119,8 @@ class _Placed:
 
 def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
     """Objects where moves overlap: lines that the same moves touch, told by the sum of their moves' random names."""
+    # A line's label is the sum of random numbers of the moves that touch it: lines with one label are
+    # touched by the same moves, but for a chance of 2^-64.
     label = np.zeros(placed.lines, dtype=np.uint64)
     names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
     for part, at in placed.moves():
@@ -125,6 +129,7 @@ def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
     _, index, which, sizes = np.unique(
         label[touched], return_index=True, return_inverse=True, return_counts=True
     )
+    # Objects are numbered by their first line, as they lie in memory.
     rank = np.empty(index.size, dtype=np.int64)
     rank[np.argsort(index, kind="stable")] = np.arange(index.size)
     of_line = np.full(placed.lines, -1, dtype=np.int64)
@@ -218,6 +223,7 @@ def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Arr
     pieces, order = objects.pieces[first], ways.written.order
     starts, times = ways.first, ways.times
     if bool((count > 1).any()):
+        # A move of several pieces is so many entries, one after the other, all at its place in the order.
         inner = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         pieces, order = objects.pieces[np.repeat(first, count) + inner], np.repeat(order, count)
         upto = np.concatenate([[0], np.cumsum(count)])
@@ -241,6 +247,7 @@ def _sorted(
     columns: list[Any] = [np.concatenate([part[n] for part in parts]) for n in range(3)]
     cta, order, entry = columns
     longest = int(order.max()) + 1
+    # By CTA, then by order, in one sort of one number.
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
     count = np.bincount(cta, minlength=ctas)
     first = np.cumsum(count) - count

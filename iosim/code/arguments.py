@@ -177,6 +177,7 @@ def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
     by_name: dict[str, Argument] = {name: arguments[name] for name in names if name in arguments}
     rest = [(name, value) for name, value in arguments.items() if name not in by_name]
     free = [name for name in names if name not in by_name]
+    # Names that are no parameters' are taken in order; Triton adds up to two pointers that nobody gives.
     missing = len(free) - len(rest)
     optional = len([*takewhile(_is_pointer, reversed(entry.parameters[-SCRATCH:]))])
     if missing < 0 or missing > optional:

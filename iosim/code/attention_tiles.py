@@ -64,10 +64,12 @@ def attention_tiles(evaluated: Evaluated, heads: int, batch: int = 1) -> Attenti
         raise InputError(
             f"`arg` names no tensor {' and '.join(lacking)} of attention; given: {known}"
         )
+    # Queries that come by tensor maps are not seen; their outputs lie in the same rows.
     queries = [m for m in of["Q"] if m.mode is Mode.LOAD] or [
         m for m in of["O"] if m.mode is Mode.STORE
     ]
     keys = [m for m in of["K"] if m.mode is Mode.LOAD]
+    # Of several moves of K, such as of masked and unmasked blocks, the one that is made most often.
     step = max(keys, key=lambda m: int(m.times.sum()))
     block_q = max(_rows(evaluated, shapes, move) for move in queries)
     strides = [int(s) for stride in step.strides for s in np.unique(stride) if s]
@@ -97,6 +99,7 @@ def _rows(evaluated: Evaluated, shapes: Shapes, move: Move) -> int:
     sectors = max(
         (shapes.sectors[s] for s in np.unique(move.shape)), key=lambda sectors_of: sectors_of.size
     )
+    # Rows shorter than a sector share it: then sectors are counted, not rows.
     row = _tensor(evaluated, move).row_bytes
     touched = np.unique(sectors * SECTOR_BYTES // row) if row >= SECTOR_BYTES else sectors
     return int(touched.size) if row >= SECTOR_BYTES else int(sectors.size) * SECTOR_BYTES // row
@@ -130,6 +133,6 @@ def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:
 
 
 def _heavy_first(rows: IntArray) -> bool:
-    """Whether neighbours go to earlier queries."""
+    """True where neighbours go to earlier queries."""
     steps = np.diff(rows)
     return bool(steps.size) and int((steps < 0).sum()) > int((steps > 0).sum())

@@ -52,6 +52,14 @@ class Counts:
     """Groups of asynchronous copies that a turn leaves begun while it computes; None without copies."""
 
 
+def _product_of(instruction: Instruction) -> tuple[str, float]:
+    """A product's name with its shape, and the FLOPs of one."""
+    shape = product(instruction)
+    if shape is None:
+        return instruction.kind, 0.0
+    return f"{instruction.kind} {shape.rows}x{shape.columns}x{shape.depth}", shape.flops
+
+
 def count(
     instructions: Sequence[Instruction], cc: int, runs: Sequence[float] | None = None
 ) -> Counts:
@@ -70,14 +78,9 @@ def count(
         group, width = operation(instruction, cc).group, lane_bytes(instruction)
         totals["instructions"] += often
         if group == "product":
-            product_shape = product(instruction)
-            shape = (
-                f" {product_shape.rows}x{product_shape.columns}x{product_shape.depth}"
-                if product_shape
-                else ""
-            )
-            products[instruction.kind + shape] += often
-            flops += often * product_shape.flops if product_shape else 0.0
+            name, flops_of_one = _product_of(instruction)
+            products[name] += often
+            flops += often * flops_of_one
         elif group == "special":
             special[next(iter(instruction.modifiers), "")] += often
         elif group in widths:
@@ -202,6 +205,7 @@ def turn_of(flow: Flow, loop: Loop, runs: Runs, limit: int = MOST_LISTED) -> lis
     what runs in less than half of the turns is left out."""
     start = flow.blocks[loop.header].first
     turns = runs.times[start] or 1.0
+    # Blocks in their order; a loop inside stands where its header does, as often as it turns.
     inner = sorted(flow.inside(loop), key=lambda nested: nested.header)
     listed, number, blocks = list[Instruction](), 0, sorted(loop.blocks)
     while number < len(blocks):

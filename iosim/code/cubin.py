@@ -62,7 +62,7 @@ class Section:
 
 
 def is_cubin(data: bytes) -> bool:
-    """Whether this is an ELF file of NVIDIA's GPUs."""
+    """True for an ELF file of NVIDIA's GPUs."""
     if data[:4] != ELF_MAGIC or len(data) < FLAGS_AT + 4:
         return False
     (machine,) = struct.unpack_from("<H", data, MACHINE_AT)
@@ -90,6 +90,7 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
     by_name, names = {s.name: s for s in sections}, _symbols(sections)
     if (info := by_name.get(".nv.info")) is None:
         return  # a file that links others and has no kernel
+    # Facts of all kernels stand in .nv.info, by symbol; those of one in a section of its own.
     registers, frames = (
         _attributes(info.data, attribute, names) for attribute in (REGISTER_COUNT, FRAME_SIZE)
     )
@@ -99,6 +100,7 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
             continue
         own_info = by_name.get(f".nv.info.{name}")
         shared = by_name.get(f".nv.shared.{name}")
+        # From compute capability 9.0 on the section holds what the driver reserves as well.
         declared = shared.size if shared else 0
         if declared and cc >= RESERVED_SHARED_CC:
             declared -= RESERVED_SHARED_BYTES
@@ -108,6 +110,8 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
 
 def read_sections(data: bytes) -> list[Section]:
     """The sections of an ELF file."""
+    # ELF-64's header: at 40 where section headers begin, at 58 their size, their number and which of
+    # them holds the names.
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQII", data, start + n * size) for n in range(count)]
@@ -148,6 +152,7 @@ def _sized(info: bytes) -> Iterator[tuple[int, int]]:
     """(attribute, where its values begin) of every attribute that states its size."""
     at = 0
     while at + 4 <= len(info):
+        # Attributes are two bytes of form and kind with two of value, or of the value's size, which follows.
         form, attribute, size = struct.unpack_from("<BBH", info, at)
         if form == FORMAT_SIZED:
             yield attribute, at + 4

@@ -55,6 +55,7 @@ class FrameRegisters:
         if address is None:
             return None
         total = 0
+        # An address is a sum of registers and a constant, which may be below 0.
         for term in address.strip("[]").replace("+-", "+ -").split("+"):
             value = self._value(term.strip()) if term.strip() else 0
             if value is None:
@@ -90,6 +91,7 @@ class FrameRegisters:
 
 def _written(instruction: Instruction, first: str) -> list[str]:
     """Registers that an instruction writes, from the first on."""
+    # Wide results fill registers one behind the other.
     wide = {"64": 2, "WIDE": 2, "128": 4}
     count = max((wide.get(word, 1) for word in instruction.modifiers), default=1)
     if first in ZERO:
@@ -118,6 +120,7 @@ def _logic(v: Values) -> int:
     """LOP3.LUT: a truth table over the bits of three operands (PTX ISA, lop3)."""
     a, b, c = (x & MASK for x in v[:3])
     result = 0
+    # Each set bit of the table is one combination of the three operands' bits that gives 1.
     for row in range(8):
         if v[3] >> row & 1:
             bits = a if row & 4 else ~a

@@ -31,7 +31,7 @@ class KernelFacts:
 
     function: Function
     counts: Counts
-    """Of a turn of the loop over keys; where there is none, of all that a warp runs."""
+    """Counts of a turn of the loop over keys; where there is none, of all that a warp runs."""
     on_sm: CodeOnSm
     runs: Runs
     resident: Occupancy
@@ -49,6 +49,7 @@ class KernelFacts:
         if not (step.loaded or step.stored or tile.loaded or tile.stored):
             return None
         per_thread = SECTOR_BYTES / WARP
+        # A register that is spilled is a word of 4 bytes.
         words = (self.counts.local_load_bytes + self.counts.local_store_bytes) / 4
         return Spill(
             write_per_tile=tile.stored * per_thread,
@@ -95,6 +96,7 @@ def kernel_facts(
     if runs is None:
         known = dict(trips or {})
         if loop is not None:
+            # So many turns that what runs once a turn is told from what runs once a CTA.
             known.setdefault(flow.instructions[flow.blocks[loop.header].first].address, MANY_TURNS)
         runs = runs_of_trips(flow, known)
     resident = residents(function, profile, threads, shared_memory_bytes)

@@ -40,7 +40,7 @@ class LaunchWork:
     xu_instructions: float
     """Those of them that the unit of special functions runs."""
     warps: int
-    """Of all CTAs."""
+    """Warps of all CTAs."""
     notes: tuple[str, ...]
 
     @property
@@ -65,6 +65,7 @@ def with_work(
     """The launch with what its machine code says of it on a GPU; `changed` gives other uses of memory than those that
     it has."""
     evaluated, flow = launch.evaluated, Flow(function)
+    # Where machine code names its PTX lines, their runs are known; else loops are taken to turn once.
     lined = any(instruction.ptx_line is not None for instruction in function.instructions)
     runs = runs_of_lines(flow, evaluated.runs) if lined else runs_of_trips(flow, {})
     warps = -(-evaluated.threads // WARP)
@@ -96,6 +97,7 @@ def with_work(
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
     with_spills = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
+    # Counters of a GPU count warps' instructions over the whole launch.
     every = warps * evaluated.ctas
     xu = sum(
         often

@@ -110,6 +110,7 @@ def functions_of(text: str) -> Iterator[tuple[str, str, str]]:
     """(name, what its head says, listing) of each function in a listing of nvdisasm, or one that was written here."""
     name, head, lines = "", "", list[str]()
     for line in text.splitlines():
+        # nvdisasm begins a function with its section, a listing of iosim's with a comment.
         recorded, section = HEAD.match(line), SECTION.match(line)
         if recorded or section:
             if name:
@@ -138,6 +139,7 @@ def read_listing(text: str, words: list[int] | None = None) -> tuple[Instruction
         elif label := LABEL.match(line):
             waiting.append(label[1])
         elif match := LINE.match(line):
+            # Labels stand in lines of their own, before the instruction that they name.
             labels |= dict.fromkeys(waiting, int(match["at"], 16))
             waiting = []
             matches.append((match, line, (source, ptx_line)))
@@ -149,6 +151,7 @@ def _instruction(
 ) -> Instruction:
     address, opcode, rest = int(match["at"], 16), match["opcode"], match["rest"].strip()
     written = CONTROL.search(line)
+    # What an instruction waits for: of the listing's comment, else of the code's words, else a cycle.
     word = 1 | NO_BARRIER << 5 | NO_BARRIER << 8
     if written:
         word = int(written[1], 16)
@@ -158,6 +161,7 @@ def _instruction(
         word = words[address // INSTRUCTION_BYTES]
     target = None
     if opcode.partition(".")[0] in BRANCHES:
+        # Targets are kept as addresses, and written back as labels that name them.
         if label := TO_LABEL.search(rest):
             target = labels.get(label[1])
             if target is not None:

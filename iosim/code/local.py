@@ -36,14 +36,14 @@ class LocalTraffic:
 
     loaded: float
     hits_l1: float
-    """Of those loaded, what L1 serves."""
+    """Sectors among those loaded that L1 serves."""
     stored: float
     touched: float = 0.0
     """Bytes of a thread's frame that are loaded or stored at all."""
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
     waited: float = 0.0
-    """Of each sector that L1 does not serve, how long after its last use it is loaded, in turns; all of them summed."""
+    """Turns from the last use of a sector that L1 does not serve to its load, summed over all of them."""
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
@@ -112,6 +112,7 @@ def local_traffic(
     played = _Played(cc, warps, l1_bytes, use_of)
     played.registers.run(before)
     played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
+    # What a turn goes over: a word that is used once a turn has so many bytes between two uses.
     whole = max(1.0, sum(played.words.values()))
     played.loaded = played.hits = played.stored = played.waited = 0.0
     played.unknown = 0
@@ -137,7 +138,7 @@ class _Played:
         self.words: dict[object, float] = {}
         """Bytes of all warps, the most recently touched last."""
         self.others: set[object] = set()
-        """Of these, what is no part of a frame."""
+        """Words that are no part of a frame."""
         self.loaded = self.hits = self.stored = self.waited = 0.0
         self.unknown = 0
 
@@ -156,6 +157,8 @@ class _Played:
 
     def _local(self, number: int, instruction: Instruction, loads: bool) -> None:
         """A load or store of the frame: its words, and which of them L1 still has."""
+        # A frame is interleaved by lanes: a word of all of a warp's lanes is 128 bytes in a row, and a warp
+        # at the same word as others has lines of its own.
         first, width = self.registers.place(instruction), lane_bytes(instruction)
         words: list[object] = [("any", number)]
         if first is None:
@@ -193,6 +196,7 @@ class _Played:
 
 def _stays(since: float, l1_bytes: float) -> float:
     """Chance that so many bytes leave a line in a cache of as many sets as `L1_WAYS` ways make of it."""
+    # Bytes since then over those of L1 are lines of its set; it stays where fewer than its ways came.
     mean = L1_WAYS * since / l1_bytes
     if mean > MOST_LINES:
         return 0.0

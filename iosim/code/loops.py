@@ -87,6 +87,7 @@ class Flow:
                 operation(instruction, self.function.cc).group == "call"
                 and instruction.target in places
             ):
+                # Subroutines of the assembler (a division's slow path) return; a call that never does is a branch.
                 rest = (
                     operation(i, self.function.cc).group
                     for i in self.instructions[places[instruction.target] :]
@@ -99,11 +100,13 @@ class Flow:
     def starts(self) -> list[int]:
         """Numbers of the first instruction of every block."""
         places = {instruction.address: n for n, instruction in enumerate(self.instructions)}
+        # A block begins at the entry, at each target, and behind each instruction that may go elsewhere.
         starts = {0}
         for n, instruction in enumerate(self.instructions):
             group = self._group(n)
             if group == "branch" and instruction.target in places:
                 starts.add(places[instruction.target])
+            # An end or a branch closes its block, taken or not.
             if group in ("branch", INDIRECT, *LEAVES):
                 starts.add(n + 1)
         return sorted(start for start in starts if start < len(self.instructions))
@@ -118,6 +121,7 @@ class Flow:
         ends = [*self.starts[1:], len(self.instructions)]
         blocks = []
         for number, (first, end) in enumerate(zip(self.starts, ends, strict=True)):
+            # A block is followed by its branch's target, and by the next block unless it always leaves.
             last = self.instructions[end - 1]
             group, always = self._group(end - 1), last.predicate in ALWAYS
             follows = []
@@ -133,6 +137,8 @@ class Flow:
     def dominators(self) -> tuple[int, ...]:
         """The immediate dominator of every block, -1 where none is (Cooper, Harvey and Kennedy 2001)."""
         order = self._postorder()
+        # Cooper, Harvey and Kennedy 2001, "A simple, fast dominance algorithm": blocks in reverse postorder,
+        # each one's dominator the meeting point of those of its predecessors, until nothing changes.
         rank = {block: n for n, block in enumerate(order)}
         before = self._before()
         dominator = [-1] * len(self.blocks)
@@ -161,6 +167,7 @@ class Flow:
         return before
 
     def _postorder(self) -> list[int]:
+        # Depth first without recursion: long kernels have thousands of blocks one behind the other.
         seen, order, stack = {0}, [], [(0, iter(self.blocks[0].follows))]
         while stack:
             block, rest = stack[-1]
@@ -175,7 +182,7 @@ class Flow:
         return order
 
     def dominates(self, first: int, second: int) -> bool:
-        """Whether every way to `second` leads through `first`."""
+        """True where every way to `second` leads through `first`."""
         while second != first:
             up = self.dominators[second]
             if up in (second, -1):
@@ -223,6 +230,7 @@ class Flow:
     @cached_property
     def loop_of(self) -> dict[int, int]:
         """Block -> header of the innermost loop that holds it."""
+        # Larger loops first, so that smaller ones inside them write over.
         innermost: dict[int, int] = {}
         for loop in sorted(self.loops, key=lambda outer: -len(outer.blocks)):
             innermost |= dict.fromkeys(loop.blocks, loop.header)
@@ -230,7 +238,7 @@ class Flow:
 
 
 def _conditional(branch: Instruction) -> bool:
-    """Whether a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
+    """True where a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
     named = any(
         o.lstrip("!").startswith(("P", "UP")) and o not in ALWAYS for o in branch.operands[:-1]
     )

@@ -93,6 +93,7 @@ class Module:
         nearest below it. Raises InputError: there is none, or more than one."""
         matching = [f for f in self.functions if entry is None or f.name == entry]
         if not matching:
+            # C++ mangles names: a part of one is enough where no other kernel has it.
             matching = [f for f in self.functions if entry is not None and entry in f.name]
         if cc is not None and matching:
             running = [f for f in matching if f.cc <= cc and f.cc // 10 == cc // 10]
@@ -100,6 +101,7 @@ class Module:
                 have = ", ".join(dict.fromkeys(f"{f.cc / 10:.1f}" for f in matching))
                 none = f"none for compute capability {cc / 10:.1f}"
                 raise InputError(f"`code` {self.source} has {none}; accepted: {have}")
+            # Code of a major version runs on its later minors, and the newest that runs is taken.
             best = max(f.cc for f in running)
             matching = [f for f in running if f.cc == best]
         if len({f.name for f in matching}) == 1:

@@ -105,6 +105,8 @@ def _loop_regions(
 ) -> tuple[Region, ...]:
     """A turn of a loop: as a whole, or where loops inside it make it long, each of them by itself."""
     cc, at = flow.function.cc, flow.instructions[flow.blocks[loop.header].first].address
+    # A turn is played as a whole, with the loops inside it as often as they turn: what one of them
+    # waits for hides behind another. Longer ones are played loop by loop.
     if len(turn) <= MOST_INLINED:
         return (Region(trace(turn, cc, uses), 1.0, repeats=True, at=at),)
     turns = runs.times[flow.blocks[loop.header].first] or 1.0

@@ -1,7 +1,7 @@
 """PTX text as data: entries, their parameters, instructions with guards, labels by scope, blocks and what is live.
 
 It reads what `nvcc -ptx` and Triton's `asm["ptx"]` write (PTX ISA 9.0, chapters 4 to 9) and knows nothing of what an
-instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_run`).
+instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_lanes`).
 """
 
 from __future__ import annotations
@@ -217,6 +217,7 @@ class _Reader:
         match = INSTRUCTION.fullmatch(text)
         if not text or text.startswith(".") or match is None:
             return
+        # "::" joins words of one modifier (shared::cluster) and must not part them.
         negated, guard, opcode, operands = match.groups()
         parts = tuple(opcode.replace("::", "_").split("."))
         self.instructions.append(
@@ -234,6 +235,7 @@ class _Reader:
                 done.append(instruction)
                 continue
             label, scope = str(instruction.operands[0]), self.scope_of[number]
+            # Inline assembly has scopes with labels of its own: the innermost one that has it counts.
             while scope >= 0 and (scope, label) not in self.labels:
                 scope = self.parents[scope]
             if scope < 0:
@@ -287,6 +289,7 @@ class Flow:
         self.entry = entry
         code = entry.instructions
         starts = {0, *(i.target for i in code if i.target >= 0)}
+        # A block begins at the entry, at every target and behind every branch or end.
         starts |= {n + 1 for n, i in enumerate(code) if i.target >= 0 or i.name in ENDS}
         self.starts = sorted(s for s in starts if s <= len(code))
         self.reads = [reads(i) for i in code]
@@ -304,6 +307,7 @@ class Flow:
     @cached_property
     def needed(self) -> frozenset[str]:
         """Registers that decide an address or which instruction comes next, directly or through others."""
+        # From what decides back to what makes it, until nothing new is found: all else is not evaluated.
         makers: dict[str, list[int]] = {}
         for n, names in enumerate(self.writes):
             for name in names:
@@ -329,10 +333,12 @@ class Flow:
         for first, end in pairwise(bounds):
             used[first], by_start[first] = set(), set()
             for n in range(first, end):
+                # Under a guard a register is written in some lanes only, so that its old value lives on.
                 used[first] |= self.reads[n] - by_start[first]
                 if not code[n].guard:
                     by_start[first] |= self.writes[n]
             last = code[end - 1] if end > first else None
+            # Falls through unless it ends or branches in all lanes.
             goes_on = last is None or not (last.name in (*ENDS, "bra") and not last.guard)
             after[first] = [end] if goes_on and end < len(code) else []
             if last is not None and last.target >= 0:
@@ -342,6 +348,7 @@ class Flow:
         while changed:
             changed = False
             for first in reversed(list(live)):
+                # Liveness by backward flow: what blocks behind read and this one does not write first.
                 more = set().union(*(live.get(n, set()) for n in after[first])) - by_start[first]
                 if not more <= live[first]:
                     live[first] |= more

@@ -68,6 +68,8 @@ def steps(old: Snapshot, middle: Snapshot, new: Snapshot) -> dict[str, Known] | 
     move evenly."""
     by_register: dict[str, Known] = {}
     for name, x in new.registers.items():
+        # Even movement: the last two differences agree in every lane that is in the loop still. A
+        # predicate has no difference, and must be what it was.
         y, z = middle.registers.get(name), old.registers.get(name)
         if x is None or y is None or z is None:
             if x is None and y is None:
@@ -103,6 +105,8 @@ def repeats(
     something in them does not move evenly. `inside` are the lanes that are in the loop still."""
     if len(before) != len(after):
         return None
+    # Both spells have recorded the same comparisons and operations in the same order, or they were no
+    # repetition. The first comparison to turn in any lane of a CTA ends its fold.
     remaining = np.full((ctas, 1), ENDLESS, dtype=np.int64)
     for a, b in zip(before, after, strict=True):
         if a.site != b.site or type(a) is not type(b):
@@ -122,6 +126,8 @@ def _turns(a: Compared, b: Compared, inside: Array) -> Array | None:
     word, x, y = TURNS[a.word], a.difference, b.difference
     per_turn = _less(y, x)
     mask = b.mask & inside
+    # Where all lanes move alike, those with the least and the largest difference turn first: two
+    # columns of CTAs are looked at in place of a table of all lanes.
     together = isinstance(per_turn, Split) or per_turn.shape[1] > 1 or mask.shape[1] > 1
     if word is not EQUAL and isinstance(y, Split) and not together:
         least, largest = (y.cta + end for end in (y.lane.min(), y.lane.max()))
@@ -157,6 +163,8 @@ def _until(word: str, difference: Array, step: Array) -> Array:
     """Steps that a difference takes on its side of 0, beyond the present one."""
     difference, step = np.broadcast_arrays(difference, step)
     if word is EQUAL:
+        # An equality turns where steps bring the difference to 0 exactly; what is equal turns at once
+        # unless it stands still.
         safe = np.where(step == 0, 1, step)
         meets = (difference % safe == 0) & (-difference // safe > 0)
         hits = np.where(meets, -difference // safe - 1, ENDLESS)
@@ -164,15 +172,17 @@ def _until(word: str, difference: Array, step: Array) -> Array:
         return np.where(step == 0, ENDLESS, moving)
     if word is ABOVE:
         difference, step = -difference, -step
+    # Below 0 a difference turns when steps bring it to 0, from 0 up when they bring it below.
     rising = np.where(step > 0, (-difference - 1) // np.where(step > 0, step, 1), ENDLESS)
     falling = np.where(step < 0, difference // np.where(step < 0, -step, 1), ENDLESS)
     return np.where(difference < 0, rising, falling)
 
 
 def _even(a: Bent, b: Bent, inside: Array) -> bool:
-    """Whether what an operation gives moves evenly from spell to spell."""
+    """True where what an operation gives moves evenly from spell to spell."""
     moves = [whole(_less(new, old)) for new, old in zip(b.operands, a.operands, strict=True)]
     mask = b.mask & inside
+    # An operation whose operands stand still gives the same again, whatever it does.
     still = [bool(((step == 0) | ~mask).all()) for step in moves]
     if all(still):
         return True
@@ -196,6 +206,8 @@ def _even(a: Bent, b: Bent, inside: Array) -> bool:
 def _grain(name: str, fixed: Known) -> int:
     """What one operand has to move by a multiple of, where the other stays, so that the result moves evenly; 0: by
     nothing."""
+    # A bit mask, a shift or a division moves evenly where its input moves by whole multiples of what
+    # it cuts off: of 2^bits of a mask from 0, of the lowest bit of a mask such as -16, of a divisor.
     low, high = bounds(fixed)
     if name in ("or", "xor"):
         return 1 << high.bit_length() if low >= 0 else 0

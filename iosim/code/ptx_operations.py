@@ -51,7 +51,7 @@ def kind_of(opcode: tuple[str, ...]) -> Kind:
 
 
 def is_float(opcode: tuple[str, ...]) -> bool:
-    """Whether an instruction computes with floating point."""
+    """True where an instruction computes with floating point."""
     return any(part in FLOATS for part in opcode[1:])
 
 
@@ -62,7 +62,7 @@ def _read(value: Known, kind: Kind) -> Array:
 
 
 def _in_range(value: Known, kind: Kind) -> bool:
-    """Whether the numbers of a register are what an instruction of this type reads."""
+    """True where the numbers of a register are what an instruction of this type reads."""
     low, high = bounds(value)
     if kind.letter == "s":
         return -(1 << (kind.bits - 1)) <= low and high < 1 << (kind.bits - 1)
@@ -94,6 +94,7 @@ def mul_hi(a: Known, b: Known, kind: Kind) -> Known:
         x, y = (np.asarray(_read(v, kind), dtype=object) for v in (a, b))
         if kind.letter != "s":
             x, y = x % (1 << 64), y % (1 << 64)
+        # NumPy has no product of 128 bits: Python's whole numbers are taken, and cut to the high half.
         high = (x * y) >> 64
         return np.asarray(((high + (1 << 63)) % (1 << 64)) - (1 << 63), dtype=np.int64)
     return signed((_read(a, kind) * _read(b, kind)) >> kind.bits, kind.bits)
@@ -101,6 +102,7 @@ def mul_hi(a: Known, b: Known, kind: Kind) -> Known:
 
 def shl(a: Known, b: Known, kind: Kind) -> Known:
     if is_one(b):
+        # A shift by one number is a product, which keeps sums of a row and a column apart.
         count = int(whole(b).item())
         return number(0) if not 0 <= count < kind.bits else mul_lo(a, number(1 << count), kind)
     count_of = whole(b)
@@ -196,6 +198,7 @@ def multiply(opcode: tuple[str, ...], a: Known, b: Known) -> Known:
         return mul_wide(a, b, kind)
     if opcode[0].endswith("24"):
         narrow = Kind(kind.letter, 24)
+        # mul24 takes the low 24 bits of both and gives the low or the high 32 of 48.
         product = times(_source(a, narrow), _source(b, narrow))  # of 48 bits
         return signed(whole(product) >> 16, 32) if "hi" in opcode else fitted(product, 32)
     if "hi" in opcode:
@@ -231,6 +234,7 @@ def _compare_ends(word: str, a: Known, b: Known) -> Array | None:
     """A predicate a CTA, where the least and the most of its lanes agree; None where they do not, or need not."""
     if word in ("eq", "ne") or not isinstance(difference := plus(a, b, -1), Split):
         return None
+    # A CTA's lanes lie between its least and its largest difference: where both ends agree, all do.
     of = COMPARISONS[word]
     zero = np.zeros(1, dtype=np.int64)
     low, high = (
@@ -270,6 +274,7 @@ def insert(value: Known, into: Known, start: Known, length: Known, kind: Kind) -
 def logic(a: Known, b: Known, c: Known, table: int) -> Known:
     """lop3: a function of three bits, by its table."""
     x, y, z = (whole(v) for v in (a, b, c))
+    # Each set bit of the table is one combination of the three bits that gives 1 (PTX ISA, lop3).
     result = np.zeros(np.broadcast_shapes(x.shape, y.shape, z.shape), dtype=np.int64)
     for row in range(8):
         if table >> row & 1:
@@ -286,6 +291,7 @@ def permute(a: Known, b: Known, selector: Known) -> Value:
     picks, both = int(whole(selector).item()), unsigned(whole(a), 32) | unsigned(whole(b), 32) << 32
     result = np.zeros(both.shape, dtype=np.int64)
     for place in range(4):
+        # Four bits a byte of the result: three name one of eight bytes, the fourth takes its sign alone.
         pick = picks >> (4 * place) & 15
         byte = both >> (8 * (pick & 7)) & 255
         if pick & 8:
@@ -311,6 +317,7 @@ def funnel(opcode: tuple[str, ...], a: Known, b: Known, c: Known) -> Known:
     """shf: two words shifted together."""
     both = unsigned(whole(a), 32) | whole(b) << 32
     by = unsigned(whole(c), 32)
+    # The register pair is one number of 64 bits; a shift left by n is one right by 32 - n.
     by = np.minimum(by, 32) if "clamp" in opcode else by & 31
     if "l" in opcode:
         return signed((both.view(np.uint64) >> (32 - by).astype(np.uint64)).view(np.int64), 32)

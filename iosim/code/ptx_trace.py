@@ -92,6 +92,7 @@ def _only(nodes: Sequence[Node], going: Array) -> list[Node]:
     nodes_of: list[Node] = []
     for node in nodes:
         if isinstance(node, Access):
+            # A fold holds only what the CTAs do that go through it; others have left the loop.
             mine = going[node.ctas]
             if mine.all():
                 nodes_of.append(node)
@@ -125,6 +126,8 @@ def _shifts(before: Sequence[Node], after: Sequence[Node]) -> tuple[Node, ...] |
 
 def _shifted(a: Node, b: Node) -> Node | None:
     if isinstance(a, Fold) or isinstance(b, Fold):
+        # Folds inside must turn as often in both, visits have the same warps, and an access the same
+        # pattern of lanes in the same CTAs: then it differs by a stride a CTA, and by nothing else.
         if not (isinstance(a, Fold) and isinstance(b, Fold)) or a.head != b.head:
             return None
         inner = _shifts(a.body, b.body) if np.array_equal(a.count, b.count) else None
@@ -172,6 +175,7 @@ class Trace:
         by_block: dict[int, int] = {}
         for node, folds in _walk(self.nodes, ()):
             if isinstance(node, Visit):
+                # A visit inside folds is made as often as all of them turn together.
                 times = np.broadcast_to(node.warps, (self.ctas,))
                 for fold in folds:
                     times = times * fold.count

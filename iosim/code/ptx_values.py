@@ -57,7 +57,7 @@ def whole(value: Known) -> Array:
 
 
 def is_one(value: Known) -> bool:
-    """Whether all lanes of all CTAs share it."""
+    """True where all lanes of all CTAs share a value."""
     return not isinstance(value, Split) and value.size == 1
 
 
@@ -72,6 +72,7 @@ def signed(value: Array, bits: int) -> Array:
     if bits >= 64:
         return value
     half = 1 << (bits - 1)
+    # Two's complement: shifted by half the range, cut, and shifted back.
     result: Array = ((value + half) & ((1 << bits) - 1)) - half
     return result
 
@@ -132,6 +133,7 @@ def plus(a: Known, b: Known, sign: int = 1) -> Known:
 def times(a: Known, b: Known) -> Known:
     """a b."""
     for x, y in ((a, b), (b, a)):
+        # A sum times one number stays a sum; a product of row and column is a table.
         if isinstance(x, Split) and not isinstance(y, Split) and y.size == 1:
             return _joined(x.cta * y, x.lane * y)
     product: Array = whole(a) * whole(b)
@@ -139,7 +141,7 @@ def times(a: Known, b: Known) -> Known:
 
 
 def disjoint(a: Known, b: Known) -> bool:
-    """Whether no bit is set in both, so that "or" and "xor" add."""
+    """True where no bit is set in both, so that "or" and "xor" add."""
     if bounds(a)[0] < 0 or bounds(b)[0] < 0:
         return False
     return not _bits(a) & _bits(b)
@@ -148,6 +150,7 @@ def disjoint(a: Known, b: Known) -> bool:
 def _bits(value: Known) -> int:
     """The bits that may be set in some lane of a value from 0."""
     if isinstance(value, Split):
+        # Where no bit is set both in a column and in a row their sum sets each of these and no other.
         cta, lane = int(value.cta.min()), int(value.lane.min())
         if cta >= 0 and lane >= 0:
             a, b = (int(np.bitwise_or.reduce(part, axis=None)) for part in (value.cta, value.lane))
@@ -163,6 +166,7 @@ def merged(mask: Array, new: Value, old: Value) -> Value:
         return new
     if old is new:
         return new
+    # Values that differ by CTA alone stay a sum where the mask is by CTA, too.
     apart = isinstance(new, Split) and isinstance(old, Split) and np.array_equal(old.lane, new.lane)
     if apart and mask.shape[1] == 1 and isinstance(new, Split) and isinstance(old, Split):
         return Split(np.where(mask, new.cta, old.cta), new.lane)
@@ -173,6 +177,7 @@ def shrunk(flags: Array) -> Array:
     """Predicates, or numbers, in as few as they take."""
     if flags.size == 1:
         return flags
+    # A table with equal columns is a column, one with equal rows a row.
     if flags.shape[1] > 1 and bool((flags == flags[:, :1]).all()):
         flags = flags[:, :1]
     if flags.shape[0] > 1 and bool((flags == flags[:1]).all()):

@@ -45,7 +45,7 @@ class Runs:
 
     times: tuple[float, ...]
     known: bool
-    """Whether they follow from the PTX; else from trips that were given or assumed."""
+    """True where the runs follow from the PTX, not from trips that were given or assumed."""
     assumed: tuple[str, ...] = ()
 
     @property
@@ -97,6 +97,7 @@ class _Walk:
             for nested in flow.loops
             if nested.parent == (loop.header if loop else None)
         }
+        # The walk takes each block once: a loop inside is walked by itself, and the walk goes on behind it.
         while block not in seen and (loop is None or block in loop.blocks):
             seen.add(block)
             if block in inner:
@@ -128,8 +129,10 @@ class _Walk:
         self.go(inside, inside.header, times * self.trips.get(address, self.other))
 
     def _likely(self, loop: Loop | None, block: int, ways: list[int]) -> int:
-        """Of two ways the one that does the work; of equals the shorter inside a loop, else the longer."""
+        """The one of two ways that does the work; of equals the shorter inside a loop, else the longer."""
         flow = self.flow
+        # What only one of the ways leads to says what that way is for: where there are products or a loop,
+        # the work is done; the others jump over it.
         reached = [_reach(flow, loop, way) for way in ways]
         alone = [
             sorted(mine - set.union(set(), *(r for r in reached if r is not mine)))
@@ -168,6 +171,8 @@ def runs_of_lines(flow: Flow, lines: Mapping[int, float]) -> Runs:
     """Runs by those of the PTX's lines, a warp's in the mean. Blocks without a line that is known run as often as the
     block that leads to them."""
     known: dict[int, float] = {}
+    # Loads, stores and products are copied by the assembler as its loops need them, arithmetic is moved
+    # and merged as well: it is asked only where a block has none of the former.
     for groups in (TELL_BEST, TELL):
         for block, votes in _votes(flow, lines, groups).items():
             known.setdefault(block, mode(votes))
@@ -181,12 +186,14 @@ def _of_blocks(flow: Flow, known: Mapping[int, float]) -> list[float]:
     else as often as the block that leads to it."""
     runs = [known.get(n, 0.0) for n in range(len(flow.blocks))]
     for loop in sorted(flow.loops, key=lambda nested: -len(nested.blocks)):
+        # A block that dominates every branch back to the header runs in each turn.
         own_blocks = [b for b in loop.blocks if flow.loop_of[b] == loop.header]
         turns = max((known[b] for b in own_blocks if b in known), default=0.0)
         latches = [b for b in loop.blocks if loop.header in flow.blocks[b].follows]
         for block in own_blocks:
             if block not in known and all(flow.dominates(block, latch) for latch in latches):
                 runs[block] = turns
+    # Dominators come first in the order of blocks, so that each has its runs when it is asked.
     for n in range(len(flow.blocks)):
         if n not in known and not runs[n]:
             runs[n] = runs[flow.dominators[n]] if n else 1.0
@@ -210,6 +217,7 @@ def _votes(
         and instruction.predicate != NEVER
     ]
     for block, copied in telling:
+        # An unrolled loop holds a line several times: its runs are shared out among the copies.
         copies[copied][clusters[block]] += 1
     shared = _shared(copies, lines)
     votes: dict[int, list[float]] = defaultdict(list)
@@ -229,6 +237,7 @@ def _shared(
     """How often a line's copies run, by cluster: the one with most copies takes as many whole turns as fit."""
     shares: dict[tuple[Copied, int], float] = {}
     for copied, where in copies.items():
+        # The unrolled body turns as often as all its copies are used, and what is left is the remainder's.
         rest = lines[copied[0]]
         for place, (cluster, count) in enumerate(
             sorted(where.items(), key=lambda item: (-item[1], item[0]))

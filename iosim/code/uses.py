@@ -32,6 +32,8 @@ def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
         missed: the part of each load's sectors that L1 does not serve, by instruction.
         cc: compute capability of the machine code.
     """
+    # The assembler copies and merges loads, but each still names its line of the PTX: what that line's
+    # requests ask for in the mean stands for all of its copies.
     of_line: dict[tuple[int, str], list[Site]] = defaultdict(list)
     for site in evaluated.sites:
         of_line[instruction_of(evaluated.entry, site.number).row, site.space].append(site)

@@ -50,6 +50,24 @@ def test_several_numbers_with_separators_are_refused_too() -> None:
             sizes(text, "--seq-len")
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4k,8k,16,384", 16384), ("4096,8,192", 8192), ("16,384,32k", 16384), ("1024,65,536,128k", 65536)],
+)  # fmt: skip
+def test_one_number_among_others_may_have_a_separator(text: str, number: int) -> None:
+    with pytest.raises(InputError, match=f"write {number}, or"):
+        sizes(text, "--context")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("4k,8k,512", [4096, 8192, 512]), ("128,512,1k", [128, 512, 1024]), ("4k, 16, 384", [4096, 16, 384]),
+     ("1024,64,128", [1024, 64, 128]), ("1k:2k:x2,96", [1024, 2048, 96])],
+)  # fmt: skip
+def test_lists_of_short_and_long_numbers(text: str, numbers: list[int]) -> None:
+    assert sizes(text, "--context") == numbers
+
+
 def test_no_length_that_is_common_is_taken_for_a_list() -> None:
     for number in (
         *range(1024, 47 * 1024, 1024),

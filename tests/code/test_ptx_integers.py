@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from iosim.code.ptx import entries
-from iosim.code.ptx_run import ALL, Run, Settings
+from iosim.code.ptx_lanes import ALL, Settings
+from iosim.code.ptx_run import Run
 from iosim.code.ptx_values import Split, plus, times, whole
 
 DRAWS = 60

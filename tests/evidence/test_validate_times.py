@@ -31,6 +31,7 @@ LIMITS = {
     "clocks": 0.05, "h100-profiler": 0.06, "h100-graph": 0.075, "h100-graph-short": 0.11,
     "h100-clocks": 0.03, "nvidia-h200": 0.11, "nvidia-blackwell": 0.08, "a30-cold": 0.11,
     "a30-warm": 0.08, "varlen-h100": 0.10, "varlen-a6000": 0.12,
+    "public-t4": 0.09, "public-l4": 0.13, "public-b200": 0.11,
 }  # fmt: skip
 """Mean errors on held-out rows that no change may exceed; serving stacks have a gate of their own (test_serving.py)."""
 ABLATION, BASELINES = (
@@ -49,6 +50,15 @@ def test_a_sample_of_the_groups_holds_its_limits(sample: list[tuple[Group, table
     assert set(found) == set(SAMPLE)
     for key, errors in found.items():
         assert errors.mean < 1.5 * LIMITS[key], key
+
+
+def test_calls_that_others_timed_on_a_t4_an_l4_and_a_b200() -> None:
+    """No row of these groups was fitted on; their limits are those of every row."""
+    report = times_report(1, ("public-t4", "public-l4", "public-b200"))
+    assert {key: errors.n for key, errors in report.held_out.items()} == {
+        "public-t4": 8, "public-l4": 16, "public-b200": 16,
+    }  # fmt: skip
+    assert all(errors.mean < LIMITS[key] for key, errors in report.held_out.items())
 
 
 @pytest.mark.slow
@@ -78,6 +88,18 @@ def test_each_mechanism_is_put_back_and_changes_what_it_should(
     assert worth["exponentials"].without > worth["exponentials"].whole
     assert worth["barriers"].without > worth["barriers"].whole
     assert worth["instructions of a pass"].groups == ()  # none of these calls has such a pass
+
+
+@pytest.mark.parametrize("kernel", ["naive-cu", "minimal-cu", "flash-cu"])
+def test_each_launch_of_a_chain_has_its_time(kernel: str) -> None:
+    """The host's zeroes come first and are not timed: the last launches are those measured."""
+    files = {"naive-cu": "h200_iosim_kernels.csv"}
+    file = files.get(kernel, "h200_iosim_kernels.csv")
+    cases = list(tables.plain_cases(40, file, kernel))
+    assert cases
+    for case in cases:
+        assert len(case.call.chain.launches) == len(case.seconds)
+        assert all("zero" not in launch.name for launch in case.call.chain.launches)
 
 
 def test_baselines_stand_beside_on_the_same_rows() -> None:

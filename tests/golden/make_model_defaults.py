@@ -11,6 +11,7 @@ later ones, where none of transformers' lists of causal and of masked models has
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import warnings
@@ -141,6 +142,23 @@ def _says(key: str, value: Any, plain: dict[str, Any]) -> bool:
     return bool(value) or (value is False and key in ("is_moe", "enable_moe_block"))
 
 
+MASKING = ("create_causal_mask", "causal_mask", "is_causal = True", "tril(", "triu(")
+"""Words of a modeling file that hides later tokens from earlier ones."""
+
+
+def never_masks(config: Any) -> bool:
+    """True where nothing in the file of a type's model hides a later token; a model of parts has its text's model in
+    another file, and is not told by its own."""
+    if config.sub_configs:
+        return False
+    file = Path(inspect.getfile(type(config)))
+    modeling = file.with_name(file.name.replace("configuration_", "modeling_"))
+    if not modeling.exists() or modeling == file:
+        return False
+    text = modeling.read_text(encoding="utf-8")
+    return "Attention" in text and not any(word in text for word in MASKING)
+
+
 def attends(name: str, config: Any) -> str:
     """ "decoder", "encoder", "both", or "" for what does not attend, or is made of parts."""
     import torch
@@ -155,7 +173,7 @@ def attends(name: str, config: Any) -> str:
             if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES and name not in DECODERS
             else "decoder"
         )
-    if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+    if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES or never_masks(config):
         return "encoder"
     try:
         with torch.device("meta"):

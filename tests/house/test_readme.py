@@ -13,6 +13,8 @@ from effort import SHARE
 from scripts import ROOT
 
 from iosim.commands.cli import main
+from iosim.evidence.published.judge import judge
+from iosim.evidence.published.tables import shipped
 
 if not (ROOT / "README.md").is_file():
     pytest.skip("iosim runs from an install without its README", allow_module_level=True)
@@ -83,3 +85,34 @@ def test_the_module_of_pytorch_runs() -> None:
 def test_every_file_it_names_is_there() -> None:
     for name in re.findall(r"`((?:docs|kernels|benchmarks|examples)/[\w./]*)`", TEXT):
         assert (ROOT / name).exists(), name
+
+
+POINTS = 0.5
+"""By how many per cent the table may lag behind the model."""
+CLAIMS = {
+    "T4": (("t4", "times"), ("t4", "plain")),
+    "L4": (("l4", "bytes"),),
+    "A100": (
+        ("a100-sxm-80gb", "bytes"),
+        ("a100-sxm-80gb", "times"),
+        ("a100-pcie-80gb", "times"),
+        ("a100-sxm-40gb", "plain"),
+    ),
+    "H100": (("h100-sxm", "times"),),
+    "B200": (("b200", "times"),),
+}
+"""Line of the table -> what of it `iosim validate --published` prints: profile and kind of rows."""
+
+
+@pytest.mark.slow
+def test_the_table_says_what_public_rows_say() -> None:
+    of_gpu = {gpu.gpu: gpu for gpu in judge(shipped()).gpus}
+    for name, claims in CLAIMS.items():
+        (line,) = re.findall(rf"^\| {name} \|.*$", TEXT, re.M)
+        for gpu, kind in claims:
+            median = of_gpu[gpu].median_error[kind]
+            assert median is not None
+            rows = of_gpu[gpu].rows[kind]
+            stated = re.search(rf"\b{rows} [^,;|]*?([0-9.]+) %", line)
+            assert stated, (line, gpu, kind, rows)
+            assert abs(float(stated[1]) - 100 * median) < POINTS, (line, gpu, kind, median)

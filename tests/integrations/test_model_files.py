@@ -227,6 +227,30 @@ def test_encoders_have_no_mask_and_no_cache(kind: str, built: str) -> None:
     assert model.cache_bytes(1, 1000, "bf16") == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [("vitpose_backbone", False), ("eomt", False), ("lw_detr_vit", False), ("rf_detr_dinov2", False),
+     ("siglip_text_model", False), ("chinese_clip_text_model", False), ("align_text_model", False),
+     ("flava_text_model", False), ("embedding_gemma2_text", False), ("layoutlmv2", False),
+     ("clip_text_model", True), ("owlvit_text_model", True), ("git", True), ("timesfm", True), ("imagegpt", True)],
+)  # fmt: skip
+def test_parts_that_no_list_of_models_has_hide_tokens_as_their_code_does(
+    kind: str, causal: bool
+) -> None:
+    """A text tower of CLIP hides later tokens, one of SigLIP does not; transformers lists neither as a model."""
+    # Without a vocabulary: a table of words alone would tell a writer.
+    keys = {key: value for key, value in config(kind, 2).items() if "vocab" not in key}
+    assert load_model(keys).causal is causal
+
+
+@pytest.mark.parametrize(("layers", "stack"), [(8, 2), (24, 3)])
+def test_layers_that_run_several_times_have_their_matrices_once(layers: int, stack: int) -> None:
+    """Two stacks of an HRM hold matrices; the layers after them are the same two again."""
+    weights = load_model(config("hrm_text", layers, num_layers_per_stack=stack)).weights
+    assert weights is not None
+    assert [mlp.inner > 0 for mlp in weights.mlps] == [n < 2 * stack for n in range(layers)]
+
+
 def test_longformers_window_is_on_both_sides() -> None:
     model = load_model(
         config("longformer", 3, attention_window=[256, 256, 512], num_key_value_heads=16)

@@ -513,6 +513,72 @@ class TestOperators:
             "randn", "convolution", "convolution.bias"
         ]  # fmt: skip
 
+    def test_copies_for_cudnn_have_whole_channels(self) -> None:
+        x, conv = torch.empty(8, 3, 64, 64, dtype=BF16), nn.Conv2d(3, 32, 3, bias=False, dtype=BF16)
+        image, weight, product, _ = one(lambda: conv(x)).rows
+        assert (image.l2_read, image.l2_write) == (x.nbytes, x.nbytes * 8 // 3)
+        assert weight.l2_write == conv.weight.nbytes * 8 // 3
+        assert product.flops == 2 * 8 * 62 * 62 * 32 * 27  # padding multiplies nothing
+
+    def test_windows_that_overlap_are_read_from_hbm_once(self) -> None:
+        last = torch.channels_last
+        x = torch.empty(8, 64, 128, 128, dtype=BF16).to(memory_format=last)  # 17 MB
+        conv = nn.Conv2d(64, 64, 3, bias=False, dtype=BF16).to(memory_format=last)
+        (product,) = one(lambda: conv(x)).rows
+        assert product.l2_read > 8 * x.nbytes  # every window by itself
+        assert product.hbm_read < 1.1 * x.nbytes
+
+    def test_an_inputs_gradient_is_written_once(self) -> None:
+        last = torch.channels_last
+        x = torch.empty(8, 64, 64, 64, dtype=BF16).to(memory_format=last).requires_grad_()
+        conv = nn.Conv2d(64, 64, 3, padding=1, bias=False, dtype=BF16).to(memory_format=last)
+        with TrafficMode("h200") as t:
+            conv(x).backward(torch.empty_like(x))
+        (product,) = (r for r in t.result.rows if r.operator == "convolution_backward.input")
+        assert product.l2_write == x.nbytes
+        assert product.flops == 2 * 8 * 64 * 64 * 64 * 64 * 9
+
+    def test_depthwise_convolutions_keep_channels_last(self) -> None:
+        conv = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False, dtype=BF16, device="meta")
+        tokens = torch.empty(2, 32 * 32, 64, dtype=BF16, device="meta")
+        with TrafficMode("h200") as t:
+            out = conv(tokens.transpose(1, 2).unflatten(2, (32, 32))).flatten(2).transpose(1, 2)
+            assert out.is_contiguous()  # so that a linear layer after it copies nothing
+        assert [r.operator for r in t.result.rows] == ["convolution.depthwise"]
+
+    @pytest.mark.parametrize(("channels", "times"), [(512, 16), (64, 2), (32, 1)])
+    def test_a_transposed_operand_costs_a_sector_an_element(
+        self, channels: int, times: int
+    ) -> None:
+        # A CTA takes 512 elements of the result in a row: of 512 channels those of one place, of 32 those of 16 places,
+        # which are all that a sector has.
+        x = torch.empty(4, channels, 1024, dtype=BF16, device="meta").transpose(1, 2)
+        y = torch.empty(4, 1024, channels, dtype=BF16, device="meta")
+        copied, added = one(lambda: (x.contiguous(), y + x)).rows
+        assert (copied.l2_read, copied.l2_write) == (times * x.nbytes, x.nbytes)
+        assert added.l2_read == (1 + times) * x.nbytes
+        assert copied.hbm_read < x.nbytes + 65536  # the rest of a sector waits in the L2
+
+    def test_statistics_of_a_row_take_a_sector(self) -> None:
+        x = torch.empty(4096, 64, dtype=BF16, device="meta", requires_grad=True)
+        norm = nn.LayerNorm(64, dtype=BF16, device="meta")
+        with TrafficMode("h200") as t:
+            norm(x).backward(torch.empty_like(x))
+        forward, of_input, _ = t.result.rows
+        sectors = 2 * 4096 * 32  # a mean and an rstd a row
+        weights = 2 * 64 * 2
+        assert (forward.l2_read, forward.l2_write) == (x.nbytes + weights, x.nbytes + sectors)
+        assert of_input.l2_read == 2 * x.nbytes + weights // 2 + sectors
+        assert forward.compulsory == 2 * x.nbytes + weights + 2 * 4096 * 4
+
+    def test_norms_and_softmaxes_copy_what_is_not_contiguous(self) -> None:
+        x = torch.empty(4, 64, 256, dtype=BF16, device="meta").transpose(1, 2)
+        norm = nn.LayerNorm(64, dtype=BF16, device="meta")
+        rows = one(lambda: (norm(x), x.softmax(-1), norm(x.contiguous()))).rows
+        assert [r.operator for r in rows] == [
+            "native_layer_norm.copy", "native_layer_norm", "_softmax.copy", "_softmax", "clone", "native_layer_norm",
+        ]  # fmt: skip
+
     def test_a_depthwise_convolution_reads_each_channel_once(self) -> None:
         conv = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False, dtype=BF16)
         x = torch.empty(2, 64, 32, 32, dtype=BF16).requires_grad_()

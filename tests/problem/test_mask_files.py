@@ -100,8 +100,8 @@ def test_bad_files_are_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b"", "is no such file"), (b"PK\x03\x04 no zip", "is no such file"),
-     (b"\x93NUMPY\x01\x00nonsense", "is no such file"), (b"hello", "is no such file")],
+    [(None, "cannot be read"), (b"", "is not read"), (b"PK\x03\x04 no zip", "is not read"),
+     (b"\x93NUMPY\x01\x00nonsense", "is not read"), (b"hello", "is not read")],
 )  # fmt: skip
 def test_files_that_hold_no_mask(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.npy"
@@ -113,7 +113,7 @@ def test_files_that_hold_no_mask(content: bytes | None, message: str, tmp_path: 
 
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="is no such file"):
+    with pytest.raises(InputError, match="is not read"):
         load_block_mask(str(tmp_path / "m.npy"), 16, 16, (8, 8))
 
 

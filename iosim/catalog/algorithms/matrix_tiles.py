@@ -88,6 +88,11 @@ SIDE_COST = 15
 """What a row or a column of a tile costs, where a value costs one. With 15 to 20 the tiles of all but 2 of 26 products
 come out, those of experiments/measurements/h200_torch_kernels.csv and of those above: by names, not by bytes."""
 
+UNALIGNED_TILE = ProductTile(128, 128)
+"""Tile of the older kernels that cuBLAS takes where rows of the result begin at odd places: of a Whisper's head of 51,865
+words, cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1, which goes through all rows of eight tiles of columns
+(experiments/measurements/h100_transformers_kernels.csv)."""
+
 
 def wave_tile(rows: int, cols: int, products: int, sm_count: int) -> ProductTile:
     """Tile of `products` half-precision products of `rows` x `cols`: the one whose waves, a CTA to an SM, take least

@@ -20,6 +20,7 @@ from iosim.base.words import Method
 from iosim.catalog.algorithms.cuda_sources import CudaOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.serving import read_stack
+from iosim.evidence.published.tables import read, shipped
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -29,6 +30,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request, default_method, hbm_traffic
 from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.chain_time import HOST_LAUNCH_S
 from iosim.show.tables import grouped
 from iosim.studies.latency.latency import latency_of
 
@@ -526,10 +528,17 @@ def flushed_by_writes(gpu: HardwareProfile) -> HardwareProfile:
     return replace(gpu, l2_foreign_dirty_bytes=int(dirty_bytes))
 
 
-def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
-    """The rows of one file of published_attention_times.csv, cold or warm as they say; equal shapes are played once."""
+def published_cases(
+    every: int = 1, file: str = WHEEL_A30, gpu_name: str = "", launched: str = "alone"
+) -> Iterator[Case]:
+    """The rows of one file of published_attention_times.csv, cold or warm as they say, of one GPU where it is named;
+    equal shapes are played once."""
     played: dict[tuple[str, ...], Case] = {}
-    mine = ((n, r) for n, r in numbered("published_attention_times.csv", 1) if r["file"] == file)
+    mine = (
+        (number, r)
+        for number, r in numbered("published_attention_times.csv", 1)
+        if r["file"] == file and r["gpu"] == (gpu_name or r["gpu"])
+    )
     for number, r in some(mine, every):
         shape, seconds = (
             tuple(v for k, v in r.items() if k not in ("seconds", "source")),
@@ -541,13 +550,58 @@ def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
             if file == WHEEL_A30:
                 gpu = flushed_by_writes(gpu)
             call = Call.of(problem, kernel_of(r, problem), gpu)
+            traffic = replayed(call, start)
+            how = WARM if start == "warm" else ALONE
+            if launched == "python":
+                how = in_a_loop(call, traffic, launched)
             played[shape] = Case(
                 f"{r['kernel']} on {r['gpu']}",
                 f"{r['phase']}, {start}",
                 number,
                 call,
-                replayed(call, start),
+                traffic,
                 seconds,
-                WARM if start == "warm" else ALONE,
+                how,
             )
         yield replace(played[shape], number=number, seconds=seconds)
+
+
+LONG_CALL_S = 1e-3
+"""A loop of a hundred calls of as long has left the boost clock, which holds for some 60 ms (docs/timing.md)."""
+
+
+def in_a_loop(call: Call, traffic: Traffic, launched: str) -> Conditions:
+    """How a call in a loop meets its GPU, warm: at the sustained clock where it is predicted to take long."""
+    is_long = call.time(traffic, SUSTAINED).total_s > LONG_CALL_S
+    return replace(SUSTAINED if is_long else WARM, launched=launched)
+
+
+def public_cases(every: int = 1, gpu_name: str = "t4") -> Iterator[Case]:
+    """Times of one GPU in the tables of others that `iosim validate --published` reads, by kernels on which nothing was
+    fitted; cold or warm, at clocks and launched as each table's form says."""
+    timed = (s for path in shipped() for s in read(path)[0] if s.quantity == "time")
+    mine = (s for s in timed if s.profile.name == gpu_name and not s.fitted)
+    for number, sample in some(enumerate(mine, 1), every):
+        try:
+            whole = called(sample.problem, sample.kernel, sample.profile)
+        except InputError:  # the kernel cannot run it: `--published` says why
+            continue
+        call = only(whole, sample.launch) if sample.launch else whole
+        yield Case(
+            f"{sample.kernel} on {gpu_name}",
+            f"{'launches of ' if sample.launch else ''}{sample.source}, row {sample.row}",
+            number,
+            call,
+            moved(call),
+            (sample.measured,),
+            Conditions(l2_start=sample.l2_start, clocks=sample.clocks, launched=sample.launched),
+            extra_s=sample.launches_before * HOST_LAUNCH_S,
+        )
+
+
+def only(call: Call, launch: str) -> Call:
+    """A call of one launch of another's chain."""
+    chain = replace(
+        call.chain, launches=tuple(part for part in call.chain.launches if part.name == launch)
+    )
+    return Call.of(call.problem, call.kernel, call.profile, chain)

@@ -26,12 +26,14 @@ from iosim.studies.program.operators import ROW_BYTES, SECTOR_BYTES, Scratch
 aten = torch.ops.aten
 Results = Sequence[Tensor | None]
 
+CHANNELS = 8
+"""Channels to whose multiples cuDNN's copies with the channels last are padded: 16 bytes of half precision."""
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 CONVOLUTIONS = {
-    aten.convolution.default: (8, slice(0, 2)),
-    aten.convolution_backward.default: (9, slice(1, 3)),
+    aten.convolution.default: slice(0, 2),
+    aten.convolution_backward.default: slice(1, 3),
 }
-"""Which argument holds the groups, and which are the input and the weight."""
+"""Which arguments are the input and the weight."""
 
 _OPERATORS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
@@ -40,6 +42,12 @@ ONE_PASS, WRITES_ONLY, FREE = (
     frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free")
 )
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
+CONTIGUOUS: dict[str, frozenset[str]] = {
+    operator: frozenset(arguments.split())
+    for names, arguments in _OPERATORS["contiguous"].items()
+    for operator in names.split()
+}
+"""Arguments that an operator's kernels want contiguous: PyTorch copies others first."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +78,15 @@ Place = Tensor | Part | Scratch
 @dataclass(frozen=True)
 class Pass:
     """One kernel launch that reads each of `reads` and writes each of `writes` once. `rows`: a CTA takes one of so many
-    rows; it goes through those of `again` so often."""
+    rows; it goes through those of `again` so often. `apart`: those of which each element is moved by a CTA of its own,
+    and so a sector between SMs and L2."""
 
     reads: Sequence[Place]
     writes: Sequence[Place]
     name: str = ""
     rows: int | None = None
     again: Sequence[tuple[Tensor, int]] = ()
+    apart: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,12 @@ class Product:
     name: str = ""
     sizes: tuple[int, int, int, int] | None = None
     """(batch, rows, cols, inner) where the tensors' shapes do not say it: a convolution's."""
+    useful: int | None = None
+    """Multiplications, where those of the extent have some of padding among them."""
+
+    @property
+    def flops(self) -> int:
+        return 2 * (math.prod(self.extent) if self.useful is None else self.useful)
 
     @property
     def extent(self) -> tuple[int, int, int, int]:
@@ -192,6 +208,7 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
                         int(bytes_each) * sum(t.numel() for t in tensors_in(bound[counted]))
                     )
                     continue
+                # `a[b]` and `a[b:sector]`: part of a tensor, in the words of operators.toml.
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
                 for tensor in tensors_in(bound.get(name)):
@@ -205,6 +222,7 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
 
         pieces: list[Piece] = []
         for rule in rules:
+            # A launch that writes nothing is left out, but for one marked `->!`: a sum that another reads.
             called, _, rest = rule.rpartition(": ")
             reads, writes = (list(places(words.lstrip("!"))) for words in rest.split("->"))
             pieces += [Pass(reads, writes, called)] if writes or "->!" in rest else []
@@ -266,17 +284,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
 
 def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
     """The results of a convolution on the meta device, laid out as cuDNN's: channels last where the input or the weight
-    has them last (cudnn_conv_suggest_memory_format). PyTorch's rule for that device leaves them first.
-
-    NB: by that rule a depthwise convolution does so, too; but the writes that were counted of a SegFormer on an H200
-    hold one more pass over its result, as where the channels come first and the next linear layer copies them.
+    has them last (cudnn_conv_suggest_memory_format), which is so of depthwise convolutions, too: an H100 runs a
+    SegFormer's as conv2d_c1_k1_nhwc_specialized, and no copy follows. PyTorch's rule for that device leaves them first.
     """
     if function not in CONVOLUTIONS or not args[0].is_meta or isinstance(args[0], FakeTensor):
         return out
-    groups, inputs = CONVOLUTIONS[function]
-    layouts = (suggest_memory_format(t) for t in args[inputs])
+    # The first of input and weight that lies with its channels last decides for both.
+    layouts = (suggest_memory_format(t) for t in args[CONVOLUTIONS[function]])
     layout = next((form for form in layouts if form is not torch.contiguous_format), None)
-    if layout is None or args[groups] > 1:
+    if layout is None:
         return out
     results = [out] if isinstance(out, Tensor) else out
     laid = [
@@ -294,7 +310,8 @@ def _convolved(
 ) -> list[Piece]:
     """A convolution is an implicit matrix product, or one for each group of channels. cuDNN's kernels of half precision
     want the channels last: others are copied first, and the result at the end where it is to have them first
-    (nchwToNhwcKernel and back). Where each channel is by itself there is no product: a pass."""
+    (nchwToNhwcKernel and back). Copies have whole `CHANNELS` of them: that of 8 images of 3 channels, 12.6 MB, wrote 31
+    of its 33.6 MB to an H100's HBM. Where each channel is by itself there is no product: a pass."""
     if by_channel:
         return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
     # Only half precision has tensor-core kernels that ask for this; grouped ones take what is there.
@@ -302,8 +319,9 @@ def _convolved(
     copied = [t for t in inputs if half and not _has_channels_last(t)]
     # The product reads the copies, which lie in cuDNN's workspace and are gone after it. Its result goes there as well
     # where another copy puts the channels first.
-    copies = {id(t): torch.empty_like(t, device="meta") for t in copied}
+    copies = {id(t): _padded(t) for t in copied}
     a, b = (copies.get(id(t), t) for t in (product.a, product.b))
+    product = _with_padding(product, copied, copies)
     last: list[Piece] = [Pass([t], [copies[id(t)]], "channels_last") for t in copied]
     if not copied or _has_channels_last(product.c):
         return [*last, replace(product, a=a, b=b)]
@@ -313,6 +331,32 @@ def _convolved(
         replace(product, a=a, b=b, c=result),
         Pass([result], [product.c], "channels_first"),
     ]
+
+
+def _padded(tensor: Tensor) -> Tensor:
+    """Memory for a copy with the channels last, which are padded to 16 bytes of them."""
+    n, channels, *rest = tensor.shape
+    channels = -(-channels // CHANNELS) * CHANNELS
+    return torch.empty((n, channels, *rest), dtype=tensor.dtype, device="meta")
+
+
+def _with_padding(product: Product, copied: Sequence[Tensor], copies: dict[int, Tensor]) -> Product:
+    """A product that goes through channels of padding with the others: along the columns of a weight's gradient, else
+    along the axis that it sums over."""
+    of_weight = product.name == "weight"
+    tensor = next((t for t in copied if t is product.b), None)
+    if tensor is None or product.name == "input":
+        return product
+    groups, rows, cols, inner = product.extent
+    # An axis of channels times taps grows with the channels.
+    wide, narrow = copies[id(tensor)].shape[1], tensor.shape[1]
+    sizes = (
+        (groups, rows, cols * wide // narrow, inner)
+        if of_weight
+        else (groups, rows, cols, inner * wide // narrow)
+    )
+    useful = product.flops // 2
+    return replace(product, sizes=sizes, useful=useful)
 
 
 def _has_channels_last(tensor: Tensor) -> bool:
@@ -371,13 +415,55 @@ def convolution_backward(
     )
     pieces: list[Piece] = []
     if out[0] is not None:
-        product = Product(grad, weight, out[0], sizes=(groups, rows, inner, cols), name="input")
+        # A value of the input's gradient sums over those of the result that it is in: as many multiplications as the
+        # forward has, shared out.
+        useful = groups * rows * inner * cols
+        # Groups are products beside each other, each with its share of the channels.
+        pixels, channels = x.numel() // x.shape[1], x.shape[1] // groups
+        sizes = (groups, pixels, channels, -(-useful // (groups * pixels * channels)))
+        product = Product(grad, weight, out[0], sizes=sizes, name="input", useful=useful)
         pieces += _convolved([grad, weight], groups, _by_channel(weight, groups), product)
     if out[1] is not None:
         product = Product(grad, x, out[1], sizes=(groups, cols, inner, rows), name="weight")
         pieces += _convolved([grad, x], groups, _by_channel(weight, groups), product)
     if out[2] is not None:
         pieces.append(Pass([grad], [out[2]], "bias"))
+    return pieces
+
+
+@register_traffic_formula(aten.native_layer_norm, aten._fused_rms_norm)
+def norm(*args: Any, out: Results, **kwargs: Any) -> list[Piece]:
+    """A CTA takes a row, and stores its mean and rstd (layer_norm_kernel.cu, vectorized_layer_norm_kernel)."""
+    return [
+        Pass(
+            list(tensors_in((args, kwargs))), list(tensors_in(out)), apart=list(tensors_in(out[1:]))
+        )
+    ]
+
+
+@register_traffic_formula(aten.native_layer_norm_backward)
+def layer_norm_backward(*args: Any, out: Results) -> list[Piece]:
+    """One launch makes the input's gradient, a CTA a row, another those of weight and bias (layer_norm_kernel.cu)."""
+    grad, x, _, mean, rstd, weight = args[:6]
+    return _norm_backward([grad, x, mean, rstd], weight, out, [mean, rstd])
+
+
+@register_traffic_formula(aten._fused_rms_norm_backward)
+def rms_norm_backward(*args: Any, out: Results) -> list[Piece]:
+    """As a layer norm's, without means."""
+    grad, x, _, rstd, weight = args[:5]
+    return _norm_backward([grad, x, rstd], weight, out, [rstd])
+
+
+def _norm_backward(
+    reads: list[Tensor], weight: Tensor | None, out: Results, by_row: list[Tensor]
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    if out[0] is not None:
+        scale = [] if weight is None else [weight]
+        pieces.append(Pass([*reads, *scale], [out[0]], "input", apart=by_row))
+    if gradients := list(tensors_in(out[1:])):
+        pieces.append(Pass(reads, gradients, "weight"))
     return pieces
 
 
@@ -400,6 +486,7 @@ def softmax_backward(
 ) -> list[Piece]:
     """grad x result is written by a launch of its own; the next sums it over a row and subtracts (SoftMax.cu,
     softmax_backward_cuda_out)."""
+    # Memory that the two launches share and nobody else sees.
     weighted = torch.empty_like(result, device="meta")
     return [
         Pass([grad, result], [weighted], "product"),
@@ -443,8 +530,29 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     return [Pass(reads, list({_key(t): t for t in results}.values()))]
 
 
+def with_contiguous(
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Piece], Sequence[Any], dict[str, Any]]:
+    """(copies, arguments) of an operator some of whose arguments are copied first, since its kernels want them
+    contiguous (`CONTIGUOUS`)."""
+    wanted = CONTIGUOUS.get(function._schema.name.removeprefix("aten::"))
+    if wanted is None:
+        return [], args, kwargs
+    pieces: list[Piece] = []
+    names = [argument.name for argument in function._schema.arguments]
+    # Positional arguments by name, so that the table need not know their order.
+    bound = dict(zip(names, args, strict=False)) | kwargs
+    for name in wanted & bound.keys():
+        tensor = bound[name]
+        if isinstance(tensor, Tensor) and not tensor.is_contiguous():
+            bound[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+            pieces.append(Pass([tensor], [bound[name]], "copy"))
+    return pieces, [bound[name] for name in names[: len(args)]], {n: bound[n] for n in kwargs}
+
+
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [argument.name for argument in function._schema.arguments]
+    # What a caller left out has the schema's default; what it gave goes before that.
     defaults = {
         a.name: a.default_value for a in function._schema.arguments if a.has_default_value()
     }

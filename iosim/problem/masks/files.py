@@ -113,7 +113,8 @@ class _File:
             raise
         except _BROKEN as error:
             raise self.refuse(
-                f"is no such file ({' '.join(str(error).split())[:80]})", accepted
+                f"is not read ({' '.join(str(error.args[0] if error.args else error).split())[:80]})",
+                accepted,
             ) from None
         if "mask" not in arrays and "kv_indices" not in arrays:
             raise self.refuse(

@@ -26,7 +26,7 @@ the CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
 OPERAND_ISSUES = 1.5
 """Instructions that a thread issues beside its multiply-adds for each value of the two operands that it takes out of
-shared memory. Fitted with the next one on every other one of the sixteen products in fp32 of h200_chain_launches.csv."""
+shared memory. Fitted with the next one on the sixteen products in fp32 of h200_chain_launches.csv, by hand, all in sight."""
 LONE_WARP_ISSUES = 1.7
 """How much longer a scheduler takes that has a single warp: nothing is issued while its multiply-adds wait. Fitted
 on the same rows."""
@@ -94,7 +94,7 @@ def product_issue_share(running: Running, ctas: int) -> float:
     "instructions beside a product's multiply-adds",
     Scope.LAUNCH,
     "(1 + OPERAND_ISSUES x operands / values of a thread; x LONE_WARP_ISSUES of one warp) x lanes / 128 - 1, at least 0, "
-    "or what large products reach; x seconds of the products",
+    "x seconds of the products",
     zero="tensor cores; GPUs with 64 lanes an SM",
     constants=("OPERAND_ISSUES", "LONE_WARP_ISSUES", "fp32_flops_per_s"),
     unit="tensor",
@@ -104,11 +104,7 @@ def product_issue_seconds(running: Running) -> float:
     if running.unit.tensor_cores or running.launch.work.dependent is not None:
         return 0.0
     ctas = running.launch.work_tiles * running.launch.work.product_ctas
-    share, profile = product_issue_share(running, ctas), running.rates.profile
-    reached = profile.tensor_flops_achieved_per_s.get("fp32")
-    if running.rates.measured and reached and profile.fp32_flops_per_s:
-        share = max(share, profile.fp32_flops_per_s / reached)
-    return product_seconds(running) * (share - 1.0)
+    return product_seconds(running) * (product_issue_share(running, ctas) - 1.0)
 
 
 @term(

@@ -31,7 +31,7 @@ Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cy
 TO_L2 = "to-l2"
 SHARED_UNITS, SHARED_BY_ALL = ("lsu", "from-l2", TO_L2, "tma"), -1
 """What all parts of an SM have in common."""
-PART_WRITE_TIMES = 2.4
+PART_WRITE_TIMES = 63 / 26
 """Times that the L2 takes for a sector of which a store writes a part, over a whole one: 26 such sectors a cycle of an
 H100's 63 (h100_cache_edges.csv, columns-own-1 and columns-side-2 of every second row of `columns`)."""
 MOST_PLAYED = 60_000

@@ -9,15 +9,18 @@ again where a product has more columns than eight tiles of 256, and its head goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from iosim.base.errors import InputError
-from iosim.base.records import cached_property, dataclass, field
+from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.common import load, store
-from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile
+from iosim.catalog.algorithms.matrix_tiles import UNALIGNED_TILE, fp32_tile, wave_tile
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
@@ -25,7 +28,9 @@ from iosim.kernel.launch import (
     Chain,
     Domain,
     Launch,
+    Mode,
     Outer,
+    Overhead,
     Per,
     Resources,
     Role,
@@ -46,10 +51,18 @@ ROW_THREADS = 1024
 ROW_BYTES = 49152
 """Bytes of a row that a CTA of a softmax keeps in shared memory at most."""
 SECTOR_BYTES = 32
+TMA_BYTES = 16
+"""Bytes to whose multiples rows of a tensor begin that TMA moves (CUDA's driver API, cuTensorMapEncodeTiled)."""
 STAND_INS = ("fa2", "cutlass", "flash")
 """Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
+STRIDED_ELEMENTS = 512
+"""Elements in a row that a CTA of an elementwise pass takes where layouts differ (elementwise_kernel<128, 4>)."""
+REST_OF_SECTORS = "rest of sectors"
+"""What bytes stand under that share a sector with an element which a CTA wants, where others have a tensor."""
+SAMPLED_CTAS = 16
+"""CTAs of such a pass whose sectors are listed, at most."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,9 @@ class Program:
 
     @classmethod
     def of_one(cls, operator: Operator) -> Program:
+        """A program of one operator from a cold L2. Windows that overlap, as a convolution's, lie apart there: so its
+        own replay has them, and what the two differ by is what tiles read again."""
+        operator = replace(operator, views=_apart(operator))
         ends: dict[int, int] = {}
         for view in operator.views.values():
             # A storage as large as the furthest element of any view of it.
@@ -191,17 +207,36 @@ class Program:
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
 
 
+def _apart(operator: Operator) -> dict[str, View]:
+    """The views of an operator, those that are smaller than the chain's tensors as large as these, each in a storage of
+    its own."""
+    tensors, apart = operator.chain.tensors, dict[str, View]()
+    for number, (name, view) in enumerate(operator.views.items()):
+        elements = tensors[name].bytes // view.element_bytes if name in tensors else 0
+        if operator.product_flops and elements * view.element_bytes > view.bytes:
+            view = View(-1 - number, 0, (elements,), (1,), view.element_bytes)
+        apart[name] = view
+    numbers = {storage: n for n, storage in enumerate(sorted({v.storage for v in apart.values()}))}
+    return {name: replace(view, storage=numbers[view.storage]) for name, view in apart.items()}
+
+
 Places = Sequence[View | Scratch]
 Again = Sequence[tuple[View, int]]
 """What is gone through more than once, and how often."""
 
 
 def streaming(
-    name: str, reads: Places, writes: Places, rows: int | None = None, again: Again = ()
+    name: str,
+    reads: Places,
+    writes: Places,
+    rows: int | None = None,
+    again: Again = (),
+    apart: Sequence[View] = (),
 ) -> tuple[Chain, dict[str, View]]:
     """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
-    its row of what it reads, where that is more than once."""
+    its row of what it reads, where that is more than once. `apart`: places of which each element is moved by a CTA of
+    its own, and takes a sector between SMs and L2."""
     named: dict[View | Scratch, Tensor] = {}
     for place, role in (
         *((read, Role.INPUT) for read in reads),
@@ -222,6 +257,11 @@ def streaming(
     stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
     accesses = tuple(dict.fromkeys((*loads, *stores)))
     elements = max((t.elements for t in named.values()), default=1)
+    strided = _strided_bytes(reads, writes) if rows is None else 0
+    sectors = {
+        Mode.LOAD: strided + _rest_of_sectors(p for p in apart if p in reads),
+        Mode.STORE: _rest_of_sectors(p for p in apart if p in writes),
+    }
     size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
     # Elementwise: so many values per thread. Row by row: a CTA per row.
@@ -231,11 +271,66 @@ def streaming(
         Domain(1, 1, blocks, 1, 1, 1),
         Outer.FLAT,
         accesses,
+        overheads=tuple(
+            Overhead(REST_OF_SECTORS, mode, per_cta=-(-size // blocks))
+            for mode, size in sectors.items()
+            if size
+        ),
         resources=Resources(threads),
         values_per_thread=max(1, 16 // size),
     )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
+
+
+def _rest_of_sectors(places: Iterable[View]) -> int:
+    """Bytes beside single elements in their sectors."""
+    return sum(p.bytes // p.element_bytes * (SECTOR_BYTES - p.element_bytes) for p in places)
+
+
+def _strided_bytes(reads: Places, writes: Places) -> int:
+    """Bytes of sectors that an elementwise pass loads beyond its elements, where what it reads lies in another order
+    than what it writes: a transposed tensor, of which CTAs of other SMs take the rest of a sector each.
+
+    Elements are gone through in the order of the result (TensorIterator's reorder_dimensions). An L1 keeps a sector as
+    long as one CTA runs: 18 such passes of a Whisper's encoder, counted with the whole model on an H200, load 16 times
+    their elements.
+    """
+    result = next((place for place in writes if isinstance(place, View)), None)
+    if result is None:
+        return 0
+    return sum(
+        _sector_bytes(place, result.strides) - place.bytes
+        for place in dict.fromkeys(reads)
+        if isinstance(place, View)
+        and place.sizes == result.sizes
+        and place.strides != result.strides
+        and place.bytes
+    )
+
+
+@cache
+def _sector_bytes(view: View, order: tuple[int, ...]) -> int:
+    """Bytes of the sectors that CTAs touch, each CTA's once, of a view gone through in the order of these strides; at
+    least its bytes."""
+    # Axes from the fastest of the result out.
+    axes = sorted(range(len(order)), key=lambda axis: (order[axis], view.sizes[axis]))
+    elements = math.prod(view.sizes)
+    ctas = -(-elements // STRIDED_ELEMENTS)
+    # Some CTAs stand for all: evenly apart, each with the elements that it takes.
+    sampled = np.unique(np.linspace(0, ctas - 1, min(ctas, SAMPLED_CTAS)).astype(np.int64))
+    rest = sampled[:, None] * STRIDED_ELEMENTS + np.arange(STRIDED_ELEMENTS)
+    inside = rest < elements
+    # The place of each element in memory, axis by axis; those past the end repeat the last.
+    rest = np.minimum(rest, elements - 1)
+    place = np.full(rest.shape, view.offset, dtype=np.int64)
+    for axis in axes:
+        rest, at = np.divmod(rest, view.sizes[axis])
+        place += at * view.strides[axis]
+    sectors = np.sort(place * view.element_bytes // SECTOR_BYTES, axis=1)
+    touched = sampled.size + int(np.count_nonzero(np.diff(sectors, axis=1)))
+    share = elements / int(np.count_nonzero(inside))
+    return max(view.bytes, round(touched * share) * SECTOR_BYTES)
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
@@ -257,16 +352,23 @@ def product(
     batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
+    # Rows of the result that begin at odd places cannot be stored by TMA.
+    unaligned = half and batch == 1 and cols * size % TMA_BYTES > 0
     beside = () if bias is None else (flat("bias", *bias, Role.INPUT),)
     # The library's choice of tile, as the counted kernels show it: by waves for 16-bit types.
-    taken = (
-        wave_tile(rows, cols, batch, sm_count)
-        if half
-        else fp32_tile(rows, cols, batch, narrow=False)
-    )
+    if unaligned:
+        taken = UNALIGNED_TILE
+    elif half:
+        taken = wave_tile(rows, cols, batch, sm_count)
+    else:
+        taken = fp32_tile(rows, cols, batch, narrow=False)
+    # The tile's longer side goes across (the launch's heads), its shorter side along (its query rows); of older kernels
+    # the columns.
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
-    # The tile's longer side goes across (the launch's heads), its shorter side along (its query rows).
-    sides.sort(key=lambda side: (-side[2], side[1]))
+    if unaligned:
+        sides.reverse()
+    else:
+        sides.sort(key=lambda side: (-side[2], side[1]))
     (across, across_rows, width), (along, along_rows, block) = sides
     # A product dressed as attention without softmax: A's rows are queries, `inner` the keys that a CTA
     # loops over, column tiles the heads.
