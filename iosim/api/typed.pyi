@@ -453,6 +453,8 @@ class DecodeKeywords(TypedDict, total=False):
     """Columns of Q and K; by default 128."""
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default bf16."""
+    weights: str | None
+    """The layers' matrices in few bits, with `model` (int4, int8, fp8, mxfp4); by default as the config says."""
     head_dim_v: int | str | None
     """Columns of V and O; by default as many as of Q and K."""
     window: int | str | None
@@ -554,6 +556,8 @@ class ModelKeywords(TypedDict, total=False):
     """
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
+    weights: str | None
+    """The layers' matrices in few bits (int4, int8, fp8, mxfp4); by default as the config says."""
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
     price: str | Sequence[str] | None
