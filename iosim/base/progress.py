@@ -104,6 +104,7 @@ def counter(
     by now. `total` is 0 where nobody knows; a bar waits `after_s`, by default `AFTER_S`."""
     if is_worker() or _quiet.is_set():
         yield lambda done: None
+    # A bar on a terminal; lines now and then in a pipe, from a thread of their own.
     elif sys.stderr.isatty():
         from tqdm import tqdm  # a pipe does not wait for it
 
@@ -157,6 +158,7 @@ class _Lines:
 
     def due(self, now: float) -> str | None:
         works = [*self._works]
+        # The outermost work decides when a line is due; a line names all that is under way.
         if not works or now - max(works[0].begin, self._said) < LINE_S:
             return None
         self._said = now

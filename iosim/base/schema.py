@@ -168,6 +168,7 @@ class Pairs:
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             yield Problem(key, f"must be a list of pairs [{self.names[0]}, {self.names[1]}]")
             return
+        # Both sides of all pairs are checked first: an order of values of a wrong type says nothing.
         sides = (self.first, self.second)
         both = (
             (spec, element, f"{key}[{n}]")
@@ -240,6 +241,8 @@ class Table:
                 f"{f'write {self.form}' if self.form else 'must be a table'}, not {shown(value)}",
             )
             return
+        # Keys first, then what is missing; rules are asked only where every value has the right form,
+        # for they read values without checking them.
         fine = True
         for name, element in value.items():
             path = _path(key, name)
@@ -268,6 +271,7 @@ class Table:
     def of(cls, kind: type, *, form: str = "", **more: Spec) -> Table:
         """The table of a dataclass: its fields are the keys, their types what is accepted; those without a default are
         required. `more` replaces the specification of single fields."""
+        # A field's own type is its specification; bounds in its metadata narrow a whole number.
         kinds = typing.get_type_hints(kind)
         keys = {
             f.name: more.get(f.name) or _bounded(spec_of(kinds[f.name]), f.metadata)
@@ -293,6 +297,7 @@ def spec_of(kind: Any) -> Spec:
     """What a field of type `kind` accepts: bool, int, float, str, StrEnum, tuple[T, ...] and each of these or None."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
+        # An optional field may be left out; None is never written in a file.
         (kind,) = [member for member in inner if member is not type(None)]
         return spec_of(kind)
     if origin is tuple:
@@ -396,6 +401,7 @@ def read_csv(
     name = f"{subject} '{one_line(path)}'"
     try:
         with path.open(newline="", encoding="utf-8") as file:
+            # Lines keep their numbers in the file, which messages name, though comments are left out.
             lines = [(n, line) for n, line in enumerate(file, start=1) if not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise InputError(
@@ -405,6 +411,7 @@ def read_csv(
         header, *rows = [*csv.reader(line for _, line in lines)] or [[]]
     except csv.Error as error:
         raise InputError(f"{name} is no CSV table: {error}") from None
+    # The header is held against the columns both ways before any cell is read.
     for column in header:
         if column not in columns:
             raise InputError(f"{name}: {_unknown(column, columns)}")
@@ -428,6 +435,7 @@ def read_csv(
 
 def one_line(text: object, limit: int = 200) -> str:
     """`text` as one line of printable characters, cut after `limit` of them, for messages about hostile input."""
+    # Hostile text may be long: it is cut before it is looked through, and again once it is one line.
     start = str(text)[: 4 * limit]
     if not start.isprintable():
         start = "".join(c if c.isprintable() else " " for c in start)

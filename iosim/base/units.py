@@ -181,6 +181,7 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
 def _check_mixed(parts: list[str], option: str) -> None:
     """Refuses a list in which two parts are as likely one number as two: "4k,8k,16,384" and "16,384,32k", not
     "4k,8k,512" and not "128,512,1k". Raises InputError."""
+    # Only neighbours that make one number of four to six digits can be meant as one.
     for first, second in pairwise(parts):
         if not re.fullmatch(r"[0-9]{1,3},[0-9]{3}", f"{first},{second}"):
             continue
@@ -223,6 +224,7 @@ def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
             raise InputError(
                 f"{option} '{part}' is an empty or endless range; accepted: {accepted}"
             )
+        # Steps or factors until the end, which is included where it is met.
         value = first
         while value <= last:
             out.append(value)

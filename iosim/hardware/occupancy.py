@@ -70,6 +70,8 @@ def occupancy(
     """
     _check_arguments(carveout, registers_per_thread, shared_memory_bytes, threads_per_cta)
 
+    # Four limits, each by itself; the smallest decides (CUDA programming guide, hardware
+    # implementation). A CTA beyond the threads of a block does not launch at all.
     max_warps = profile.need_int("max_warps_per_sm")
     warps = -(-threads_per_cta // profile.warp_size)
     limit_blocks = profile.need_int("max_blocks_per_sm")
@@ -139,6 +141,8 @@ def _by_registers(
     """CTAs that the register file allows, the registers set aside for one, and why it allows none. Registers are given
     to whole warps in units. Each of the SM's sub-partitions has its share of the file and holds whole warps; a launch
     is also refused when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a block."""
+    # A warp's registers come in whole units. The launch check rounds warps up to all sub-partitions;
+    # what a CTA takes of the file is its true warps alone.
     parts, sm = profile.need_int("warp_allocation_granularity"), profile.target
     per_warp = _round_up(
         registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit")
@@ -150,6 +154,7 @@ def _by_registers(
         return 0, taken, f"needs {needed:,} registers a CTA, {sm} allows {limit:,}"
     if per_warp == 0:
         return _UNLIMITED, 0, ""
+    # Each sub-partition holds whole warps of its own share of the file.
     warps_per_part = profile.need_int("registers_per_sm") // parts // per_warp
     return warps_per_part * parts // warps, taken, ""
 
@@ -160,12 +165,14 @@ def _by_shared_memory(
     """CTAs that shared memory allows, bytes set aside for one, and bytes of the SM that are shared memory."""
     whole = profile.need_int("shared_memory_per_sm_bytes")
     reserved = profile.need_int("shared_memory_reserved_per_block_bytes")
+    # The driver's own bytes are in every CTA, before rounding to the allocation unit.
     per_cta = _round_up(
         requested + reserved, profile.need_int("shared_memory_allocation_unit_bytes")
     )
     preferred = whole if carveout is None else _carveout(profile, carveout * whole // 100)
     if per_cta > profile.need_int("shared_memory_per_block_optin_bytes") + reserved:
         return 0, per_cta, preferred
+    # The hardware raises a preference that is too small for one CTA.
     available = preferred if preferred >= per_cta else _carveout(profile, per_cta)
     return (available // per_cta if per_cta else _UNLIMITED), per_cta, available
 

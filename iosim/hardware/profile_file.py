@@ -190,6 +190,7 @@ class Parsed:
             self.values[name] = value
 
     def _entry(self, key: str, quantity: Quantity, entry: Mapping[str, Any]) -> Any:
+        # A value of one's own, one taken from another GPU whose profile states it, or both alike.
         source, kind, raw = (
             entry.get("source", ""),
             entry.get("kind", "specification"),
@@ -231,6 +232,7 @@ def parse(data: Mapping[str, Any]) -> Parsed:
         name: _expand(text, short) for name, text in _texts(data.get("validation")).items()
     }
     parsed = Parsed({key: data[key] for key in HEADER_KEYS if key in data}, validation, problems)
+    # Entries of the right form are taken in even where others are wrong: all problems are told at once.
     wrong = {re.split(r"[.\[]", problem.key)[0] for problem in problems}
     values = {name: data[name] for name in QUANTITIES if name in data and name not in wrong}
     inherited = _inherited(capability if isinstance(capability, str) else "")
@@ -238,6 +240,7 @@ def parse(data: Mapping[str, Any]) -> Parsed:
         name: entry for name, entry in inherited.items() if name not in data
     }.items():
         parsed.take(name, entry)
+    # What a compute capability brings comes first; the file's own entries then take its place.
     by_default = {*parsed.taken}  # what is taken there is not the file's own contradiction
     for name, entry in values.items():
         parsed.take(name, _sourced(entry, short))
@@ -252,6 +255,7 @@ def _put_in_proportion(parsed: Parsed) -> None:
     """Values that are taken from another GPU in proportion to a quantity of both: where the two GPUs differ in it, such
     a value is inferred."""
     for key, (other, per) in parsed.proportions.items():
+        # The other's value times the ratio of the quantity in both; alike, it is taken as it is.
         stated, mine = _stated(other, per), parsed.values.get(per)
         if (
             isinstance(stated, str)
@@ -323,6 +327,7 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
             times = f"{factor:g} times " if factor != 1 else ""
             yield Problem(f"{small}", f"{v[small]:,} is more than {times}{large} ({v[large]:,})")
 
+    # Limits inside each other: a block's within an SM's, an SM's within the chip's.
     yield from exceeds("shared_memory_per_block_bytes", "shared_memory_per_block_optin_bytes")
     yield from exceeds("shared_memory_per_block_optin_bytes", "shared_memory_per_sm_bytes")
     yield from exceeds("shared_memory_per_sm_bytes", "l1_shared_bytes")

@@ -243,6 +243,14 @@ def test_parts_that_no_list_of_models_has_hide_tokens_as_their_code_does(
     assert load_model(keys).causal is causal
 
 
+@pytest.mark.parametrize(("layers", "stack"), [(8, 2), (24, 3)])
+def test_layers_that_run_several_times_have_their_matrices_once(layers: int, stack: int) -> None:
+    """Two stacks of an HRM hold matrices; the layers after them are the same two again."""
+    weights = load_model(config("hrm_text", layers, num_layers_per_stack=stack)).weights
+    assert weights is not None
+    assert [mlp.inner > 0 for mlp in weights.mlps] == [n < 2 * stack for n in range(layers)]
+
+
 def test_longformers_window_is_on_both_sides() -> None:
     model = load_model(
         config("longformer", 3, attention_window=[256, 256, 512], num_key_value_heads=16)

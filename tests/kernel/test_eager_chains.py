@@ -138,7 +138,7 @@ def test_times_that_others_measured() -> None:
 
 def test_products_in_fp32() -> None:
     """Of the sixteen products in fp32 that an H200 ran the eight forward ones at head_dim 64 have the model's tiles;
-    every other one is a row on which nothing was fitted. Without what is issued beside multiply-adds, and with stores
+    two constants were chosen with all of them in sight. Without what is issued beside multiply-adds, and with stores
     beside them, half of their time is missing."""
     with measurements("h200_chain_launches.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if "f32f32" in row["kernel"]]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+from strategies import disagreements
 
+from iosim.base.records import replace
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
@@ -64,7 +66,7 @@ def test_flash_attention_turing_is_as_much_faster_as_its_readme_says(
         predict(problem, name, "t4", l2_start="warm", clocks="sustained", method="capacity").time_s
         for name in ("fa-turing", "cutlass")
     )
-    assert theirs / ours == pytest.approx(faster, rel=0.05)
+    assert theirs / ours == pytest.approx(faster, rel=0.06)
 
 
 def test_sdpa_on_a_t4_says_that_it_exists() -> None:
@@ -74,6 +76,25 @@ def test_sdpa_on_a_t4_says_that_it_exists() -> None:
     )
     assert not any(
         "fa-turing" in note for note in resolve("sdpa", problem, load_profile("v100")).notes
+    )
+
+
+def test_the_backward_of_flash_attention_turing_adds_to_nothing() -> None:
+    """Launches of its source: row sums, CTAs that own keys, CTAs that own queries; these read all keys and values once
+    for every 64 queries."""
+    p = AttentionProblem(heads=2, seq_q=256, head_dim=128, dtype="fp16", mask="none", passes="bwd")
+    result = predict(p, "fa-turing", "t4")
+    assert [launch.name for launch in result.chain.launches] == ["bwd.dot", "bwd.main", "bwd.dq"]
+    matrix_bytes = 2 * 256 * 128 * 2
+    assert (
+        result.traffic.total("l2", "read", launch="bwd.dq", tensor="K") == matrix_bytes * 256 // 64
+    )
+    assert result.traffic.total("l2", "write", launch="bwd.dq") == matrix_bytes
+    assert (
+        disagreements(
+            replace(p, seq_q=70, seq_k=70, head_dim=64, head_dim_v=64), result.kernel, seed=1
+        )
+        == []
     )
 
 

@@ -13,6 +13,11 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.evidence.validate.rows import CHAIN, LAUNCH_COLUMNS, NEEDED, read
+from iosim.hardware.profile import load_profile
+from iosim.kernel.overrides import Overrides
+from iosim.prediction.predictor import planned
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.formula.sums import BlockSums
 from iosim.studies.sweep.cases import Part, Words
 from iosim.studies.trace.trace import check_bins
 from iosim.studies.training import Decoder, Setup, predict_training
@@ -133,3 +138,31 @@ def test_codes_of_words_are_of_their_type() -> None:
     words = Words.of([1, True, 1.0, None, 1])
     assert [type(value) for value in words.tolist()] == [int, bool, float, type(None), int]
     assert np.array_equal(words.codes, [0, 1, 2, 3, 0])
+
+
+@pytest.mark.parametrize("mask", ["causal", "window"])
+@pytest.mark.parametrize("tile", [(64, 32), (64, 96), (128, 48)])
+def test_ends_of_walks_in_closed_form_are_those_counted(mask: str, tile: tuple[int, int]) -> None:
+    """Sums of ceil(end / keys) for sectors that no key block is a multiple of, block by block."""
+    more = {} if mask == "causal" else {"window": 100}
+    for tokens, keys in ((1000, 64), (1000, 56), (777, 40), (640, 128), (333, 1)):
+        problem = AttentionProblem(heads=1, seq_q=tokens, head_dim=64, mask=mask, **more)  # type: ignore[arg-type]
+        (launch, *_) = planned(
+            problem, "flash", load_profile("a100"), overrides=Overrides(tile=tile)
+        ).chain.launches
+        domain = launch.domain
+        visited = domain.visited
+        ends = np.minimum(visited.end * domain.block_k, domain.seq_k)[visited.count > 0]
+        assert int(BlockSums(domain)._ends(keys)) == int((-(-ends // keys)).sum()), (tokens, keys)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "math", "fa2", "flex"])
+def test_options_that_a_kernel_lacks_are_left_alone(kernel: str) -> None:
+    """What fills FlexAttention's lists is an operator of its own in a program, and no option of other kernels."""
+    attention = pytest.importorskip("iosim.integrations.torch.attention")
+    problem = AttentionProblem(heads=8, seq_q=256, head_dim=64)
+    chosen: Any = SimpleNamespace(problem=problem, kernel=kernel)
+    recorder: Any = SimpleNamespace(profile=load_profile("a100"))
+    _, resolved, _ = attention.planned(recorder, chosen, "fwd", wants_lse=False)
+    assert resolved.name == kernel
+    assert getattr(resolved.options, "fills_lists", False) is False

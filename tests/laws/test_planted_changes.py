@@ -21,7 +21,7 @@ from iosim.evidence.reproduce.chunk_schedules import ADAM_BYTES
 from iosim.evidence.times.groups import Row
 from iosim.evidence.validate.residuals import _compulsory_read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.launch import SPILL
+from iosim.kernel.launch import SPILL, Chain
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.reuse import Reuse
 from iosim.problem.attention import AttentionProblem
@@ -30,7 +30,7 @@ from iosim.readers.staged import _own_steps
 from iosim.show.axes import apart
 from iosim.studies.models.asked import _kind_with
 from iosim.studies.models.layers import LayerKind
-from iosim.studies.program.operators import Program
+from iosim.studies.program.operators import Operator, Program
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_regimes_are_told_by_shares(loaded: int, read: int, regime: str) -> None
 
 
 def test_an_operator_without_views_has_no_storage() -> None:
-    operator: Any = SimpleNamespace(views={})
+    operator = Operator.plain("none", (), "forward", "bf16", Chain({}, ()), {})
     assert Program.of_one(operator).storages == ()
 
 

@@ -93,6 +93,18 @@ def test_every_figure_has_panels_a_table_its_data_and_a_download(
             assert re.search(r"\d", panel.alt)
 
 
+def test_the_sentence_of_a_panel_has_a_reading_of_each_of_its_lines(report: Report) -> None:
+    """Who does not see a plot is told of every line in it, with a number."""
+    lines = 0
+    for figure in report.figures:
+        for panel in figure.panels:
+            names = {t.get("name") for t in panel.data if t.get("type") == "scatter"}
+            for name in names & {*report.request.kernels, *(g.label for g in report.request.gpus)}:
+                lines += 1
+                assert re.search(rf"\b{re.escape(name)}\b[^;]*\d", panel.alt), (panel.id, name)
+    assert lines > 10
+
+
 def test_panels_are_valid_plotly(report: Report) -> None:
     import plotly.graph_objects as go
 

@@ -65,6 +65,8 @@ def model_of(
     read = _read(config, name, nested=nested)
     _refuse_approximate(read)
     layers = layer_number(read)
+    # A family without attention has states in every layer; of all others each layer says what it mixes
+    # tokens with.
     if read.type in FAMILIES["without"]["types"]:
         stack = _pure(read, layers)
     else:
@@ -76,6 +78,7 @@ def model_of(
         )
     caveats = (*stack.caveats(), *caveats_of(read, title))
     all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
+    # Weights need the width of the model; attention alone needs none.
     width = read.size("width")
     weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
     precision = _precision(config)
@@ -235,6 +238,7 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
     if kinds.setdefault(kind.name, kind) == kind:
         return kind.name
     first = kinds[kind.name]
+    # Only what differs is said, in the order in which readers look for it.
     apart = [
         *([f"{kind.heads} heads"] if kind.heads != first.heads else []),
         *(
@@ -253,6 +257,7 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
         ),
     ]
     name = f"{kind.name} ({', '.join(apart) or 'others'})"
+    # Kinds that differ in something that no words say are told apart by strokes.
     while kinds.setdefault(name, replace(kind, name=name)) != replace(kind, name=name):
         name += "'"
     return name
@@ -263,6 +268,7 @@ def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
 
 def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
     """The kind of a layer that attends. Raises InputError: sizes that are missing or contradict each other."""
+    # Some layers have sizes under keys of their own, which go before the model's.
     spellings = SPELLINGS["own"].get(mixer, {})
     sizes = {
         SIZES[size_name][0]: read.whole(names, MAX_SIZE) for size_name, names in spellings.items()
@@ -279,6 +285,7 @@ def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
         or read.get("compress_ratios", "compress_rates")
     ):
         return _compressed(read, heads, mixer)
+    # A rank of keys and values makes it latent attention (DeepSeek-V2, arXiv 2405.04434).
     if read.whole(("kv_lora_rank",), 1 << 20) is not None:
         return _latent(read, heads)
     base = _plain(read, heads, mixer, causal=causal)
@@ -289,6 +296,7 @@ def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
         read.get("index_block_size"), read.get("index_topk_blocks"), read.get("index_local_blocks")
     if mixer != "sliding":
         return base
+    # A window as long as the model's positions hides nothing: full attention.
     window, positions = read.size("window"), read.config.get("max_position_embeddings")
     if window is None or (isinstance(positions, int) and window >= positions):
         return base
@@ -303,6 +311,7 @@ def _plain(read: Reading, heads: int, mixer: str, *, causal: bool) -> LayerKind:
             f" contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads"
         )
     head_dim = read.size("head_dim", 1 << 16)
+    # Heads share the model's width out where no key says how wide they are.
     if head_dim is None:
         width = read.needed("width", "width")
         if width % heads and not read.is_one_of("rounded_heads"):
@@ -330,6 +339,7 @@ def _latent(read: Reading, heads: int) -> LayerKind:
     ]
     q_rank = read.whole(("q_lora_rank",), 1 << 20)
     return LayerKind(
+        # Each head has keys of its own once the latent vector is widened: as many as query heads.
         "latent" if top is None else "sparse latent",
         1,
         heads,

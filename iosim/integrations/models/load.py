@@ -78,6 +78,7 @@ def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mo
             "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"
         )
     path = Path(text)
+    # A name of a preset counts where no file or directory is called so.
     known = _known(text)
     if known is not None and not path.exists():
         data = preset(known)
@@ -94,6 +95,7 @@ def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mo
         and not text.startswith((".", os.sep, "~"))
     ):
         raise _unknown(text)
+    # A directory is read at the first of its files that are known; else the message names the usual one.
     if path.is_dir():
         path = next((path / file for file in FILES if (path / file).exists()), path / FILES[0])
     if path.name == PACKED:
@@ -159,6 +161,7 @@ def _model(
     """The model of a config's keys, of its text where it has several parts."""
     refuse_others(config, name)
     config = _as_config(config)
+    # Each part of a model, such as its vision tower, by the first of its keys that holds a table.
     parts: dict[str, dict[str, Any] | None] = {
         word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
         for word, keys in PARTS.items()
@@ -168,6 +171,7 @@ def _model(
         parts["vision"] = next(
             (text[key] for key in PARTS["vision"] if isinstance(text.get(key), dict)), None
         )
+    # Without a part the text is meant; a file without parts describes the text itself.
     inner = parts[part or "text"]
     if (
         part == "vision"
@@ -176,6 +180,7 @@ def _model(
         and is_part(config)
     ):
         inner = dict(config)  # the file is the tower's own
+    # The outer keys are the model: no table of a part, or one that says no sizes.
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
@@ -183,6 +188,8 @@ def _model(
         notes = (f"its text alone; {name}:vision is its vision tower",) if sees else ()
         return model_of(config, name, title, source, notes, nested=False)
     refuse_others(inner, name)
+    # What a whole model says of packing, types and tied embeddings holds for its text, too. Other
+    # parts take the type alone.
     outer = {
         key: config[key]
         for key in OUTER
@@ -192,6 +199,7 @@ def _model(
         return model_of(
             outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True, sees=True
         )
+    # A table of the text may hold another one (Qwen2.5-Omni's thinker).
     below = next((inner[key] for key in PARTS["text"] if isinstance(inner.get(key), dict)), None)
     inner = (
         inner
@@ -249,6 +257,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
 def decoder_of(model: Model) -> dict[str, Any]:
     """The model's sizes and choices by the keywords of `iosim.train_memory`."""
     config = model.config
+    # The first reason against is what the message says.
     families = FAMILIES["trained"]
     family = families.get(str(config.get("model_type")))
     first = model.all_kinds[0]
@@ -268,6 +277,7 @@ def decoder_of(model: Model) -> dict[str, Any]:
         raise InputError(
             f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}"
         )
+    # An MLP without a width is four times as wide as the model, as in GPT-2.
     inside = _size_of(model, ("intermediate_size", "n_inner"), 4 * (model.width or 0))
     act = str(config.get("hidden_act") or config.get("activation_function") or family["activation"])
     tied = bool(config.get("tie_word_embeddings", family["tied"]))

@@ -140,6 +140,7 @@ def indexed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         return None
     skipped = read.get("index_skip_topk_offset")
+    # The first layers pick by themselves, and so does each layer that ends a round after them.
     offset = skipped if isinstance(skipped, int) else 2
     return [
         row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)
@@ -175,6 +176,7 @@ def zamba(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     offset = read.number("attn_layer_offset")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         return None
+    # The two hybrid layers that its class puts first are no multiples of the period.
     head = ["mamba", "mamba", "hybrid"]
     return head[:layers] + [
         "hybrid" if n % value == offset else "mamba" for n in range(len(head), layers)
@@ -185,6 +187,7 @@ def plamo(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """PLaMo 2: Mamba in all but the middle of each so many layers."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         return None
+    # The middle of a round attends; a model shorter than that has its attention last.
     half = value // 2
     if layers <= half:
         return ["mamba"] * (layers - 1) + ["full_attention"]
@@ -225,6 +228,7 @@ def _full(read: Reading, row: Row, value: list[Any], layers: int) -> list[Any]:
 
 def rows(read: Reading, group: str) -> list[Row]:
     """The rows of a table whose key the config has, and that are for such models."""
+    # A row is meant for some types of models, or for those that have another key beside it.
     matching = []
     for row in PATTERNS[group]:
         value = at(read.config, row["key"])
@@ -243,6 +247,7 @@ def _has(read: Reading, row: Row) -> bool:
 def mixer_words(read: Reading, layers: int) -> list[str] | None:
     """What each layer mixes its tokens with, by the first key that says it; None where none does. A list of places
     that is empty says nothing."""
+    # All rows are looked up, so that each key counts as read; the first that says something holds.
     layer_words = None
     for row in rows(read, "mixer"):
         value = read.get(row["key"])

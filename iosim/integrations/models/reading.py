@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 MAX_LAYERS = 10_000
 MAX_SIZE = 1 << 24
 MAX_RATIO = 1000
-"""Of one width to another."""
+"""Most that one width may be of another."""
 ACCEPTED = "accepted: the config.json of a transformer"
 
 

@@ -82,6 +82,8 @@ class _Feeds:
 
     def __init__(self, read: Reading, width: int, entries: Sequence[Entry]) -> None:
         self.read, self.width = read, width
+        # A gate makes three matrices of two. Without a family's facts the activation decides: those of
+        # older models come without a gate.
         act = str(read.get("hidden_act", "activation_function", "mlp_hidden_act") or "")
         unknown = not read.defaults and act in PLAIN_ACTIVATIONS
         self.matrices = 2 if "plain" in read.facts or unknown else 3
@@ -98,6 +100,7 @@ class _Feeds:
         if layer.settings.get("linear_feed"):
             return Mlp(self.width, 1)
         read = self.read.with_own(layer.settings) if layer.settings else self.read
+        # A layer's own word goes before the list of layers with experts.
         sparse = (
             self.sparse[layer.place]
             if layer.feed is None
@@ -126,11 +129,13 @@ class _Feeds:
         ):  # experts beside a dense MLP (Gemma 4; Arctic's is as wide as the model)
             inner = self.width if read.flag("parallel_attn_mlp_res") else self._inner(read, place)
             return Mlp(inner, self.matrices, self.experts, wide, self._active(place))
+        # Experts that all tokens go through are one MLP as wide as all of them together.
         shared = (
             self._inner(read, place)
             if "shared_is_dense" in read.facts
             else self._shared(place, wide)
         )
+        # Some models project to fewer columns before their experts.
         columns = self.read.number(*SIZES["latent_experts"])
         return Mlp(shared, self.matrices, self.experts, wide, self._active(place), columns)
 
@@ -161,6 +166,7 @@ class _Feeds:
         """Which layers have experts: those of which no key says otherwise."""
         sparse = [True] * self.layers
         feed_rows = patterns.rows(self.read, "feed")
+        # A list in the file says all; where there is none, the class's own numbers count.
         if not any(isinstance(self.read.get(row["key"]), list | str) for row in feed_rows):
             defaults = {
                 key: value
@@ -237,6 +243,7 @@ def _unsaid(read: Reading, width: int, matrices: int, place: int) -> int | None:
         ratio = read.ratio(key)
         if ratio is not None:
             return round(ratio * width)
+    # Two thirds of four times the width, since a gate adds a third matrix; rounded up.
     if read.get("multiple_of") is not None:  # Llama's params.json
         wide = int((read.ratio("ffn_dim_multiplier") or 1) * int(8 * width / 3))
         multiple = read.number("multiple_of") or 256
@@ -256,6 +263,7 @@ def _more(read: Reading, width: int, entry: Entry, mlp: Mlp) -> int:
     if mlp.experts and mlp.columns:
         more += 2 * width * mlp.columns
     if kind is None:
+        # No attention of its own in this layer: its mixer's numbers, or those of cross attention.
         counter = OTHERS.get(entry.mixer)
         numbers = None if counter is None else counter(read, width)
         if entry.mixer and numbers is None and entry.mixer not in ("cross attention",):
@@ -295,6 +303,7 @@ def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
     """DeepSeek-V4's layer: queries by a rank, one vector a key, outputs by groups, what compresses, and the indexer."""
     assert kind.latent is not None
     latent, columns = kind.latent, kind.heads * kind.head_dim
+    # Queries go down to a rank and up again; outputs do so by groups of heads.
     rank, out, groups = (
         latent.q_rank or width,
         read.number("o_lora_rank") or width,
@@ -305,6 +314,7 @@ def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
         "hc_mult"
     )  # hyper-connections: copies of the residual stream, twice a layer
     numbers += 2 * (copies * copies + 2 * copies) * copies * width
+    # Blocks of four tokens overlap their neighbours, which doubles what compresses them.
     overlaps = 2 if kind.compress == 4 else 1
     numbers += 2 * overlaps * width * kind.head_dim if kind.compress else 0
     index = 2 * overlaps * width * latent.index_dim + latent.index_heads * (
@@ -351,6 +361,8 @@ def _blocks(
         if kind is None or kind.state_kernel is not None:
             beside.append(numbers_beside)
             continue
+        # Attention sees the block's input beside the first one: twice as many rows in Q, K and V, half
+        # of that in the output. A block counts where it is used first; adapters count in each layer.
         wide = 2 * width * kind.heads * kind.head_dim
         block = 3 * wide + wide // 2 if blocks > 0 else 0
         adapters = read.number("adapter_rank") * (width + 2 * (read.size("inner") or 0))
@@ -376,6 +388,7 @@ def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied
     more += (
         read.number("ngram_vocab_size_ratio") * rows * width
     )  # LongCat-Flash-Lite's tables of n-grams
+    # A table with fewer columns, and the matrix that widens them; likewise at the head.
     if 0 < narrow < width:
         more += rows * (narrow - width) + narrow * width
         wide = read.number("output_embedding_size")

@@ -96,6 +96,7 @@ def ask(facts: Any) -> Any:
     python = INSTALLED.get("python", "")
     if not os.path.exists(python):
         raise OSError("the Python that it was installed with, '" + python + "', is not there")
+    # Facts and answer go through files, since the profiler's Python has no subprocess to pipe to.
     with tempfile.TemporaryDirectory() as place:
         names = [os.path.join(place, name) for name in ("launch.json", "answer.json", "errors.txt")]
         with open(names[0], "w") as file:
@@ -111,6 +112,7 @@ def ask(facts: Any) -> Any:
             "json",
             *INSTALLED["words"],
         ]
+        # The profiler's own Python settings would mislead another Python.
         environment = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
         if INSTALLED.get("path"):
             environment["PYTHONPATH"] = INSTALLED["path"]
@@ -138,6 +140,7 @@ def _run(command: Any, environment: Any, out: str, errors: str) -> int:
         (os.POSIX_SPAWN_OPEN, 2, errors, create, 0o600),
     ]
     child = os.posix_spawn(command[0], command, environment, file_actions=files)
+    # Polled, since waitpid knows no limit of time.
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -178,6 +181,7 @@ def show(frontend: Any, kinds: Any, answer: Any) -> None:
             about = {"title": table["title"], "description": table["description"]}
             frontend.generate_table(message, table["header"], table["rows"], about)
     for metric in answer["metrics"]:
+        # A counter that differs is marked in the table of the profiler's page.
         severity = (
             kinds.Severity_SEVERITY_HIGH if metric["differs"] else kinds.Severity_SEVERITY_LOW
         )

@@ -208,6 +208,7 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
                         int(bytes_each) * sum(t.numel() for t in tensors_in(bound[counted]))
                     )
                     continue
+                # `a[b]` and `a[b:sector]`: part of a tensor, in the words of operators.toml.
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
                 for tensor in tensors_in(bound.get(name)):
@@ -221,6 +222,7 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
 
         pieces: list[Piece] = []
         for rule in rules:
+            # A launch that writes nothing is left out, but for one marked `->!`: a sum that another reads.
             called, _, rest = rule.rpartition(": ")
             reads, writes = (list(places(words.lstrip("!"))) for words in rest.split("->"))
             pieces += [Pass(reads, writes, called)] if writes or "->!" in rest else []
@@ -287,6 +289,7 @@ def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
     """
     if function not in CONVOLUTIONS or not args[0].is_meta or isinstance(args[0], FakeTensor):
         return out
+    # The first of input and weight that lies with its channels last decides for both.
     layouts = (suggest_memory_format(t) for t in args[CONVOLUTIONS[function]])
     layout = next((form for form in layouts if form is not torch.contiguous_format), None)
     if layout is None:
@@ -345,6 +348,7 @@ def _with_padding(product: Product, copied: Sequence[Tensor], copies: dict[int, 
     if tensor is None or product.name == "input":
         return product
     groups, rows, cols, inner = product.extent
+    # An axis of channels times taps grows with the channels.
     wide, narrow = copies[id(tensor)].shape[1], tensor.shape[1]
     sizes = (
         (groups, rows, cols * wide // narrow, inner)
@@ -414,6 +418,7 @@ def convolution_backward(
         # A value of the input's gradient sums over those of the result that it is in: as many multiplications as the
         # forward has, shared out.
         useful = groups * rows * inner * cols
+        # Groups are products beside each other, each with its share of the channels.
         pixels, channels = x.numel() // x.shape[1], x.shape[1] // groups
         sizes = (groups, pixels, channels, -(-useful // (groups * pixels * channels)))
         product = Product(grad, weight, out[0], sizes=sizes, name="input", useful=useful)
@@ -481,6 +486,7 @@ def softmax_backward(
 ) -> list[Piece]:
     """grad x result is written by a launch of its own; the next sums it over a row and subtracts (SoftMax.cu,
     softmax_backward_cuda_out)."""
+    # Memory that the two launches share and nobody else sees.
     weighted = torch.empty_like(result, device="meta")
     return [
         Pass([grad, result], [weighted], "product"),
@@ -534,6 +540,7 @@ def with_contiguous(
         return [], args, kwargs
     pieces: list[Piece] = []
     names = [argument.name for argument in function._schema.arguments]
+    # Positional arguments by name, so that the table need not know their order.
     bound = dict(zip(names, args, strict=False)) | kwargs
     for name in wanted & bound.keys():
         tensor = bound[name]
@@ -545,6 +552,7 @@ def with_contiguous(
 
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [argument.name for argument in function._schema.arguments]
+    # What a caller left out has the schema's default; what it gave goes before that.
     defaults = {
         a.name: a.default_value for a in function._schema.arguments if a.has_default_value()
     }

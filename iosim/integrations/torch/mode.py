@@ -82,6 +82,7 @@ class TrafficMode:
         self._recorder = Recorder(self.profile)
         self.__dict__.pop("result", None)
         with ExitStack() as stack:
+            # What catches functions is entered before what catches operators: attention is seen whole first.
             if "torch._dynamo" in sys.modules:  # what is compiled runs as it was written
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self._recorder.modules)
@@ -142,6 +143,7 @@ def _version(text: str) -> int | None:
     parts = text.split(".")
     if not 2 <= len(parts) <= 4 or not all(part.isdecimal() for part in parts):
         raise InputError(f"`cudnn` '{text}' is no version; accepted: none, or such as 9.19.0")
+    # A version without a patch counts as its first.
     major, minor, patch = (int(part) for part in [*parts, "0"][:3])
     return 10000 * major + 100 * minor + patch
 
@@ -229,6 +231,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         launched = self.recorder.launched
         if (
+            # Storages of a custom operator are noted before its own kernels write to them.
             function.namespace != "aten"
         ):  # its kernels may be Triton's, which are recorded as they come
             self.recorder.seen(formulas.tensors_in((args, kwargs)), ())
@@ -237,6 +240,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = values.computed_on_values(self.recorder, function, args, kwargs)
         else:
             out = formulas.with_cudnns_layout(function, args, function(*args, **kwargs))
+        # An operator whose kernels were recorded as they were launched is not recorded twice.
         if self.recorder.launched == launched:
             self._record(function, args, kwargs, out, higher=False)
         values.follow(self.recorder, function, args, kwargs, out)
@@ -275,6 +279,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
+        # Copies that PyTorch makes before the operator are launches of their own.
         copies, args, kwargs = formulas.with_contiguous(function, args, kwargs)
         recorder.pieces(name, copies)
         if formula is None and name in attention.FUSED:
@@ -300,6 +305,7 @@ def _is_view(
     before: set[int],
 ) -> bool:
     """True where all that an operator gives lies in what it was given, and is not written."""
+    # Writing in place gives no new storage, either, but is a launch.
     writes = any(True for _ in formulas.overwritten(function, args, kwargs))
     return not writes and all(t.untyped_storage()._cdata in before for t in results)
 
@@ -409,6 +415,7 @@ class _RmsNorm(torch.autograd.Function):
         recorder, shape, eps = ctx.call
         x, weight, rstd = ctx.saved_tensors
         with recorder.pause():
+            # Real tensors get real gradients, by PyTorch's formula on the CPU; others only their shapes.
             leaves = [t for t in (x, weight) if t is not None]
             if is_real(x):
                 detached = [t.detach().requires_grad_() for t in leaves]

@@ -118,6 +118,7 @@ class Recorder:
         return self._places[at] if at < len(self._places) else ((), False)
 
     def _forward_path(self) -> tuple[str, ...]:
+        # Modules nest, so the deepest of those that run has the longest path.
         names = [name for name in self.modules.parents if name != ROOT]
         deepest = max(names, key=lambda name: name.count("."), default="")
         return tuple(deepest.split(".")) if deepest else ()
@@ -182,6 +183,7 @@ class Recorder:
                 chain, views, dtype = self._product(called, piece)
             else:
                 continue
+            # PyTorch launches nothing for empty tensors.
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
             kind = {
@@ -200,6 +202,7 @@ class Recorder:
             [self._place(place) for place in places] for places in (piece.reads, piece.writes)
         )
         again = [(self.view(tensor), often) for tensor, often in piece.again]
+        # Tensors become views, that later launches find by their storage.
         apart = [self.view(tensor) for tensor in piece.apart]
         return *streaming(name, reads, writes, piece.rows, again, apart), dtype_of(
             [*piece.writes, *piece.reads]
@@ -245,6 +248,7 @@ class Recorder:
         if self.ended:
             return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
+        # What no tensor of PyTorch's holds is made and dropped inside the kernel: a workspace.
         unbound = {
             n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
         }

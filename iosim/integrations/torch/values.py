@@ -34,7 +34,7 @@ READS = (aten._local_scalar_dense.default, aten._to_copy.default)
 """Operators that hand a tensor's values to the host."""
 
 MOST_BYTES, MOST_FLOAT_BYTES = 1 << 28, 1 << 20
-"""Of a storage that is followed, and of one of floating point."""
+"""Most bytes of a storage that is followed, and of one of floating point."""
 INPUTS = "values are asked of integers that have none, an input's: they are taken to be 1, as a mask without padding is"
 TOKENS = (
     "values are asked of integers that have none, an input's: they are taken to be tokens, none of which is one that "
@@ -99,6 +99,7 @@ def computed_on_values(
         result = function(*copies[0], **copies[1])
     if "device" in kwargs:
         return result
+    # The result gets the device of what was asked: sizes and strides of the values, but none of them.
     like = next(t for t in tensors_in((args, kwargs)) if not is_real(t))
     with recorder.pause():
         return tree_map(
@@ -136,6 +137,7 @@ def learn(
         _disable_current_modes(),
         suppress(RuntimeError),
     ):  # of sizes that are others, or elements in one place
+        # Values are held as bytes of the whole storage, so that every view of it sees them.
         storage = torch.empty(
             tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU
         ).untyped_storage()
@@ -195,6 +197,7 @@ def _result(
     copies, assumed = _copies(recorder, (args, kwargs))
     if copies is None:
         return _taken(function, name, args, kwargs, changed)
+    # A comparison of tokens with one thing that a program looks for finds nothing.
     if name in LOOKED_FOR and sum(_tokens(recorder, args[:2])) == 1:
         return [torch.full(t.shape, LOOKED_FOR[name], device=CPU) for t in changed], assumed
     if name == "histc":  # which the CPU has of floating point alone
@@ -223,6 +226,7 @@ def _taken(
     if name not in PICKS or PICKS[name] >= len(results):
         return None, frozenset()
     places = results[PICKS[name]]
+    # Along which axis rows are picked, and whether the result has that axis, too.
     named = named_arguments(function, args, dict(kwargs))
     along = named.get("dim", -1)
     rows = args[0].shape[along] if along is not None and args[0].dim() else args[0].numel()
@@ -269,6 +273,7 @@ def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
             dtype=tensor.dtype,
             device=CPU,
         )
+        # Whole numbers count as tokens, unless some name in the program calls them a mask.
         tokens = tensor.dtype != torch.bool and not any(map(MASK_NAME.search, _names(tensor)))
         recorder.known[number] = Known(
             ones.untyped_storage(), frozenset((TOKENS if tokens else INPUTS,)), tokens

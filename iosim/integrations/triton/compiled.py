@@ -109,6 +109,7 @@ def _is_causal(arguments: Arguments) -> bool:
     """True where the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
     flags = [name for name in arguments if CAUSAL_FLAG.fullmatch(name)]
     for name, value in arguments.items():
+        # A mask that is not understood is refused: without it bytes and time would be another kernel's.
         if name not in flags and MASK_FLAG.match(name) and not _is_off(value):
             raise InputError(
                 f"the kernel's argument {name} is about a mask, and what it asks for is not known; accepted: CAUSAL, "
@@ -142,6 +143,7 @@ def _numbers(arguments: Arguments, names: Sequence[str], hint: str) -> list[int]
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
+        # The first of the tensors that a query may be called by; Triton wraps some of them.
         kind = getattr(getattr(tensor, "base", tensor), "dtype", None)
         if kind is not None:
             word = str(kind).removeprefix("torch.")
@@ -185,6 +187,7 @@ def describe(
     Raises:
         InputError: something that is neither, names that it does not have, or a grid that does not cover the problem.
     """
+    # What the caller says goes before what the compiler noted.
     known = dict(args or {})
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
     constants = {**_constants(compiled), **known}
@@ -237,6 +240,7 @@ def _facts(
         function = read_module(compiled).function()
     except InputError as error:
         return None, (f"Its machine code was not read: {error}",)
+    # The code is read for a GPU like the one it was built for, or not at all.
     profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
     if profile is None or profile.cc != function.cc:
         return None, ()
@@ -260,6 +264,7 @@ def report_of(compiled: Any) -> BuildReport | None:
     shared = int(compiled.metadata.shared)
     code = (getattr(compiled, "asm", None) or {}).get("cubin")
     if isinstance(code, bytes):
+        # A module may hold several kernels; one without that name is taken to be its only one.
         reports = read_cubin(code)
         report = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(
             iter(reports.values())
@@ -294,6 +299,7 @@ def compile_for(
     constants = {
         p.name: args[p.name] for p in fn.params if p.name in args and _is_constant(p, args[p.name])
     }
+    # Types as Triton writes them, constants apart; attributes say what is divisible by 16.
     signature, attributes = {}, {}
     for number, name in enumerate(fn.arg_names):
         signature[name] = "constexpr" if name in constants else _type(name, args)

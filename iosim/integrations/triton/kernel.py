@@ -83,7 +83,7 @@ class TimedConfig:
     registers: int
     shared_memory_bytes: int
     spilled_bytes: int = 0
-    """Of a thread's registers, that lie in local memory."""
+    """Bytes of a thread's registers that lie in local memory."""
     compiled: bool = False
     """True where registers, spills and shared memory are the compiler's; else registers are estimated."""
 
@@ -106,6 +106,7 @@ def configured(
     """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it; its
     loop ends at the causal diagonal, as that of the forward that is compiled here does."""
     unit, sides = unit_of(config.tile, problem, profile), (config.block_m, config.block_n)
+    # What the compiler reports goes before what a tile needs at least.
     shared = report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit)
     over = Overrides(
         tile=sides, warps=config.num_warps, stages=config.num_stages, shared_memory_bytes=shared
@@ -113,6 +114,7 @@ def configured(
     kernel = resolve(
         name, problem, profile, replace(over, registers=report.registers) if report else over
     )
+    # The catalog's pointer kernel walks masked keys, too, as its source does; this forward does not.
     options = replace(options_of(kernel, FlashOptions), walks_all_keys=False)
     return kernel.with_(
         matrix_unit=unit, spill=report.spill if report else kernel.spill, options=options
@@ -136,6 +138,7 @@ def _placed(
         ("block_m", config.block_m, problem.seq_q),
         ("block_n", config.block_n, problem.seq_k),
     ):
+        # A tile half or more of which is past the end only costs; the smallest tile may be that.
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
     kernel = configured(config, problem, profile, name, report)

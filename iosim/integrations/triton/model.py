@@ -108,6 +108,7 @@ class TritonModel:
         fitting = [
             c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)
         ]
+        # Where nothing fits Triton still has to run something: least shared memory is likeliest to.
         smallest = min(
             pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps)
         )
@@ -122,6 +123,7 @@ class TritonModel:
         Raises:
             InputError: neither a whole number from 1 nor a fraction.
         """
+        # Triton takes 1 as one configuration and 1.0 as all of them.
         whole = isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1
         fraction = isinstance(top_k, float) and 0 < top_k <= 1
         if not (whole or fraction):
@@ -171,6 +173,7 @@ def launch_metadata(
     def predicted(
         problem: AttentionProblem, config: Config, grid: tuple[int, ...]
     ) -> tuple[int, int]:
+        # The grid decides the order of tiles, and with it what the L2 keeps.
         schedule, persistent = schedule_of(grid, problem, config.tile)
         described = configured(config, problem, model.profile, kernel)
         prediction = predict(

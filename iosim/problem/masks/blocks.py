@@ -90,6 +90,7 @@ class BlockMask(Mask):
     _digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Masks of millions of blocks are compared and hashed by a digest that is made once.
         text = hashlib.sha256(repr((self.seq_q, self.seq_k, self.block_q, self.block_k)).encode())
         for array in (self.indptr, self.indices):
             text.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
@@ -137,6 +138,8 @@ class BlockMask(Mask):
     ) -> BlockMask:
         """The blocks of which an interval mask keeps a pair; those of which it keeps every pair are full. NB: a ragged
         last block counts as full where all its true pairs are kept."""
+        # A block is kept where its row's interval meets it. It is full where the last row's first key is
+        # at or before its left side and the first row's last key at or past its right side.
         v = mask.key_blocks(seq_q, seq_k, block_q, block_k, 1)
         _refuse_too_many(int(v.count.sum()), "kept blocks")
         cols, rows = ranges(v.first, v.count)
@@ -171,6 +174,7 @@ class BlockMask(Mask):
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         """True where each pair lies in a kept block, found by searching the row's list."""
+        # Row and column make one ascending number, so that one binary search finds every pair.
         width = self.shape[1]
         wanted = (queries // self.block_q) * width + keys // self.block_k
         kept_blocks = self.rows * width + self.indices
@@ -196,11 +200,14 @@ class BlockMask(Mask):
         self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int
     ) -> BlockLists:
         """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
+        # Block rows of the mask under each tile row: tiles may be taller or shorter than mask blocks.
         n = -(-rows // block_q)
         top = np.arange(n, dtype=np.int64) * block_q
         first = top // pack // self.block_q
         last = (np.minimum(top + block_q, rows) - 1) // pack // self.block_q
         block_rows, tile = ranges(first, last - first + 1)
+        # Key tiles that each kept block spreads over, and their running sum: how many visits there are
+        # is known, and refused where it is too many, before any list is made.
         length = np.diff(self.indptr)[block_rows]
         first_key, right = (
             self.indices * self.block_k,
@@ -209,9 +216,11 @@ class BlockMask(Mask):
         spread = (right - 1) // block_k - first_key // block_k + 1
         upto = np.concatenate([[0], np.cumsum(spread)])[self.indptr]
         _refuse_too_many(int((upto[block_rows + 1] - upto[block_rows]).sum()), "visited tiles")
+        # A (tile row, key tile) pair for every entry; repeats go when the lists are made.
         entry, owner = ranges(self.indptr[block_rows], length)
         owner = tile[owner]
         column, back = ranges((first_key // block_k)[entry], spread[entry])
+        # The last kept key of a tile row is the largest of its block rows; entries ascend in a row.
         last_key = np.where(np.diff(self.indptr) > 0, np.append(right, 0)[self.indptr[1:] - 1], 0)
         end_row = np.zeros(n, dtype=np.int64)
         np.maximum.at(end_row, tile, last_key[block_rows])
@@ -240,6 +249,7 @@ class CoveredMask(Mask):
     @cached_property
     def ends(self) -> tuple[IntArray, IntArray]:
         """First block of every block row, and one past its last; both alike in a row that keeps none."""
+        # The first row of a block row reaches furthest back, its last row furthest ahead.
         top = np.arange(0, self.seq_q, self.block, dtype=np.int64)
         bottom = np.minimum(top + self.block, self.seq_q) - 1
         first_key = self.interval.first_key(top)
@@ -271,6 +281,7 @@ class CoveredMask(Mask):
 
     def kept_keys(self, seq_q: int, seq_k: int) -> int:
         first, end = self.ends
+        # +1 where an interval begins and -1 past its end: the running sum is how many rows keep a block.
         change = np.zeros(-(-self.seq_k // self.block) + 1, dtype=np.int64)
         np.add.at(change, first, 1)
         np.add.at(change, end, -1)
@@ -283,6 +294,7 @@ class CoveredMask(Mask):
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
         """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
+        # Mask blocks of a tile's first and last query, then key tiles from the first to the last of them.
         top = np.arange(0, rows, block_q, dtype=np.int64)
         bottom = np.minimum(top + block_q, rows) - 1
         first = self.ends[0][top // pack // self.block]
@@ -313,6 +325,7 @@ class BlockLists(Visited):
         """From (query block, key block) pairs, repeats allowed. Each list ascends, twice where some are walked
         `later` than the others."""
         indptr, cols, later = _by_row(query_blocks, key_blocks, rows, cols, later)
+        # First and last key block of each list; an empty list keeps 0 and 0.
         some = np.diff(indptr) > 0
         first, end = np.zeros((2, query_blocks), dtype=np.int64)
         first[some] = cols[indptr[:-1][some]]

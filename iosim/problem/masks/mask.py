@@ -84,6 +84,7 @@ class Visited:
 
     def total(self, values: IntArray) -> IntArray:
         """The sum, per query block, of `values`, one a key block, over the key blocks that it visits."""
+        # Sums over intervals by differences of a running sum.
         steps = self.by_query()
         upto = np.concatenate(
             [[0], np.cumsum(values if steps.indices is None else values[steps.indices])]
@@ -153,6 +154,7 @@ class IntervalMask(Mask):
         return np.clip((row + (self.offset + self.right + 1)) // self.ratio, 0, seq_k)
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        # Tokens from the diagonal to a key's last token; a key of one token is its own last.
         distance = (keys + 1) * self.ratio - 1 - (queries + self.offset)
         inside = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
@@ -169,6 +171,7 @@ class IntervalMask(Mask):
         """Keys that some query keeps: a window that starts late needs no earlier keys."""
         if self.is_full:
             return seq_k
+        # The first row that keeps any key decides where the kept keys begin, the last where they end.
         first_row, last_row = max(0, self.ratio - 1 - (self.offset + (self.right or 0))), seq_q - 1
         if first_row > last_row:
             return 0
@@ -190,6 +193,7 @@ class IntervalMask(Mask):
         self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1
     ) -> KeyBlocks:
         """The visited key blocks of every query block. O(rows / block_q) time and memory."""
+        # A block's first row reaches furthest back, its last furthest ahead; `pack` rows are one query.
         starts = np.arange(0, rows, block_q, dtype=np.int64)
         last = np.minimum(starts + block_q, rows) - 1
         first_key = self.first_key(starts // pack)
@@ -212,6 +216,8 @@ class KeyBlocks(Visited):
         return Steps(self.first, self.end - self.first)
 
     def by_key(self, key_blocks: int) -> Steps:
+        # +1 where a query block's interval begins and -1 past it: the running sum counts visitors. Ends
+        # never fall, so the visitors of a key block are neighbours, the first found by search.
         change = np.zeros(key_blocks + 1, dtype=np.int64)
         some = self.count > 0
         np.add.at(change, self.first[some], 1)
@@ -221,6 +227,7 @@ class KeyBlocks(Visited):
         return Steps(np.where(count > 0, first, 0), count)
 
     def by_split(self, per: int, splits: int) -> Steps:
+        # Each split's range of key blocks, cut with each query block's own interval.
         start = np.arange(splits, dtype=np.int64) * per
         start = start[None, :] + (0 if self.base is None else self.base[:, None])
         first = np.maximum(self.first[:, None], start)

@@ -150,6 +150,7 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
         rows, cols = (np.asarray(values[n], dtype=np.int64) for n in ("rows", "cols"))
         full = None if values.get("full") is None else np.asarray(values["full"], dtype=np.bool_)
         height, width = -(-seq_q // sides[0]), -(-seq_k // sides[1])
+        # Shapes first, then places: indices of a wrong shape would broadcast.
         fits = (
             rows.shape == cols.shape == (rows.shape if full is None else full.shape)
             and rows.ndim == 1
@@ -182,6 +183,7 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
         if p.seq_lens_k is not None:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
         return {}
+    # Packed sequences say batch and lengths themselves: what else is stated must agree with them.
     lens, lens_k = p.seq_lens, p.seq_lens if p.seq_lens_k is None else p.seq_lens_k
     for name, lengths in (("seq_lens", lens), ("seq_lens_k", lens_k)):
         if sum(lengths) > MAX_TOKENS:
@@ -216,6 +218,7 @@ def make_mask(p: ProblemFields) -> Mask:
 def _interval(p: ProblemFields, seq_q: int, seq_k: int) -> IntervalMask:
     if p.mask == "none":
         return IntervalMask()
+    # By default the last query faces the last key, as in decoding; an offset moves the diagonal.
     offset = seq_k - seq_q if p.offset is None else p.offset
     if p.mask == "window" and p.compress_ratio is not None and p.window is not None:
         return WindowedMask.of(p.window + 1, p.compress_ratio, seq_q, seq_k)
@@ -298,6 +301,7 @@ def butterfly(seq: int, block: int, largest: int | None = None) -> BlockMask:
     pattern of the next one, cut. `largest`: the largest stride, in blocks; by default all."""
     n = -(-seq // block)
     i = np.arange(n, dtype=np.int64)
+    # XOR with a power of two swaps a block with its partner at that stride (a butterfly's stage).
     parts = [(i, i)]
     stride = 1
     while stride < n and (largest is None or stride <= largest):
@@ -314,6 +318,7 @@ def strided(seq: int, block: int, stride: int | None = None) -> BlockMask:
     n = -(-seq // block)
     step = math.isqrt(n - 1) + 1 if stride is None else stride
     i = np.arange(n, dtype=np.int64)
+    # The last `stride` blocks are a band; every `stride`-th before are hops back from the own block.
     hops = i // step + 1
     _refuse_too_many(int(hops.sum()), "kept blocks")
     hop, rows = ranges(np.zeros(n, dtype=np.int64), hops)
@@ -325,6 +330,7 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
     (Longformer, arXiv 2004.05150, section 3.1; BigBird without its random blocks, arXiv 2007.14062, section 2)."""
     n = -(-seq // block)
     i = np.arange(n, dtype=np.int64)
+    # A band around the diagonal, the global tokens' columns, and their rows.
     reach = -(-window // block)  # blocks to either side that hold a key within the window
     parts = [_band(np.maximum(i - reach, 0), np.minimum(i + reach + 1, n))]
     g, every = min(-(-global_tokens // block), n), np.zeros(n, dtype=np.int64)

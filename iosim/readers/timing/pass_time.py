@@ -26,7 +26,7 @@ the CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
 OPERAND_ISSUES = 1.5
 """Instructions that a thread issues beside its multiply-adds for each value of the two operands that it takes out of
-shared memory. Fitted with the next one on every other one of the sixteen products in fp32 of h200_chain_launches.csv."""
+shared memory. Fitted with the next one on the sixteen products in fp32 of h200_chain_launches.csv, by hand, all in sight."""
 LONE_WARP_ISSUES = 1.7
 """How much longer a scheduler takes that has a single warp: nothing is issued while its multiply-adds wait. Fitted
 on the same rows."""

@@ -148,9 +148,10 @@ class Tape:
         writes: Sequence[View],
         rows: int | None = None,
         again: Again = (),
+        apart: Sequence[View] = (),
     ) -> None:
-        """One launch that reads and writes matrices once, but for `again`."""
-        chain, views = streaming(name, reads, writes, rows, again)
+        """One launch that reads and writes matrices once, but for `again`; an element of those `apart` takes a sector."""
+        chain, views = streaming(name, reads, writes, rows, again, apart)
         self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
 
     def launch(
@@ -256,11 +257,15 @@ class Tape:
         )
 
         def back(grad: View) -> Gradients:
-            to_x = self.new("_fused_rms_norm_backward.input", [grad, x, root, scale], x)
+            to_x = self.like(x)
+            reads = [grad, x, root, scale]
+            self.passes("_fused_rms_norm_backward.input", reads, [to_x], apart=[root])
             self.trains(scale, self.new("_fused_rms_norm_backward.weight", [grad, x, root], scale))
             return [(x, to_x)]
 
-        return self.launch("_fused_rms_norm", [x, scale], out, root, back=back)
+        self.passes("_fused_rms_norm", [x, scale], [out, root], apart=[root])
+        self.backward(back, out)
+        return out
 
     def add(self, x: View, y: View) -> View:
         return self.new("add", [x, y], x, lambda grad: [(y, grad), (x, grad)])
