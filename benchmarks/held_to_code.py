@@ -57,12 +57,15 @@ GPUS = {75: "t4", 80: "a100-sxm-80gb", 90: "h200-sxm"}
 WHOLE, RAGGED = 2048, 2045
 LANES, ROWS_A_LANE_ROW, WORD = 32, 8, 4
 """Lanes of a warp; rows of a warp for each that a lane has a part of; bytes of a spilled register."""
-FORWARD = re.compile(
-    r"flash_fwd_kernel\w*?half_tE\w*?Flash_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi\d+E\w*?EE((?:Lb[01]E){8})"
+FLASH = re.compile(
+    r"flash_(fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)\w*?half_tE\w*?"
+    r"Flash_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)ELi\d+E\w*?EE((?:Lb[01]E)+)EEv"
 )
+BACKWARD_TRAITS = re.compile(r"Flash_bwd_kernel_traitsI(?:Li\d+E)+Lb([01])ELb([01])E")
+"""Whether a backward's build has V in registers, and Q in one buffer (kernel_traits.h)."""
 EFFICIENT = re.compile(r"fmha_cutlassF_(f16|f32)_aligned_(\d+)x(\d+)_(rf|gmem)_sm")
-DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP, SCORES = range(8)
-"""Flags of FlashAttention-2's forward template (flash_fwd_kernel.h)."""
+DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)
+"""Flags of FlashAttention-2's templates (flash_fwd_kernel.h, flash_bwd_kernel.h)."""
 RUN_TIME = {"cutlass": ("flops", "loaded", "loads"), "minimal": ("exps", "loaded"),
             "minimal-cu": ("loaded",)}  # fmt: skip
 """Quantities that depend on turns decided at run time."""
@@ -95,21 +98,26 @@ def calls(row: Mapping[str, str]) -> Iterator[Call]:
             row["mask"],
             "whole",
         )
-    elif match := FORWARD.search(row["kernel"]):
-        flags = [flag == "1" for flag in re.findall(r"Lb([01])E", match[4])]
-        beside = (DROPOUT, LOCAL, ALIBI, SOFTCAP, SCORES)
-        if flags[EVEN_K] and not any(flags[n] for n in beside):
-            edges, mask = (
-                "whole" if flags[EVEN_MN] else "ragged",
-                "causal" if flags[CAUSAL] else "none",
-            )
-            yield Call(
-                "fa2", "fwd", cc, int(match[1]), "fp16", mask, edges, f"{match[2]}x{match[3]}"
-            )
+    elif match := FLASH.search(row["kernel"]):
+        yield from _flash_call(match, cc, row["kernel"])
     elif match := EFFICIENT.search(row["kernel"]):
         width = {"64": 64, "128": 128}[match[3]] if match[4] == "rf" else 256
         dtype = {"f16": "fp16", "f32": "fp32"}[match[1]]
         yield Call("cutlass", "fwd", cc, width, dtype, "none", "whole", f"{match[2]}x{match[3]}")
+
+
+def _flash_call(match: re.Match[str], cc: int, name: str) -> Iterator[Call]:
+    flags = [flag == "1" for flag in re.findall(r"Lb([01])E", match[5])]
+    width, direction = int(match[2]), match[1][:3]
+    if not flags[EVEN_K] or any(flags[n] for n in (DROPOUT, LOCAL, ALIBI)) or any(flags[SOFTCAP:]):
+        return
+    # Of one tile the build for a GPU whose CTA may have 163 KB and more (flash_bwd_launch_template.h).
+    traits = BACKWARD_TRAITS.search(name)
+    large = (str(int(width == 32)), str(int(width == 256 and cc == 80)))
+    if traits is not None and traits.groups() != large:
+        return
+    edges, mask = "whole" if flags[EVEN_MN] else "ragged", "causal" if flags[CAUSAL] else "none"
+    yield Call("fa2", direction, cc, width, "fp16", mask, edges, f"{match[3]}x{match[4]}")
 
 
 def recorded() -> Iterator[tuple[Call, Mapping[str, str]]]:
@@ -216,9 +224,9 @@ def differences() -> list[tuple[str, ...]]:
     return rows
 
 
-def compared() -> set[str]:
-    """Kernels of which a build was compared."""
-    return {call.kernel for call, _ in recorded() if described(call) is not None}
+def compared() -> set[tuple[str, str]]:
+    """Kernels and passes of which a build was compared."""
+    return {call[:2] for call, _ in recorded() if described(call) is not None}
 
 
 def text(rows: list[tuple[str, ...]]) -> str:
