@@ -46,9 +46,8 @@ GPUS = {"NVIDIA H200": "h200-sxm"}
 """Profiles by a table's word, where it is not their name."""
 OTHER_KERNELS = ("attention_latency_a100_vidur.csv", "attention_latency_a30_flashinfer_vidur.csv")
 """Files of published_attention_times.csv whose times are set beside a kernel of the catalog that is not theirs."""
-STAND_FOR = {"flash-cu": "flash", "eager": "naive", "minimal-cu": "minimal"}
-"""Kernels whose launches are another entry's, too: its tiles in CUDA, its launches and one for the scale, its source
-in this project's build."""
+STAND_FOR = {"flash-cu": "flash", "eager": "naive"}
+"""Kernels whose launches are another entry's, too: its tiles in CUDA, its launches and one for the scale."""
 SPARSE = "published_sparse_attention.csv"
 BEST_TILES = "published_triton_tiles.csv"
 SPARSE_KERNELS = {True: "dsv4", False: "dsa"}

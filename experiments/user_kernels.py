@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from iosim.base.errors import InputError
 from iosim.code.counts import Counts, count, key_loop, turn_of
 from iosim.code.cubin import is_cubin, read_cubin
-from iosim.code.loops import Flow
+from iosim.code.loops import Flow, Loop
 from iosim.code.module import Function, read_module
 from iosim.code.runs import runs_of_trips
 from iosim.code.tools import find_tool, run_tool
@@ -288,10 +288,12 @@ def _rows(
 # ---- PyTorch's kernels ----
 
 
-def loop_row(function: Function) -> dict[str, Any]:
+def loop_row(
+    function: Function, choose: Callable[[Flow], Loop | None] = key_loop
+) -> dict[str, Any]:
     """The loop over keys of a kernel, counted."""
     flow = Flow(function)
-    keys = key_loop(flow)
+    keys = choose(flow)
     start = flow.instructions[flow.blocks[keys.header].first].address if keys else None
     runs = runs_of_trips(flow, {start: 1000.0} if start is not None else {})
     inside = set(flow.numbers(keys)) if keys else set()
