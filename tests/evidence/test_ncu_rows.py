@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
