@@ -59,6 +59,7 @@ NEEDED = {
 """Words without which a command is refused before its options are looked at."""
 
 
+@pytest.mark.slow
 def test_no_command_takes_the_beginning_of_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     for command, parser in subparsers(build_parser()).items():
         spellings = (

@@ -496,6 +496,7 @@ class TestWaits:
             == divided
         )
 
+    @pytest.mark.slow
     def test_others_best_tiles(self) -> None:
         """IBM's on an A100 and an H100: two problems of three have theirs among the first five; times from 256 tokens
         on are within 12 %, but one."""
