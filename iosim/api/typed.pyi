@@ -207,7 +207,9 @@ class PredictKeywords(
     limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
-    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
     """
     ecc: str
     """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
@@ -226,7 +228,9 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
     limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
-    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
     """
     ecc: str
     """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
@@ -449,6 +453,8 @@ class DecodeKeywords(TypedDict, total=False):
     """Columns of Q and K; by default 128."""
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default bf16."""
+    weights: str | None
+    """The layers' matrices in few bits, with `model` (int4, int8, fp8, mxfp4); by default as the config says."""
     head_dim_v: int | str | None
     """Columns of V and O; by default as many as of Q and K."""
     window: int | str | None
@@ -550,6 +556,8 @@ class ModelKeywords(TypedDict, total=False):
     """
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
+    weights: str | None
+    """The layers' matrices in few bits (int4, int8, fp8, mxfp4); by default as the config says."""
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
     price: str | Sequence[str] | None

@@ -382,7 +382,9 @@ def model(parser: CommandParser) -> None:
     parser.add_gpu(several=True)
     parser.add_kernel(DEFAULT, "kernel of the attention")
     parser.add_fields(
-        COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype", "price")
+        COMMON,
+        WHOLE,
+        ("batch", "seq_len", "context", "training", "fused", "dtype", "weights", "price"),
     )
     parser.add_fields("of a model", WHOLE, ("layers", "tensor_parallel"))
     parser.add_output(("table", "json", "csv", "md", "html"))

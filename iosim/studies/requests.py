@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
 
 CONTEXTS = "1k:128k:x2"
+QUANTISED_FORMS = ("int4", "int8", "fp8", "mxfp4")
 PINNED = (
     "order",
     "heavy_first",
@@ -83,6 +84,12 @@ class DecodeRequest(OfModel):
     layers: int | None = ask.count(
         "attention layers; with `model` the first N of its layers", default_text="32"
     )
+    weights: str | None = ask.word(
+        "the layers' matrices in few bits, with `model`",
+        QUANTISED_FORMS,
+        metavar="FORM",
+        default_text="as the config says",
+    )
     head_dim_v: int | None = like(FIELDS["head_dim_v"])
     window: int | None = like(FIELDS["window"])
     latent_kv: bool = like(FIELDS["latent_kv"], False)
@@ -120,6 +127,12 @@ class WholeRequest(Checked):
         default_text="those of the prompt",
     )
     dtype: str | None = like(FIELDS["dtype"], default_text="the config's")
+    weights: str | None = ask.word(
+        "the layers' matrices in few bits",
+        QUANTISED_FORMS,
+        metavar="FORM",
+        default_text="as the config says",
+    )
     training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
     price: Sequence[str] | None = ask.names(
         "dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5",

@@ -66,7 +66,7 @@ HINTS = (
     ("predict a100", "did you mean --gpu a100?"), ("predict causal", "did you mean --causal?"),
     ("explain fa2", "did you mean --kernel fa2?"), ("predict llama-3-8b", "did you mean --model llama-3-8b?"),
     ("predict warm", "did you mean --l2 warm?"), ("cache clear foo", "'iosim cache clear --help'"),
-    ("tiles --kernel fa2", "accepted by: iosim predict, compare"), ("predict --html p", "accepted by: iosim compare"),
+    ("predict --html p", "accepted by: iosim compare"),
     ("kernels list --format html", "accepted: table"), ("predict --json", "did you mean --format json?"),
     ("predict --casual", "did you mean --causal?"), ("predict --seq_len 4", "did you mean --seq-len?"),
     ("predict --num-heads 4", "did you mean --heads 4?"), ("predict --batch-size 4", "did you mean --batch 4?"),

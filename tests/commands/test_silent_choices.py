@@ -20,7 +20,7 @@ REFUSED = (
     ("predict --seq-len 4,096", "--seq-len '4,096': write 4096"),
     ("decode --context 8,192", "--context '8,192': write 8192"),
     ("check-claim --hbm 4,3GB", "--hbm '4,3GB': write 4.3GB"),
-    ("decode --batch 1,024", "--batch '1,024' is not a size; write 1024"),
+    ("decode --batch 1,024", "--batch '1,024': write 1024"),
     ("train-memory --vocabulary 128,256", "write 128256"),
     ("predict --seq-lens 4,096", "write 4096"),
     ("predict --top 3", "did you mean --top-k? accepted by: iosim tiles, orders"),
@@ -59,6 +59,7 @@ NEEDED = {
 """Words without which a command is refused before its options are looked at."""
 
 
+@pytest.mark.slow
 def test_no_command_takes_the_beginning_of_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     for command, parser in subparsers(build_parser()).items():
         spellings = (

@@ -75,7 +75,7 @@ def schedules() -> Iterator[tuple[str, Any]]:
             bytes_.received,
             bytes_.sent,
             [lost.slots, lost.of_unbalanced, lost.work],
-            [room.owned, room.kept, room.passing],
+            [room.owned, room.saved, room.passing],
             longest_sequence(name, p, gpus, 100_000, backward=backward, layers=2),
         ]
         for one, overlap in (("nodes of 2", True), ("one node", False), ("shared", True)):

@@ -72,6 +72,7 @@ class TestDescribe:
         assert found.machine is not None or "nvdisasm is not found" in found.notes[0]
         assert predict(PROBLEM, found, "h100", method="capacity").time.total_s > 0
 
+    @pytest.mark.slow
     def test_what_spills_costs_traffic_and_time(self) -> None:
         found = describe(compiled("spilling"), GRID, ARGS)
         assert found.matrix_unit is MatrixUnit.MMA_SYNC

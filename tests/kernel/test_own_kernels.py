@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from counter import count
 from executor import execute
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scripts import ROOT, load_script
 
@@ -98,6 +99,8 @@ def nameless(kernel: Kernel) -> Kernel:
 def test_a_new_file_is_the_kernel_it_came_from(
     made: Mapping[str, Path], name: str, problem: AttentionProblem, gpu: str
 ) -> None:
+    with suppress(InputError):  # cuDNN on an A100 is another entry of the catalog
+        assume(resolve(name, problem, load_profile(gpu)).name == name)
     assert resolved(str(made[name]), problem, gpu) == resolved(name, problem, gpu)
 
 

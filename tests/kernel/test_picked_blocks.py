@@ -245,6 +245,7 @@ def test_readers_agree_on_the_backward_and_it_computes_gradients(
     assert wrong_gradients(problem, nsa(blocks, window, (rows, block)), seed) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
 def test_a_launch_without_one_of_its_loads_computes_nothing(passes: str) -> None:
     problem = SMALL.with_(passes=passes)

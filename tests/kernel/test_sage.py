@@ -161,6 +161,7 @@ def test_what_it_does_not_run_is_refused(gpu: str, changes: dict[str, Any], word
         chain(gpu, problem(**changes))
 
 
+@pytest.mark.slow
 def test_published_speeds_of_the_main_launch() -> None:
     """Nothing is fitted on them: 4 to 12 % fast, but for the one that its own mask contradicts."""
     rows = [r for one in sections() if one.letter == "D" for r in one.rows() if "Sage" in r.claim]

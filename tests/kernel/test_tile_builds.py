@@ -136,5 +136,5 @@ def test_without_triton_one_line_says_so(
 def test_one_tile_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ASKED, "--tile", "64x64"]) == 0
     assert json.loads(capsys.readouterr().out)["answer"].startswith(
-        "64x64 fits on h200-sxm, and is number "
+        "64x64 fits on h200-sxm in fp16, and is number "
     )

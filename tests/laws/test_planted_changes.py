@@ -218,7 +218,7 @@ def test_a_published_time_is_inside_its_range() -> None:
         prediction = SimpleNamespace(
             time_range=time_range, time_s=5.0, kernel=SimpleNamespace(algorithm="flash")
         )
-        sample = SimpleNamespace(quantity="time", measured=measured)
+        sample = SimpleNamespace(quantity="time", measured=measured, launches_before=0)
         return _judged(sample, prediction).inside  # type: ignore[arg-type]
 
     assert [inside(5.0, (4.0, 6.0)), inside(7.0, (4.0, 6.0)), inside(5.0, None)] == [

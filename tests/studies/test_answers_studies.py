@@ -99,7 +99,7 @@ def test_a_ranking_names_its_first_tile_and_how_many_fit(
     best, library = data["tiles"][0], data["library"][0]
     said = data["answer"]
     assert f"{best['block_q']}x{best['block_k']} with {best['warps']} warps" in said
-    assert f"fastest of {len(data['tiles'])} tiles that fit" in said
+    assert f"of {len(data['tiles'])} tiles that fit" in said
     assert f"{len(data['rejected'])} others do not fit" in text
     assert seconds_text(best["time_s"]) in said
     assert f"{library['kernel']} {library['block_q']}x{library['block_k']}, takes" in said

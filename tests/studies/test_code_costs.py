@@ -56,6 +56,7 @@ def test_a_column_read_of_shared_memory_is_found(cubin: Path) -> None:
     assert not [cost for cost in found.costs if cost.kind == "uncoalesced"]
 
 
+@pytest.mark.slow
 def test_a_spill_is_found(cubin: Path) -> None:
     found = costs(cubin, "spilling_tile")
     first = found.costs[0]

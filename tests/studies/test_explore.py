@@ -401,6 +401,7 @@ def test_the_page_is_one_file_in_a_folder_that_it_replaces(
     assert "index.html" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_same_page_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     words = [
         "--gpu",

@@ -124,10 +124,10 @@ def test_a_narrow_cache_costs_sglang_casts_of_what_it_stores() -> None:
     ("stack", "values", "waits", "operations"),
     [
         ("sglang", {"seq_q": 512}, 10, 0.0),
-        ("sglang", {"seq_q": 512, "dtype": "fp8"}, 10, 2.5),
+        ("sglang", {"seq_q": 512, "dtype": "fp8"}, 10, 5.0),
         ("sglang", {"dtype": "fp8"}, 4, 20.0),  # one warpgroup
-        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 20, 7.0),  # two-level accumulation
-        ("vllm", {"seq_q": 512, "dtype": "fp8", "head_dim": 256}, 20, 50.0),
+        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 10, 7.0),  # two-level accumulation
+        ("vllm", {"seq_q": 512, "dtype": "fp8", "head_dim": 256}, 10, 50.0),
         ("vllm", {}, 4, 0.0),
     ],
 )

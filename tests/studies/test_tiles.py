@@ -357,7 +357,7 @@ class TestRanking:
             pick_tiles(asked, "a10", library=False, replayed=0), Tile(128, 128, 8, 2)
         )
         fa2 = next(c for c in found.library if c.kernel == "fa2")
-        assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, None)
+        assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, 147456)
 
     @settings(max_examples=examples(12), deadline=None)
     @given(

@@ -369,3 +369,40 @@ def test_a_model_that_does_not_fit_is_said_so() -> None:
 )
 def test_refusals(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, ["model", *line.split()], said)
+
+
+def test_weights_of_few_bits_are_fewer_bytes_and_a_shorter_step() -> None:
+    call = {"gpu": "h100", "context": 4096, "layers": 2}
+    stated = iosim.model("llama-3-8b", **call).runs[-1]
+    packed = iosim.model("llama-3-8b", **call, weights="int4").runs[-1]
+    # A layer: Q and O 4096 x 4096, K and V 4096 x 1024, three of 4096 x 14336; int4 takes 0.5 bytes and 2.5 per 128.
+    numbers = 2 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    less = numbers * (2 - 0.5 - 2.5 / 128)
+    assert stated.weight_bytes - packed.weight_bytes == pytest.approx(less, rel=1e-6)
+    hbm = stated.traffic.hbm.total - packed.traffic.hbm.total
+    assert hbm == pytest.approx(less, rel=0.02)
+    assert packed.traffic.time_s < stated.traffic.time_s
+    point = iosim.decode("h100", model="llama-3-8b", context=1024, layers=2, weights="int4").points[
+        0
+    ]
+    assert point.weight_bytes == packed.weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: iosim.decode("h100", weights="int4", context=1024),
+            "`weights` int4 needs `model`",
+        ),
+        (
+            lambda: iosim.model("llama-3-8b", weights="int4", training=True),
+            "`weights` contradicts `training=True`",
+        ),
+        (lambda: iosim.model("llama-3-8b", weights="int3"), "int4, int8, fp8, mxfp4"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(iosim.InputError) as refusal:
+        call()
+    assert message in str(getattr(refusal.value, "marked", refusal.value))

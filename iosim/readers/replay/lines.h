@@ -64,13 +64,11 @@ static Sampled *sort_lines(Sampled *lines, Sampled *other, int n, int64_t from, 
 }
 
 /* The lines of page `n` that lie in followed sets of a placement, from `to` on; returns how many. Where a page goes
- * around all sets less than twice, the order of its blocks of `twin_lines` is drawn for each page, as a hash of the page's
- * address makes it: heads whose rows lie side by side, and tensors or heads that lie nearly a round apart, do not meet in
- * the same sets page after page. */
+ * around all sets less than twice, it is drawn which half of it comes first: tensors or heads that lie nearly a round
+ * apart do not meet in every set. */
 static int sample_page(const Sampler *a, int64_t n, int64_t place, int placement, Sampled *to, int count) {
     int64_t each = a->page / a->twins, round = (int64_t)a->sets * a->stride, turn = 0;
-    if (each < 2 * round)
-        turn = (int64_t)(mix((uint64_t)n, 2 * (uint64_t)placement + 7) % (uint64_t)(each / a->twin_lines)) * a->twin_lines;
+    if (each < 2 * round) turn = (int64_t)(mix((uint64_t)n, 2 * (uint64_t)placement + 7) & 1) * (each / 2);
     for (int64_t at = (a->stride - place % a->stride) % a->stride; at < each; at += a->stride) {
         int32_t set = (int32_t)((place + at) / a->stride % a->sets) + placement * a->sets;
         /* `at` counts sets of the page; a set has one line in each of the page's `twins` halves. */

@@ -523,7 +523,6 @@ def _with_frames(
     )  # of so many times that it is stored
     modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
     values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
-    is_made = np.stack([loads, np.ones_like(loads)], axis=1)
     # Nothing is loaded before it is stored once; later loads stand as far behind the last store
     # as what they load was stored before, in the mean.
     loads &= turn > 0

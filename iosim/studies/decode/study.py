@@ -290,6 +290,9 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
     }
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
+    if r.weights is not None and model is None:
+        raise InputError(f"`weights` {r.weights} needs `model`; accepted: both")
+    model = None if model is None else model.quantised(r.weights)
     batch = _one_launch_of(model, r)
     contexts = lengths(r.context, "context") if batch is None else batch
     # Default contexts end where the model's positions do; contexts that were asked for stay.

@@ -370,6 +370,12 @@ class Mlp:
     columns: int = 0
 
 
+QUANTISED = {"int4": 0.5 + (2 + 0.5) / 128, "int8": 1.0, "fp8": 1.0, "mxfp4": 0.5 + 1 / 32}
+"""Bytes of a number by form. int4 as GPTQ and AWQ keep it: a scale in fp16 and a zero of four bits per 128 numbers
+(AutoGPTQ and AutoAWQ, group_size 128); mxfp4: a scale of a byte per 32 (OCP Microscaling Formats 1.0). int8 and fp8
+have a scale per row, which is not counted."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """A model's weights beside those of its attention."""
@@ -415,6 +421,11 @@ class Weights:
         return replace(
             self, number=size, attention_number=size, expert_number=size, dense_number=None
         )
+
+    def quantised(self, form: str) -> Weights:
+        """These weights with the matrices of layers in a form of few bits; the tables stay."""
+        size = QUANTISED[form]
+        return replace(self, attention_number=size, expert_number=size, dense_number=None)
 
     @property
     def embeddings(self) -> int:
@@ -518,6 +529,26 @@ class Model:
             None
             if width is None
             else sum(kind.count * kind.parameters(width) for kind in self.kinds)
+        )
+
+    def quantised(self, form: str | None) -> Model:
+        """The model with its layers' matrices in a form of few bits; itself where `form` is None. Raises InputError: its
+        weights are not known."""
+        if form is None:
+            return self
+        if self.weights is None:
+            raise InputError(
+                f"`weights` {form}: the config of '{self.name}' does not say its weights; accepted: a model whose does"
+            )
+        note = (
+            f"{self.title}: matrices of layers in {form}, {QUANTISED[form]:.3g} bytes a number with its scales; "
+            "embeddings and head stay, products are computed in the activations' type"
+        )
+        return replace(
+            self,
+            title=f"{self.title} with {form} weights",
+            weights=self.weights.quantised(form),
+            notes=(*self.notes, note),
         )
 
     @property

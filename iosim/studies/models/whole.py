@@ -389,7 +389,7 @@ def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
     default_length = min(model.usual_tokens(USUAL) for model in request.models)
     if request.training:
-        for name in ("context", "fused"):
+        for name in ("context", "fused", "weights"):
             if getattr(request, name):
                 more = "which runs eager operators over `seq_len`; accepted: one of them"
                 raise InputError(f"`{name}` contradicts `training=True`, {more}")
@@ -411,6 +411,9 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
     stated = weights_of(model, request.dtype)
     kind = request.dtype or model.dtype or ("fp32" if stated.number > 2 else "bf16")
     weights = stated.in_one(kind) if phase == TRAINING else stated
+    if request.weights is not None:
+        model = model.quantised(request.weights)
+        weights = weights.quantised(request.weights)
     queries = 1 if phase == DECODE else length
     work = Work(
         request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused
