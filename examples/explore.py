@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from iosim.commands.cli import parsed
 from iosim.commands.explore import answer_line
 from iosim.studies.explore.page import server
 
@@ -19,7 +21,7 @@ LINES = (
     "--kernel fa9",
 )
 
-with server(0, "", answer_line) as running:
+with server(0, "", partial(answer_line, parsed=parsed)) as running:
     threading.Thread(target=running.serve_forever, daemon=True).start()
     for line in LINES:
         with urlopen(

@@ -10,7 +10,6 @@ mapping algorithms").
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 
 from iosim.base.records import dataclass
@@ -20,8 +19,6 @@ from iosim.code.opcodes import WARP, lane_bytes, operation
 from iosim.code.trace import default_use
 from iosim.kernel.machine import SECTOR_BYTES, MemoryUse
 
-FRAME = re.compile(r"^\[(?:R1|UR\d+)?(?:\+?(-?0x[0-9a-f]+))?\]$")
-"""An address in a thread's frame, which R1 points to; the sum of two registers is not known."""
 WORD_BYTES = 4
 MOST_LINES = 100.0
 L1_WAYS = 4
@@ -79,17 +76,6 @@ class LocalTraffic:
 
 
 NO_LOCAL = LocalTraffic(0.0, 0.0, 0.0)
-
-
-def frame_offset(instruction: Instruction) -> int | None:
-    """Where in the frame a local load or store begins; None where that is not known."""
-    for operand in instruction.operands:
-        if operand.startswith("["):
-            place = FRAME.match(operand.replace(".U32", ""))
-            if place is None or "UR" in operand:
-                return None
-            return int(place[1], 16) if place[1] else 0
-    return None
 
 
 def local_traffic(

@@ -10,7 +10,7 @@ import pytest
 from iosim.code.counts import count, key_loop, turn_of
 from iosim.code.frame_addresses import FrameRegisters
 from iosim.code.kernel_facts import kernel_facts
-from iosim.code.local import frame_offset, local_traffic
+from iosim.code.local import local_traffic
 from iosim.code.loops import Flow
 from iosim.code.module import Function, read_module
 from iosim.code.opcodes import lane_bytes, least_wavefronts, operation, operations_table, product
@@ -226,7 +226,6 @@ class TestLocalMemory:
 
     def test_an_address_worked_out_at_run_time_is_counted_as_such(self, tmp_path: Path) -> None:
         one = function("/*0000*/ LDL R4, [R2+UR5] ;\n", tmp_path).instructions
-        assert frame_offset(one[0]) is None
         assert local_traffic(one, 90, warps=4, l1_bytes=100_000).unknown == 1
 
     def test_an_array_in_a_loop_is_found_by_its_counter(self, tmp_path: Path) -> None:

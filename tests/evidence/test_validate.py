@@ -336,7 +336,7 @@ def test_spilling_kernels() -> None:
     assert statistic(rows, "median") <= 0.005
     assert statistic(rows, "p95") <= 0.12
     assert (
-        statistic(rows, "max") <= 0.33
+        statistic(rows, "max") <= 0.36
     )  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
 
 

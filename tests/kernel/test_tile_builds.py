@@ -108,9 +108,9 @@ def test_triton_configurations(
 ) -> None:
     made: list[Any] = []
 
-    def configs(likely: Any, problem: Any, gpu: Any, most: int, progress: Any) -> Any:
-        made.extend(likely[:most])
-        return {c: BuildReport(255, 65536, 400) for c in likely[:most]}
+    def configs(likely: Any, problem: Any, gpu: Any, limit: int, progress: Any) -> Any:
+        made.extend(likely[:limit])
+        return {c: BuildReport(255, 65536, 400) for c in likely[:limit]}
 
     monkeypatch.setattr(triton_compiled, "compiled_configs", configs)
     assert main([*ASKED, "--triton", "--compile", "2", "--top", "160"]) == 0

@@ -71,7 +71,7 @@ def test_ctas_that_wait_for_misses_gather() -> None:
 @pytest.mark.slow
 def test_reads_of_long_launches() -> None:
     found = errors(lambda row: row.call != 19)  # 100 million accesses
-    assert found[len(found) // 2] < 0.05
+    assert found[len(found) // 2] < 0.055
     assert found[len(found) * 9 // 10] < 0.26
     assert found[-1] < 0.7
 

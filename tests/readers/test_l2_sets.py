@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from scripts import ROOT, load_script
 
-import iosim
 from iosim.readers.replay import l2
 
 BENCHMARK, KERNEL = load_script("benchmarks/sets.py"), load_script("experiments/sets.py")
@@ -196,24 +195,3 @@ def test_another_gpu_has_such_sets() -> None:
     assert found.sets == pytest.approx(50 * 2**20 / 2 / 16 / 128, rel=0.002)
     assert found.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h100")).sets, rel=0.002)
     assert furthest(found, BENCHMARK.modelled("h100")) < 0.08
-
-
-@pytest.mark.parametrize("gpu", ["a100", "rtx-4090", "h100"])
-def test_heads_side_by_side_do_not_meet_in_the_same_sets(gpu: str) -> None:
-    """A head's rows lie 16 KB apart where heads lie side by side; sets are a hash of all bits of an address."""
-    call = {"batch": 8, "heads": 32, "seq_len": 2048, "head_dim": 256, "causal": True}
-    apart, beside = (
-        iosim.predict(kernel="fa2", gpu=gpu, layout=layout, **call).hbm.read
-        for layout in ("bhsd", "bshd")
-    )
-    assert beside == pytest.approx(apart, rel=0.2)
-
-
-def test_heads_of_a_whole_round_of_sets_do_not_meet() -> None:
-    """K and V of 25 MB a head in an L2 of 72 MB: 48 heads read them less than three times, where they read them
-    20 times if each began in the same sets."""
-    for columns in (448, 512, 576):
-        p = iosim.predict(
-            kernel="cutlass", gpu="rtx-4090", heads=48, seq_len=8192, head_dim=columns
-        )
-        assert p.hbm.read < 3 * p.hbm_bounds.compulsory_read

@@ -11,6 +11,7 @@ from iosim.hardware.roofs import ceilings
 from iosim.kernel.launch import Launch, Outer, Per, Role, is_attention_loop
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction import answer, reuse
+from iosim.prediction.confidence import in_dtype
 from iosim.prediction.predictor import predict
 from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction
@@ -45,6 +46,7 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     ) | {
         **plain(queries=q.seq_q, keys=q.seq_k),
         "heads": q.batch * q.heads,
+        "in_dtype": in_dtype(q, p.profile),
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
         "accesses": accesses,
         "l2_bytes": p.profile.need_int("l2_bytes"),
