@@ -114,3 +114,10 @@ def test_contributing_names_files_that_exist() -> None:
     for name in re.findall(r"`((?:iosim|tests|docs|hardware_profiles)/[\w./-]+)`", text):
         if "NAME" not in name:
             assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("folder", ["kernels/measurements", "experiments/measurements"])
+def test_provenance_names_no_place_of_a_machine(folder: str) -> None:
+    """Commands are to be run again elsewhere: they name files, not where one machine kept them."""
+    text = (ROOT / folder / "provenance.toml").read_text(encoding="utf-8")
+    assert re.findall(r"[ =\"](?:/root|/home|/work|/tmp)/\S*", text) == []
