@@ -12,11 +12,11 @@ import math
 import statistics
 from dataclasses import replace
 
+from iosim import HardwareProfile, load_profile
 from iosim.evidence.validate import Row, read
 from iosim.evidence.validate.match import match
 from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import own_file
-from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.call import Call
 
 VALUES = [round(0.1 * n, 1) for n in (0, 10, *range(20, 36))]

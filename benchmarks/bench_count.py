@@ -9,10 +9,8 @@ from __future__ import annotations
 import statistics
 import time
 
+from iosim import AttentionProblem, load_profile, resolve
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.formula.closed_form import closed_form
 
 RUNS = 9

@@ -16,11 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from iosim import AttentionProblem, load_profile, resolve
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import LoweredLaunch

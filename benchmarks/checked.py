@@ -19,13 +19,12 @@ import linear_times
 import stack_times
 from recorders import ROOT
 
-from iosim.base.errors import InputError
+from iosim import InputError, load_profile
 from iosim.base.files import write_whole
 from iosim.catalog.libraries.loader import BACKWARD, CHECKED, COUNTED, entry, entry_name
 from iosim.catalog.serving import read_stack
 from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
-from iosim.hardware.profile import load_profile
 
 TABLES = sorted(
     path

@@ -20,8 +20,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from iosim.api.calls import predict_code
-from iosim.base.errors import InputError
+from iosim import InputError, predict_code
 from iosim.integrations.triton.compiled import compile_for
 from iosim.prediction.code import CodePrediction
 from iosim.show.tables import Column, Table

@@ -29,7 +29,7 @@ import linear_times
 import stack_times
 from random_draws import LATER, MEASUREMENTS, SEEDS
 
-from iosim.base.errors import InputError
+from iosim import InputError, Prediction, load_profile
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
 from iosim.catalog.libraries.loader import entry
@@ -39,9 +39,7 @@ from iosim.evidence.times.tables import SHORT_S, Case, some
 from iosim.evidence.validate import read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
-from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
-from iosim.prediction.result import Prediction
 from iosim.show.tables import Column, Table
 
 PLACE = Path(__file__).with_name("constants_worth.csv")

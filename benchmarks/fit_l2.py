@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from recorders import measurements
 
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim import HardwareProfile, load_profile
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.scan import scan, with_capacity
 

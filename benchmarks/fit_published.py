@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 from recorders import measurements
 
+from iosim import HardwareProfile, load_profile
 from iosim.evidence.measure.calibrate import FILLED
 from iosim.evidence.measure.fit import (
     BLOCK_SCAN,
@@ -30,7 +31,6 @@ from iosim.evidence.measure.fit import (
     fit,
     partitions_of,
 )
-from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions
 from iosim.readers.replay.scan import OBJECT_BYTES, empty_l2, with_capacity
 

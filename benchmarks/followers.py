@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from recorders import measurements, recorder
 
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES

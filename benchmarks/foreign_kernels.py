@@ -17,11 +17,8 @@ from pathlib import Path
 
 from recorders import measurements
 
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
+from iosim import AttentionProblem, Prediction, load_profile, resolve
 from iosim.prediction.predictor import predict
-from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "foreign-kernels.md"

@@ -30,13 +30,9 @@ from typing import NamedTuple
 
 from recorders import ROOT
 
-from iosim.base.errors import InputError
+from iosim import AttentionProblem, InputError, load_profile, resolve
 from iosim.base.files import write_whole
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries.resolver import resolve
-from iosim.hardware.profile import load_profile
-from iosim.kernel.launch import Launch
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.step_terms import BACKWARD_OPERATIONS_PER_SCORE, FP32_OPERATIONS_PER_SCORE
 
 RECORDED = ROOT / "experiments" / "measurements"
@@ -162,7 +158,9 @@ def described(call: Call) -> Mapping[str, float | str] | None:
     if call.tile and str(tile) != call.tile:
         return None
     launch = max(plan(problem, kernel).launches, key=lambda one: one.work.flops_per_pair)
-    unit = _unit(str(kernel.unit_of(call.direction == "bwd") or "mma.sync"), call, launch)
+    unit = _unit(
+        str(kernel.unit_of(call.direction == "bwd") or "mma.sync"), call, launch.work.tensor_cores
+    )
     # Warpgroups that only load take no part in products.
     apart = unit == "HGMMA" and "specialised" in str(kernel.matrix_unit)
     warps = tile.warps - (4 if apart else 0)
@@ -197,9 +195,9 @@ def described(call: Call) -> Mapping[str, float | str] | None:
     }
 
 
-def _unit(unit: str, call: Call, launch: Launch) -> str:
+def _unit(unit: str, call: Call, tensor_cores: bool) -> str:
     """What a unit's products are called in machine code."""
-    if not launch.work.tensor_cores or (call.dtype == "fp32" and "tf32" not in unit):
+    if not tensor_cores or (call.dtype == "fp32" and "tf32" not in unit):
         return "none"
     return "HGMMA" if unit.startswith("wgmma") and call.cc >= 90 else "HMMA"
 

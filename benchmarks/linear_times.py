@@ -22,15 +22,12 @@ from pathlib import Path
 
 from recorders import measurements
 
+from iosim import AttentionProblem, Prediction, load_profile, resolve
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
 from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.delta_rule import DeltaOptions
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
-from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing import pass_time
 
 TABLE = "published_linear_attention.csv"

@@ -23,8 +23,7 @@ import numpy as np
 from recorders import measurements
 
 import iosim
-from iosim.hardware.profile import load_profile
-from iosim.problem.attention import AttentionProblem
+from iosim import AttentionProblem, load_profile
 from iosim.studies.distributed.links import COLLECTIVES, load_link
 from iosim.studies.distributed.timing import ChunkTimes
 

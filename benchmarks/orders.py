@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from recorders import asked_gpu, measurements, recorder
 
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model
 

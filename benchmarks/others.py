@@ -19,15 +19,11 @@ import sparse
 import stack_times
 from recorders import measurements
 
-from iosim.base.errors import InputError
+from iosim import AttentionProblem, InputError, Overrides, Prediction, load_profile, resolve
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
-from iosim.catalog.libraries import Overrides, resolve
 from iosim.evidence.times.tables import kernel_of, problem_of
-from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
-from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation-others.md"
 SECTOR = 32

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 from recorders import measurements, recorder
 
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim import HardwareProfile, load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions
 from iosim.readers.replay.replay import LEAST_REGISTERS, PASS_REGISTERS

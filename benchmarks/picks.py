@@ -18,13 +18,11 @@ from typing import Any
 
 from recorders import measurements
 
+from iosim import AttentionProblem, Tile, load_profile
 from iosim.catalog.resource_table import WORD_BYTES, BuildReport, build_report
-from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, configured, rank
-from iosim.kernel.conditions import Conditions
-from iosim.kernel.kernel import Tile
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
+from iosim.studies.requests import Conditions
 from iosim.studies.tiles.pick import pick_tiles
 
 GPU = "h200"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pandas as pd
 from recorders import asked_gpu, measurements
 
+from iosim import AttentionProblem
 from iosim.prediction.predictor import predict
-from iosim.problem.attention import AttentionProblem
 
 SAME = ("base 0 MiB", "base 0 MiB again")
 PROBLEM = ["implementation", "batch", "heads", "seq", "head_dim", "causal"]

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 from iosim.readers.timing.energy import TEMPLATE, Activity, energies, energy_j
 
 TABLE = Path(__file__).resolve().parents[1] / "experiments" / "measurements" / "published_power.csv"

@@ -27,9 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
+from iosim import load_profile
 from iosim.base.files import write_whole
 from iosim.evidence.validate import Comparison, Residual, compare, read
-from iosim.hardware.profile import load_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "random-draws.md"

@@ -9,10 +9,8 @@ import sys
 import time
 from typing import Any
 
-from iosim.catalog.libraries import Overrides, resolve
-from iosim.hardware.profile import load_profile
+from iosim import AttentionProblem, Overrides, load_profile, resolve
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 

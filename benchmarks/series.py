@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 
 from recorders import measurements
 
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.conditions import Conditions
+from iosim import AttentionProblem, HardwareProfile, load_profile, resolve
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
+from iosim.studies.requests import Conditions
 
 NAMES = {
     "pytorch_flash": "fa2",

@@ -20,19 +20,16 @@ from pathlib import Path
 
 from recorders import measurements
 
-from iosim.catalog.libraries import Overrides, resolve
+from iosim import AttentionProblem, Overrides, Prediction, load_profile, resolve
 from iosim.catalog.serving import read_stack
-from iosim.hardware.profile import load_profile
-from iosim.kernel.conditions import Conditions
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import default_method, hbm_traffic
 from iosim.prediction.replays import Replays
-from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.studies.latency.calibration import Calibration
 from iosim.studies.latency.fit import Timed, fit, mean_error
 from iosim.studies.latency.latency import latency_of
+from iosim.studies.requests import Conditions
 
 GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "generated" / "serving-errors.md"

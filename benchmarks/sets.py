@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, L2Model, model, sampler
 from iosim.readers.replay.library import library
 

@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from iosim import load_profile
 from iosim.evidence.validate import match as matching
 from iosim.evidence.validate import read
-from iosim.hardware.profile import load_profile
-from iosim.kernel.launch import Chain
-from iosim.kernel.work import Layout
 from iosim.readers.staged import wavefront_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,25 +38,27 @@ def launches(table: str) -> Iterator[tuple[str, float | None]]:
     profile = load_profile(TABLES[table])
     for _, call in groupby(read(ROOT / table), key=lambda row: row.call):
         rows = list(call)
-        chains: tuple[Chain | str, ...]
         try:
             case = matching.match(rows, profile)
-            rows, chains = list(case.rows), case.chains
         except matching.NoModel as reason:
-            chains = (str(reason),) * len(rows)
-        for row, chain in zip(rows, chains, strict=True):
+            yield from (
+                (f"{row.implementation}: {reason}", None)
+                for row in rows
+                if row.measured.get("smem")
+            )
+            continue
+        for row, chain in zip(case.rows, case.chains, strict=True):
             counted = row.measured.get("smem")
-            if counted and isinstance(chain, Chain):
-                (launch,) = chain.launches
-                if (known := launch.work.fragments) is not None and known.layout is Layout.NOTHING:
-                    continue
-                told = wavefront_bytes(chain)
-                yield (
-                    f"{row.implementation} {launch.name}",
-                    None if told is None else told / counted - 1,
-                )
-            elif counted:
-                yield f"{row.implementation}: {chain}", None
+            if not counted:
+                continue
+            (launch,) = chain.launches
+            if (known := launch.work.fragments) is not None and not known.holds_operands:
+                continue
+            told = wavefront_bytes(chain)
+            yield (
+                f"{row.implementation} {launch.name}",
+                None if told is None else told / counted - 1,
+            )
 
 
 def errors() -> tuple[dict[str, list[float]], Counter[str]]:

@@ -21,13 +21,11 @@ import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from iosim import AttentionProblem, load_profile, resolve
 from iosim.catalog.algorithms.indexer import scored_chain
 from iosim.catalog.algorithms.mla import plan_mla
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
-from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Column, Table
 
 PICKS = 2048

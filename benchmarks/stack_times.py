@@ -28,12 +28,10 @@ from typing import Any
 from recorders import measurements
 from serving_error import predicted
 
-from iosim.base.errors import InputError
+from iosim import AttentionProblem, InputError, load_profile
 from iosim.base.files import write_whole
 from iosim.catalog.serving import read_stack
-from iosim.hardware.profile import load_profile
 from iosim.prediction.replays import Replays
-from iosim.problem.attention import AttentionProblem
 from iosim.studies.latency.latency import latency_of
 
 TABLE, LEFT_OUT = "published_stacks.csv", "published_left_out.csv"

@@ -11,10 +11,8 @@ import csv
 
 from recorders import measurements
 
-from iosim.catalog.libraries import resolve
-from iosim.hardware.profile import load_profile
+from iosim import AttentionProblem, load_profile, resolve
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
 
 NAMES = {"flash": "fa2", "efficient": "cutlass"}
 FEWER = {"ragged": 8}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import iosim
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 
 BSHD = {"layout": "bshd"}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from iosim import HardwareProfile
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
 from iosim.evidence.times.tables import Case
-from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.call import Call
 from iosim.readers.timing.terms import TERMS, without
 from iosim.show.tables import Column, Table

@@ -22,11 +22,11 @@ from types import SimpleNamespace
 from timing_ablation import Worth, ablation, worth_table
 from timing_baselines import Compared, baseline_table, compared
 
+from iosim import load_profile
 from iosim.base.progress import progress
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.groups import Row, TimesReport, collect, rows_of
 from iosim.evidence.times.tables import Case, library_cases, own_cases, triton_cases
-from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
 from iosim.readers.timing import step_terms
 from iosim.show.tables import Column, Table

@@ -13,7 +13,7 @@ from statistics import median
 
 from recorders import measurements
 
-from iosim.hardware.profile import load_profile
+from iosim import load_profile
 from iosim.studies.training import Decoder, Kind, Setup, plan
 from iosim.studies.training.frontier import step_seconds
 from iosim.studies.training.timeline import allocated, play

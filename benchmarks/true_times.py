@@ -15,13 +15,9 @@ from typing import Any
 import numpy as np
 from recorders import measurements
 
+from iosim import AttentionProblem, Kernel, Overrides, load_profile, resolve
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries import Overrides, resolve
-from iosim.hardware.profile import load_profile
-from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain
 from iosim.prediction.call import Call
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
@@ -45,21 +41,20 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 
 
-def launch(name: str) -> tuple[AttentionProblem, Kernel, Chain]:
+def launch(name: str) -> tuple[AttentionProblem, Kernel]:
     mask, heads, settings = CASES[name]
     problem = AttentionProblem(heads=heads, seq_q=65536, head_dim=128, dtype="bf16", mask=mask)
     over = Overrides(
         tile=(128, 64), warps=4, stages=2, registers=255, shared_memory_bytes=98304, **settings
     )
-    kernel = resolve("flash", problem, GPU, over)
-    return problem, kernel, plan(problem, kernel)
+    return problem, resolve("flash", problem, GPU, over)
 
 
 def at_recorded_times(name: str) -> int:
     """HBM bytes read where CTAs run when and where they did."""
     made = model(GPU)
     recorded = np.load(measurements("h200_iosim_steps.npz"))
-    low = lower(launch(name)[2], spill_slots=1)
+    low = lower(plan(*launch(name)), spill_slots=1)
     l2 = L2(made, low.size, low.owner)
     l2.replay_recorded(
         low.launches[0], recorded[f"{name}: at"].astype(np.int64) * TENTH_US_PS,
@@ -70,9 +65,13 @@ def at_recorded_times(name: str) -> int:
 
 def at_own_times(name: str, share: float) -> int:
     """HBM bytes read at the replay's own times, where the older CTA of an SM is faster than the younger by `share`."""
-    problem, kernel, chain = launch(name)
-    kernel = kernel.with_(age_share=share)
-    return Call.of(problem, kernel, GPU, chain).replay().traffic.total("hbm", "read")
+    problem, kernel = launch(name)
+    chain = plan(problem, kernel)
+    return (
+        Call.of(problem, kernel.with_(age_share=share), GPU, chain)
+        .replay()
+        .traffic.total("hbm", "read")
+    )
 
 
 def counted() -> dict[str, int]:

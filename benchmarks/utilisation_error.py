@@ -15,11 +15,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 
+from iosim import Prediction, load_profile
 from iosim.evidence.reproduce.published import Point, points
-from iosim.hardware.profile import load_profile
-from iosim.kernel.conditions import Conditions
-from iosim.prediction.result import Prediction
 from iosim.readers.timing import overlap as timing
+from iosim.studies.requests import Conditions
 
 TRIED = SimpleNamespace(pingpong_tile_cycles=load_profile("h100-sxm").need("pingpong_tile_cycles"))
 """Values of the profile that a fit tries, over those of its file."""

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench_time import chains, library
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.columns import PROBLEM
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec

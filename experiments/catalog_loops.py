@@ -24,16 +24,13 @@ from sm90 import fastest
 from sm90_bwd import fastest_backward
 from user_kernels import LOOPS, loop_row
 
-from iosim.base.errors import InputError
-from iosim.catalog.libraries.resolver import resolve
+from iosim import AttentionProblem, InputError, load_profile, resolve
 from iosim.code.counts import key_loop, product_loops
 from iosim.code.loops import Flow, Loop
 from iosim.code.module import Function, read_module
 from iosim.evidence.cuda.compiler import build, find_nvcc
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, Spec
 from iosim.evidence.cuda.tile_builds import tuned
-from iosim.hardware.profile import load_profile
-from iosim.problem.attention import AttentionProblem
 
 GPUS = {75: "t4", 80: "a100-sxm-80gb", 90: "h200-sxm"}
 """A GPU of each compute capability, for which the catalog's tile is taken."""

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import compiled, run_script, write_provenance
 
+from iosim import InputError
 from iosim.base.data import data_dir
-from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build

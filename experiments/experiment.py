@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from iosim import InputError
 from iosim.base.data import data_dir
-from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda import driver

@@ -26,11 +26,9 @@ from typing import Any
 import numpy as np
 from flex import CASES
 
+from iosim import AttentionProblem
 from iosim.base.files import write_whole
 from iosim.kernel.launch import Domain
-from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks import BlockMask
-from iosim.problem.masks.mask import IntervalMask
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
@@ -105,7 +103,7 @@ def recorded(name: str) -> list[dict[str, str]]:
 
 def visited(seq: int, block_q: int, block_k: int, causal: bool) -> np.ndarray[Any, Any]:
     """Visited key blocks of each query block of a head."""
-    mask = IntervalMask(None, 0, 0) if causal else IntervalMask()
+    mask = AttentionProblem(seq_q=seq, mask="causal" if causal else "none").pair_mask
     return np.asarray(Domain(1, 1, seq, seq, block_q, block_k, mask).visited.count)
 
 
@@ -564,7 +562,6 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     used: dict[str, dict[str, str]] = {}
     for call, (heads, kv_heads, tokens, head_dim, mask, words) in zip(calls, CASES, strict=True):
         blocks = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
-        assert isinstance(blocks, BlockMask)
         threads, kept = int(call["block"][1:].split(",")[0]), call["head_dim"]
         beside = int(call["l2_write"]) - (heads + 2 * kv_heads) * tokens * head_dim * 2
         works = (2 * tokens // FLEX_BLOCK, 2 * blocks.nnz * FLEX_BLOCK // FLEX_STEP)

@@ -18,12 +18,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from experiment import FROM_EMPTY, counts, profiled, record, run_script
 
-from iosim.base.errors import InputError
-from iosim.catalog.algorithms import options_of
-from iosim.catalog.algorithms.delta_rule import DeltaOptions
+from iosim import AttentionProblem, InputError, predict
 from iosim.evidence.cuda.ncu import parse_raw
-from iosim.prediction.predictor import predict
-from iosim.problem.attention import AttentionProblem
 
 COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "registers", "smem_bytes")
 OPTIONS = (*FROM_EMPTY, "--profile-from-start", "off")
@@ -123,7 +119,6 @@ def predicted(gpu: str) -> pd.DataFrame:
     rows = []
     for number, call in enumerate(CALLS):
         p = predict(call.problem, call.kernel, gpu)
-        assert options_of(p.kernel, DeltaOptions).norm
         for launch, time in zip(p.chain.launches, p.time.launches, strict=True):
             moved = {f"{level}_{way}": p.traffic.total(level, way, launch=launch.name)
                      for level in ("hbm", "l2") for way in ("read", "write")}  # fmt: skip

@@ -148,15 +148,13 @@ def cases() -> list[Case]:
 
 def predict(out: Path) -> None:
     """Predicts every case, and marks the one that `iosim orders` puts first among them."""
-    from iosim.catalog.libraries import resolve
-    from iosim.hardware.profile import load_profile
-    from iosim.prediction.many import Request, predict_many
-    from iosim.problem.attention import AttentionProblem
+    import iosim
+    from iosim import AttentionProblem, load_profile, resolve
     from iosim.studies.orders.entry import OrderEntry, OrderPart, ranked
     from iosim.studies.orders.space import OrderChoice, applied
 
     gpu, listed = load_profile(GPU), cases()
-    requests, owns = [], {}
+    calls, owns = [], {}
     for case in listed:
         heads, kv_heads, tokens, head_dim, causal = case.shape
         problem = AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=head_dim, dtype="bf16",
@@ -165,12 +163,11 @@ def predict(out: Path) -> None:
         owns[case.kernel, case.shape] = OrderChoice.of(kernel, problem)
         assert case.schedule is not None
         choice = OrderChoice.of(kernel.with_(schedule=case.schedule), problem)
-        requests.append((choice, Request(problem, applied(choice, kernel, problem, gpu), gpu)))
+        calls.append((choice, problem, applied(choice, kernel, problem, gpu)))
     entries: dict[tuple[str, Shape], list[tuple[Case, OrderEntry]]] = {}
-    for case, (choice, _), made in zip(
-        listed, requests, predict_many(r for _, r in requests), strict=False
-    ):
-        entry = OrderEntry.of(choice, [OrderPart.of(made)], [1.0])
+    for case, (choice, problem, kernel) in zip(listed, calls, strict=True):
+        prediction = iosim.predict(problem, kernel, gpu)
+        entry = OrderEntry.of(choice, [OrderPart.of(prediction)], [1.0])
         entries.setdefault((case.kernel, case.shape), []).append((case, entry))
     lines = [",".join((*PROBLEM, *ORDER, "rank", "hbm_read", "hbm_write", "compulsory", "seconds"))]
     for key, several in entries.items():

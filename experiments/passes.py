@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import profiled, record, run_script
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.ncu import raw_page, unit_scale
 

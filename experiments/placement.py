@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import FROM_EMPTY, counts, profiled, record, run_script
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.cuda.ncu import parse_raw
 
 MIB = 1 << 20

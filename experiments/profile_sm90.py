@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sm90 import Sm90Order, Sm90Spec, fastest
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.launch import Shape

@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from iosim import InputError
 from iosim.base.data import data_dir
-from iosim.base.errors import InputError
-from iosim.catalog.resource_table import COLUMNS
 from iosim.evidence.cuda.compiler import compile_to, compiler_version, find_nvcc
 from iosim.evidence.cuda.spec import BUILT, FwdSpec
 from iosim.evidence.cuda.tile_builds import (
+    COLUMNS,
     KEY,
     LIVE_LIMIT,
     live_registers,

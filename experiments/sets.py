@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import compiled, run_script, write_provenance
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.launch import LOG2_E, Launch, Loaded, Sections, Shape, laid_out, sizes
 from iosim.evidence.cuda.spec import CODES, DIRECTIONS, DTYPES, MASKS, ORDERS, Spec, one_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.cuda.launch import Launch, Shape, laid_out
 from iosim.evidence.cuda.spec import CODES, DTYPES, MASKS
 

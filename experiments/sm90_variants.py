@@ -8,7 +8,7 @@ from dataclasses import replace
 from sm90 import ACCEPTED, CC, PIPELINES, SCHEDULES, TURNS, Sm90Spec, fastest
 from sm90_bwd import OVERLAPS, SUMS, Sm90BwdSpec, fastest_backward
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.evidence.cuda.spec import Spec
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from experiment import FROM_EMPTY, run_script, write_provenance
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
 from iosim.evidence.measure.machine import profiler_version

@@ -26,10 +26,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from iosim import AttentionProblem
 from iosim.evidence.measure.machine import write_provenance
 from iosim.integrations.triton.kernel import Config, rank
 from iosim.integrations.triton.model import TritonModel
-from iosim.problem.attention import AttentionProblem
 
 GPU = "h200"
 KEPT = 4

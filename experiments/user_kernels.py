@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim.base.errors import InputError
+from iosim import InputError
 from iosim.code.counts import Counts, count, key_loop, turn_of
 from iosim.code.cubin import is_cubin, read_cubin
 from iosim.code.loops import Flow, Loop

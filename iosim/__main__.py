@@ -2,29 +2,9 @@
 
 import gc
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
-from iosim.base.errors import Terminated
-from iosim.commands.cli import main
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """SIGTERM raises `Terminated` in the main thread, so that workers and temporary files go with the process."""
-
-    def end(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+from iosim.commands.cli import ended_in_order, main
 
 
 def script() -> int:

@@ -11,9 +11,7 @@ Needs PyTorch (`pip install iosim[torch]`), any build of it.
 from __future__ import annotations
 
 from iosim.integrations.torch.formulas import Part, Pass, Product, register_traffic_formula
-from iosim.integrations.torch.mode import TrafficMode
-from iosim.studies.program.operators import Scratch
-from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
+from iosim.integrations.torch.mode import OperatorTraffic, ProgramTraffic, Scratch, TrafficMode
 
 __all__ = [
     "OperatorTraffic",

@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from iosim.api import typed
     from iosim.api.keywords import ModelLike
     from iosim.evidence.claims import Check
-    from iosim.hardware.profile import HardwareProfile
-    from iosim.kernel.kernel import Kernel
-    from iosim.kernel.overrides import Overrides
     from iosim.prediction.code import CodePrediction
     from iosim.studies.against import Differences
     from iosim.studies.compare import Choice, Comparison
     from iosim.studies.explain import Explanation
     from iosim.studies.models.prediction import ModelPrediction
     from iosim.studies.orders import OrderRanking
+    from iosim.studies.requests import HardwareProfile, Kernel, Overrides
     from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileRanking
 

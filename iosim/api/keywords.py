@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, SupportsIndex, TypeVar
 from iosim.base.errors import InputError, alike, out_of_scope, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
 from iosim.base.schema import one_line
-from iosim.kernel.kernel import Kernel
-from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import lengths as read_lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
-from iosim.studies.requests import OfProblem
+from iosim.studies.requests import OVERRIDES, OfProblem, Overrides
 
 if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
@@ -404,7 +402,7 @@ def overrides_of(
     name = next(iter(settings))
     if overrides is not None:
         raise InputError(f"`{name}` contradicts `overrides`; accepted: one of them")
-    if isinstance(kernel, Kernel):
+    if hasattr(kernel, "name"):  # an object, as `names` takes it
         more = "and `kernel` is one of your own; accepted with it: kernel.with_(...)"
         raise InputError(f"`{name}` is a setting over a catalog kernel's choice, {more}")
     return Overrides(**{SETTINGS[name].name: value for name, value in settings.items()})

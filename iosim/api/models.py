@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
     from iosim.api import typed
     from iosim.api.keywords import ModelLike
-    from iosim.hardware.profile import HardwareProfile
-    from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.decode import Decoding
     from iosim.studies.distributed.ring import Ring
     from iosim.studies.formulas.study import FormulaStudy
     from iosim.studies.latency import Latencies
     from iosim.studies.models.whole import WholeModels
+    from iosim.studies.requests import HardwareProfile, Kernel
     from iosim.studies.training import TrainingPrediction
 
 

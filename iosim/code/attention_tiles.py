@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
@@ -16,8 +17,9 @@ from iosim.code.addresses_moves import Move, Shapes, all_moves
 from iosim.code.arguments import TensorArgument, place
 from iosim.kernel.launch import SECTOR_BYTES, Mode
 from iosim.kernel.schedule import Order
-from iosim.problem.masks.mask import IntArray
 
+Rows = npt.NDArray[np.int64]
+"""First row of each move, by CTA."""
 NAMES = {
     "Q": ("q", "query", "queries", "desc_q"),
     "K": ("k", "kt", "key", "keys", "desc_k"),
@@ -105,7 +107,7 @@ def _rows(evaluated: Evaluated, shapes: Shapes, move: Move) -> int:
     return int(touched.size) if row >= SECTOR_BYTES else int(sectors.size) * SECTOR_BYTES // row
 
 
-def _first_rows(evaluated: Evaluated, moves: Sequence[Move]) -> IntArray:
+def _first_rows(evaluated: Evaluated, moves: Sequence[Move]) -> Rows:
     """The row at which each CTA's first query lies, in the order in which CTAs start."""
     move = max(moves, key=lambda m: m.ctas.size)
     rows = np.full(evaluated.ctas, -1, dtype=np.int64)
@@ -113,7 +115,7 @@ def _first_rows(evaluated: Evaluated, moves: Sequence[Move]) -> IntArray:
     return rows[rows >= 0]
 
 
-def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:
+def _order(rows: Rows, block: int, heads: int, batch: int) -> str:
     """The grid's order, told by how far the queries of neighbours are apart."""
     if rows.size < 2 or heads * batch == 1:
         return str(Order.QUERY)
@@ -132,7 +134,7 @@ def _order(rows: IntArray, block: int, heads: int, batch: int) -> str:
     )
 
 
-def _heavy_first(rows: IntArray) -> bool:
+def _heavy_first(rows: Rows) -> bool:
     """True where neighbours go to earlier queries."""
     steps = np.diff(rows)
     return bool(steps.size) and int((steps < 0).sum()) > int((steps > 0).sum())

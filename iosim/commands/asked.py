@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from iosim.base import fields as ask
 from iosim.base.fields import Kind, like, table_of
-from iosim.kernel.conditions import CONDITIONS
 from iosim.problem.fields import FIELDS
+from iosim.studies.requests import CONDITIONS
 
 SHOWN_TILES, SHOWN_ORDERS = 10, 12
 """Tiles and orders that a table has where no number is asked for."""

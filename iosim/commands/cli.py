@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from iosim.base.errors import EngineWarning, InputError, Terminated, unknown_name
 from iosim.base.progress import hush
@@ -147,6 +150,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Terminated:
         print("iosim: terminated", file=sys.stderr)
         return 143
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the main thread, so that workers and temporary files go with the process."""
+
+    def end(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _greet() -> None:

@@ -17,12 +17,11 @@ from iosim.base.records import fields
 from iosim.base.units import some
 from iosim.commands import options
 from iosim.commands.options import FORCE, spelling
-from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.page import Page, markdown
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
-from iosim.studies.requests import OfProblem
+from iosim.studies.requests import OVERRIDES, OfProblem, Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

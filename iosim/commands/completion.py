@@ -16,8 +16,8 @@ from iosim.base.files import write_whole
 from iosim.base.schema import read_toml
 from iosim.commands import common
 from iosim.hardware.profile import added_profiles, list_profiles, load_profile
-from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.studies.requests import OVERRIDES
 
 KERNEL_WORDS = (("kernels", "name"), ("kernels", "base"), ("formula", "name"))
 """(command, word) that takes a kernel, beside --kernel."""

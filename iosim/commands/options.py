@@ -17,11 +17,9 @@ from iosim.base.errors import InputError, spelled, unknown_name
 from iosim.base.fields import About, Kind, default_text
 from iosim.base.records import replace
 from iosim.base.units import list_text, sizes
-from iosim.kernel.conditions import CONDITIONS
-from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.terminal import columns, folded
-from iosim.studies.requests import OF_MODEL
+from iosim.studies.requests import CONDITIONS, OF_MODEL, OVERRIDES
 
 Run = Callable[[argparse.Namespace], int]
 """What runs a command, with its options; returns the exit code."""

@@ -11,9 +11,8 @@ from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.kernel.conditions import Conditions
 from iosim.show.tables import Column, Table
-from iosim.studies.requests import SweepRequest
+from iosim.studies.requests import Conditions, SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cases, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, read_frame, written
 from iosim.studies.sweep.page import Columns, page, plot_of

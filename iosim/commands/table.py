@@ -19,7 +19,6 @@ from iosim.commands.options import (
     One,
     Run,
 )
-from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
 from iosim.studies.requests import (
@@ -28,6 +27,7 @@ from iosim.studies.requests import (
     LATENCY,
     OF_MODEL,
     ORDERS,
+    OVERRIDES,
     PINNED,
     RING,
     TILES,

@@ -307,8 +307,14 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
 
 def list_profiles() -> list[str]:
     """The names of the profiles that iosim ships, sorted. Reads no file."""
-    files = data_dir("hardware_profiles").glob("*.toml")
-    return sorted(path.stem for path in files if path.name != _file.INHERITANCE_FILE)
+    return list(_shipped_stems(data_dir("hardware_profiles")))
+
+
+@lru_cache(maxsize=4)
+def _shipped_stems(folder: Path) -> tuple[str, ...]:
+    """The names of the profiles in the directory of shipped ones, which stays as it is while a process runs."""
+    files = folder.glob("*.toml")
+    return tuple(sorted(path.stem for path in files if path.name != _file.INHERITANCE_FILE))
 
 
 def added_profiles() -> dict[str, Path]:
@@ -350,6 +356,7 @@ def _key(name: str) -> str:
     return "".join(words)
 
 
+@lru_cache(maxsize=256)
 def _find(name: str) -> str | None:
     """The file stem of the shipped profile called `name`; opens files only where no stem matches."""
     key, stems = _key(name), list_profiles()

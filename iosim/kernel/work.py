@@ -156,6 +156,11 @@ class Fragments:
     holds_v: bool = False
     """Fragments of V stay in registers in a backward."""
 
+    @property
+    def holds_operands(self) -> bool:
+        """True where operands lie in shared memory."""
+        return self.layout is not Layout.NOTHING
+
 
 @dataclass(frozen=True)
 class Work:

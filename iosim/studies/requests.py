@@ -1,7 +1,8 @@
 """What studies are asked for: a record each, whose fields say all about themselves.
 
-The command line makes its options of them and `import iosim` its keywords; the study of the same name runs one. Loads
-nothing heavy, so that a command line can be parsed, and refused, at once.
+The command line makes its options of them and `import iosim` its keywords, both with the tables of the kernel's settings
+and of the conditions, which are had from here; the study of the same name runs one. Loads nothing heavy, so that a
+command line can be parsed, and refused, at once.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from iosim.base.fields import Kind, about, fields_of, like, put_checked
 from iosim.base.records import dataclass, replace
 from iosim.base.units import sizes
 from iosim.base.words import DEFAULT, ECC_STATES, LAUNCHED_BY_GPU, Method
-from iosim.kernel.conditions import CONDITIONS, Conditions
-from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.kernel.conditions import CONDITIONS as CONDITIONS
+from iosim.kernel.conditions import Conditions as Conditions
+from iosim.kernel.overrides import OVERRIDES as OVERRIDES
+from iosim.kernel.overrides import Overrides as Overrides
 from iosim.problem.fields import BESIDES, FIELDS
 
 if TYPE_CHECKING:
-    from iosim.hardware.profile import HardwareProfile
-    from iosim.kernel.kernel import Kernel
+    from iosim.hardware.profile import HardwareProfile as HardwareProfile
+    from iosim.kernel.kernel import Kernel as Kernel
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.models.layers import Layers, Model
 

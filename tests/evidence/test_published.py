@@ -10,7 +10,7 @@ import pytest
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.published.judge import judge
-from iosim.evidence.published.tables import is_published, read, shipped
+from iosim.evidence.published.tables import half_digit, is_published, read, shipped
 from iosim.evidence.validate.rows import default_files
 
 NAMES = {path.name: path for path in shipped()}
@@ -72,3 +72,31 @@ def test_what_contradicts_it_is_refused(capsys: pytest.CaptureFixture[str], tmp_
     (tmp_path / "none.csv").write_text("impl,pass,time_ms,note\nmagic,fwd,1,\n", encoding="utf-8")
     assert main(["validate", "--measurements", str(tmp_path / "none.csv")]) == 2
     assert "no kernel of the catalog is 'magic'" in capsys.readouterr().err
+
+
+def test_rows_that_do_not_tell_what_ran_are_left_out_with_their_note() -> None:
+    samples, left_out = read(NAMES["threads_decode.csv"])
+    assert [one.reason for one in left_out if "window not" in one.reason]
+    assert not any(one.problem.window for one in samples if one.profile.name == "l40s")
+    samples, left_out = read(NAMES["threads_prefill.csv"])
+    assert any("hold the same time as flash" in one.reason for one in left_out)
+
+
+def test_clocks_are_those_of_the_source() -> None:
+    clocks = {one.profile.name: one.clocks for one in read(NAMES["threads_prefill.csv"])[0]}
+    assert (clocks["l4"], clocks["rtx-5090"]) == ("boost", "sustained")
+
+
+@pytest.mark.parametrize(
+    ("text", "half"), [("33.6", 0.05), ("815.488", 0.0005), ("721", 0.5), ("1.2e3", 50.0)]
+)
+def test_a_value_is_as_exact_as_its_digits(text: str, half: float) -> None:
+    assert half_digit(text) == pytest.approx(half)
+
+
+def test_decoding_on_a_card_without_curves_of_its_l2() -> None:
+    """Another board's L2 rate and its SM's share of HBM, by the architecture: nothing here was fitted on these rows."""
+    (card,) = judge([NAMES["rtx5060ti_decode_counters_stevenwang.csv"]]).gpus
+    assert card.rows["times"] == 12
+    assert (card.median_error["times"] or 0) < 0.10
+    assert (card.inside or 0) > 0.9

@@ -10,7 +10,23 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
-from house import DOORS, FLOORS, MOST_ARROWS, PACKAGE, circle, edges, modules, room, upward
+from house import (
+    DOORS,
+    FLOORS,
+    MOST_ARROWS,
+    MOST_FLOORS,
+    MOST_ROOMS,
+    PACKAGE,
+    arrows_between_rooms,
+    circle,
+    drawn_room,
+    edges,
+    height,
+    imported,
+    modules,
+    room,
+    upward,
+)
 from scripts import ROOT
 
 
@@ -26,15 +42,19 @@ def test_no_files_form_a_circle() -> None:
     assert circle(edges()) == []
 
 
-def test_few_arrows_between_rooms() -> None:
-    arrows = {
-        (room(a), room(b))
-        for a, others in edges().items()
-        if a not in DOORS
-        for b in others
-        if b not in DOORS
-    }
-    assert len({(a, b) for a, b in arrows if a != b}) <= MOST_ARROWS
+def test_the_drawing_of_the_whole_tree_is_small() -> None:
+    arrows = arrows_between_rooms()
+    rooms = {name for arrow in arrows for name in arrow} | {"kernels"}  # CUDA imports nothing
+    assert len(rooms) <= MOST_ROOMS, sorted(rooms)
+    assert len(arrows) <= MOST_ARROWS, sorted(arrows)
+    assert height(arrows) <= MOST_FLOORS
+
+
+def test_a_planted_arrow_of_a_script_is_drawn() -> None:
+    folder, script = "benchmarks", PACKAGE.parent / "benchmarks" / "terms.py"
+    drawn = {drawn_room(module) for module in imported("terms", script, modules())}
+    assert "show" in drawn
+    assert {(folder, name) for name in drawn if name != "iosim"} <= arrows_between_rooms()
 
 
 def test_every_room_says_what_it_is_for() -> None:

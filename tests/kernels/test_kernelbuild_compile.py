@@ -292,5 +292,5 @@ ptxas info    : Function properties for b
 ptxas info    : Used 14 registers, used 0 barriers, 472 bytes cmem[0]
 """
     found = parse_report(report)
-    assert found["a"] == compiler.Resources(255, 16, 24, 128)
-    assert found["b"] == compiler.Resources(14, 0, 0, 0)
+    assert found["a"] == compiler.Resources(255, 16, 24, 128, 8)
+    assert found["b"] == compiler.Resources(14, 0, 0, 0, 0)

@@ -19,7 +19,10 @@ FLOORS = {
 """Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
 floor."""
 DOORS = ("iosim", "iosim.__main__", "iosim.torch", "iosim.triton")
-MOST_ARROWS = 80
+SCRIPTS = ("benchmarks", "experiments")
+"""Folders of scripts beside the package: a room each in the drawing of the whole tree."""
+MOST_ROOMS, MOST_FLOORS, MOST_ARROWS = 20, 10, 85
+"""Of the whole tree: the package's rooms, its doors and the scripts. The face, `import iosim`, only hands names on."""
 
 Edges = dict[str, set[str]]
 
@@ -64,6 +67,35 @@ def edges() -> Edges:
 
 def room(module: str) -> str:
     return module.split(".")[1]
+
+
+def drawn_room(module: str) -> str:
+    """The room of a module in the drawing of the whole tree; a door is a room of its own."""
+    inside = module.startswith("iosim.") and module not in DOORS
+    return room(module) if inside else module
+
+
+@cache
+def arrows_between_rooms() -> set[tuple[str, str]]:
+    """(room, room that it imports) over the package and the scripts; nothing for the face."""
+    known = modules()
+    imports = [(drawn_room(name), other) for name, others in edges().items() for other in others]
+    for folder in SCRIPTS:
+        for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
+            imports += [(folder, other) for other in imported(path.stem, path, known)]
+    arrows = {(a, drawn_room(other)) for a, other in imports}
+    return {(a, b) for a, b in arrows if a != b and "iosim" not in (a, b)}
+
+
+def height(arrows: set[tuple[str, str]]) -> int:
+    """Floors of a drawing in which a room stands above all that it imports."""
+    below: dict[str, set[str]] = {}
+    for a, b in arrows:
+        below.setdefault(a, set()).add(b)
+    floors: dict[str, int] = {}
+    for name in graphlib.TopologicalSorter(below).static_order():
+        floors[name] = 1 + max((floors[other] for other in below.get(name, ())), default=0)
+    return max(floors.values())
 
 
 def upward(arrows: Edges) -> list[str]:

@@ -4,7 +4,8 @@ async (paper) => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const box = (node) => node.getBoundingClientRect();
   const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
-  const say = (node) => (node.textContent || "").trim().slice(0, 40);
+  const whole = (node) => (node.textContent || "").trim();
+  const say = (node) => whole(node).slice(0, 40); // of a fault, its beginning is enough
   const name = (node) => node.id || `${node.tagName.toLowerCase()} ${say(node)}`;
   if (paper) {
     document.body.style.margin = "0";
@@ -66,7 +67,7 @@ async (paper) => {
     });
 
     // Every line has a name that can be read, and none lies exactly on another of its width.
-    const words = [...all(".note, .title", plot), ...all("button.series", plot.closest("section"))].map(say).join("\n");
+    const words = [...all(".note, .title", plot), ...all("button.series", plot.closest("section"))].map(whole).join("\n");
     const { data } = (await iosimPage.ready).panels[plot.id];
     const lines = data.filter((t) => t.type !== "heatmap" && t.name && !["whole", "between"].includes(t.name));
     const said = words.replaceAll("+", "").replaceAll(" and ", "").replaceAll(" ", "").replaceAll("\n", "");

@@ -13,6 +13,7 @@ from iosim.catalog.libraries.loader import (
 )
 from iosim.catalog.libraries.resolver import resolve, split_alike
 from iosim.catalog.libraries.rules import rule_books
+from iosim.catalog.libraries.support import runs_on_gpu
 from iosim.kernel.overrides import Overrides
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "is_choice",
     "resolve",
     "rule_books",
+    "runs_on_gpu",
     "split_alike",
     "with_sinks",
 ]

@@ -35,6 +35,13 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     )
 
 
+def runs_on_gpu(data: Entry, dtype: str, profile: HardwareProfile) -> bool:
+    """True where the kernel, or the one that its file names for older GPUs, has code for the GPU and the input type: a
+    loop over many kernels asks this first, since a refusal names every kernel that would do."""
+    candidate = on_gpu(data, profile)
+    return _on(candidate, profile.is_amd) and _runs(candidate, dtype, profile.cc)
+
+
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     # The first reason is the one that is told: GPU, then terms, pass, sizes.
     yield from _refused_gpu(data, problem, profile)
@@ -46,9 +53,8 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
 def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name = data["requires"], data["name"]
 
-    def runs_there(named: Entry) -> bool:
-        candidate = on_gpu(named, profile)
-        return _on(candidate, profile.is_amd) and _runs(candidate, problem.dtype, profile.cc)
+    def runs_there(candidate: Entry) -> bool:
+        return runs_on_gpu(candidate, problem.dtype, profile)
 
     if not _on(data, profile.is_amd):
         yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {_kernels(runs_there)}"

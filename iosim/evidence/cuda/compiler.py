@@ -14,12 +14,13 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, fields
 from iosim.evidence.cuda.spec import Spec
 
 _INCLUDE = re.compile(r'#include "([^"]+)"')
 _REPORT = re.compile(
     r"Function properties for (?P<name>\w+)(?:(?!Function properties).)*?"
+    r"(?P<frame>\d+) bytes stack frame, "
     r"(?P<stored>\d+) bytes spill stores, (?P<loaded>\d+) bytes spill loads(?:(?!Function properties).)*?"
     r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
     re.S,
@@ -32,12 +33,13 @@ OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler reports for one kernel; bytes are per thread for spills, per CTA for shared memory."""
+    """What the assembler reports for one kernel. Bytes are per CTA for shared memory, else per thread."""
 
     registers: int
     spill_store_bytes: int
     spill_load_bytes: int
     static_smem_bytes: int
+    frame_bytes: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def source_files(name: str) -> list[Path]:
 
 
 def parse_report(text: str) -> dict[str, Resources]:
-    counts = ("registers", "stored", "loaded", "shared")
+    counts = ("registers", "stored", "loaded", "shared", "frame")
     return {
         m["name"]: Resources(*(int(m[count] or 0) for count in counts))
         for m in _REPORT.finditer(text)
@@ -120,6 +122,8 @@ def cache_key(spec: Spec, cc: str, compiler: str) -> str:
     digest.update(
         json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode()
     )
+    # A report of other fields than those that are read now is made anew.
+    digest.update(" ".join(field.name for field in fields(Resources)).encode())
     return digest.hexdigest()[:32]
 
 

@@ -19,7 +19,6 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import replace
 from iosim.catalog import resource_table
 from iosim.catalog.resource_table import BuildReport, build_report, read_stamp
-from iosim.code.cubin import read_cubin
 from iosim.evidence.cuda.compiler import build, find_nvcc, source_files
 from iosim.evidence.cuda.spec import BUILT, DTYPES, STATIC_BYTES_MARGIN, FwdSpec
 from iosim.hardware.profile import HardwareProfile
@@ -139,16 +138,17 @@ def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
 def _report(spec: FwdSpec, cc: str) -> BuildReport:
     """The first build that spills nothing, for fewer and fewer CTAs per SM, or the last."""
     for ctas in range(most_ctas(spec, cc), 0, -1):
-        built = build(replace(spec, min_ctas=ctas), cc)
-        used = built.resources[FUNCTION]
+        used = build(replace(spec, min_ctas=ctas), cc).resources[FUNCTION]
         # fewer CTAs per SM leave a thread more registers
         if used.spill_store_bytes == 0:
             break
-    frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
-    return BuildReport(used.registers, used.static_smem_bytes + spec.dynamic_shared_bytes, frame)
+    shared_bytes = used.static_smem_bytes + spec.dynamic_shared_bytes
+    return BuildReport(used.registers, shared_bytes, used.frame_bytes)
 
 
-KEY = tuple(resource_table.COLUMNS)[:9]
+COLUMNS = tuple(resource_table.COLUMNS)
+"""Columns of the table of builds."""
+KEY = COLUMNS[:9]
 REGISTERS_PER_SM, DRIVER_SHARED_BYTES = 65_536, 1_024
 LIVE_LIMIT, LIVE_MARGIN = 224, 30
 

@@ -239,7 +239,7 @@ def _judged(sample: Sample, p: Prediction) -> Judged:
         # launches from Python that come first keep the GPU waiting, and move all others back
         before_s = sample.launches_before * HOST_LAUNCH_S
         times, measured_s = p.time_range, sample.measured - before_s
-        inside = None if times is None else times.seconds[0] <= measured_s <= times.seconds[1]
+        inside = None if times is None else _within(measured_s, times.seconds, sample.rounding)
         return Judged(
             sample, p.time_s + before_s, inside, algorithm_of(p.kernel.algorithm).standard
         )
@@ -251,5 +251,10 @@ def _judged(sample: Sample, p: Prediction) -> Judged:
     span = p.hbm_range
     if span is None:
         return Judged(sample, predicted, None)
-    low, high = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[sample.quantity]
-    return Judged(sample, predicted, low <= sample.measured <= high)
+    ends = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[sample.quantity]
+    return Judged(sample, predicted, _within(sample.measured, ends, sample.rounding))
+
+
+def _within(measured: float, ends: tuple[float, float], rounding: float) -> bool:
+    """True where a range holds a value, as far as its printed digits tell."""
+    return ends[0] - rounding <= measured <= ends[1] + rounding

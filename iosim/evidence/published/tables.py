@@ -49,6 +49,8 @@ class Sample:
     quantity: str
     measured: float
     fitted: bool
+    rounding: float = 0.0
+    """Half of the last digit that its author printed, in the unit of `measured`."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,15 @@ def _samples(
     for name, pattern in form.get("rows", {}).items():
         if not re.search(pattern, row.get(name, "")):
             raise Unread(f"{name} '{row.get(name, '')}'")
+    for name, pattern in form.get("unclear", {}).items():
+        if re.search(pattern, row.get(name, "")):
+            raise Unread(f"{name}: {row[name]}")
     kernel_text = row[form["kernel"]]
     kernel, launch = _kernel(form, kernel_text)
     profile, problem = _profile(form.get("boards", {}).get(gpu, gpu)), _problem(form, row)
     fitted = bool(form.get("fitted") and re.search(form["fitted"], kernel_text))
     start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
-    for quantity, measured in _measured(form, row):
+    for quantity, text, unit in _measured(form, row):
         yield Sample(
             source,
             number,
@@ -124,13 +129,22 @@ def _samples(
             launch,
             problem,
             start,
-            form.get("clocks", "boost"),
+            _clocks(form, row),
             form.get("launched", "alone"),
             form.get("launches_before", 0),
             quantity,
-            measured,
+            float(text) * unit,
             fitted,
+            half_digit(text) * unit,
         )
+
+
+def _clocks(form: Mapping[str, Any], row: Mapping[str, str]) -> str:
+    """The clocks that a row was measured at: those of its source, where they are stated, or the table's."""
+    for pattern, clocks in form.get("clocks_of", {}).items():
+        if re.search(pattern, row.get("source", "")):
+            return str(clocks)
+    return str(form.get("clocks", "boost"))
 
 
 def _kernel(form: Mapping[str, Any], text: str) -> tuple[str, str]:
@@ -183,13 +197,21 @@ def _mask(form: Mapping[str, Any], row: Mapping[str, str], values: Mapping[str, 
     return "causal" if causal and values["seq_q"] > 1 else "none"
 
 
-def _measured(form: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+def half_digit(text: str) -> float:
+    """Half of the last digit of a number as it is printed: of 33.6, 0.05."""
+    _, _, decimals = text.lower().partition("e")[0].partition(".")
+    _, _, exponent = text.lower().partition("e")
+    return float(0.5 * 10.0 ** (int(exponent or 0) - len(decimals)))
+
+
+def _measured(form: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
+    """Quantity, the number as it is printed, and what one of its unit stands for."""
     if "quantities" in form:
         quantity = form["quantities"].get(row["quantity"])
         if quantity is None:
             raise Unread(f"quantity '{row['quantity']}' is not compared")
-        yield quantity, float(row["value"]) * _known()["units"][row["unit"]]
+        yield quantity, row["value"], _known()["units"][row["unit"]]
         return
     for column, (quantity, unit) in form["measured"].items():
         if row.get(column):
-            yield quantity, float(row[column]) * unit
+            yield quantity, row[column], unit

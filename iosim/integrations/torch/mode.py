@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.attention.flex_attention as flex_module
@@ -21,13 +20,12 @@ from iosim.integrations.torch import attention, formulas, values
 from iosim.integrations.torch.formulas import REGISTRY, Pass
 from iosim.integrations.torch.recorder import Recorder, is_real
 from iosim.integrations.torch.triton_kernels import triton_recorded
-from iosim.prediction.result import Moved
-from iosim.show.tables import Table
-from iosim.studies.program.result import ProgramTraffic, traffic_of
+from iosim.studies.program.operators import Scratch
+from iosim.studies.program.result import OperatorTraffic, ProgramTraffic, traffic_of
 
-if TYPE_CHECKING:
-    import pandas
+__all__ = ["OperatorTraffic", "ProgramTraffic", "Scratch", "TrafficMode"]
 
+R = TypeVar("R")
 aten = torch.ops.aten
 UNKNOWN = "operator '{}' is not known: its inputs and outputs are counted once"
 GROUPS = "a product's groups, such as experts, are taken to have equally many rows"
@@ -37,11 +35,19 @@ FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 DEVICE_OF = getattr(Tensor.device, "__get__")  # noqa: B009
 
 
-def _of_result(name: str) -> Any:
-    """What the result of a mode has by this name, as an attribute of the mode itself."""
-    return property(
-        lambda mode: getattr(mode.result, name), doc=getattr(ProgramTraffic, name).__doc__
-    )
+class _OfResult(Generic[R]):
+    """An attribute of a mode's result, as an attribute of the mode itself."""
+
+    def __init__(self, read: Callable[[ProgramTraffic], R]) -> None:
+        self.read = read
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.__doc__ = getattr(ProgramTraffic, name).__doc__
+
+    def __get__(self, mode: TrafficMode | None, owner: type) -> R:
+        if mode is None:
+            return self  # type: ignore[return-value]  # for `help`, which reads its docstring
+        return self.read(mode.result)
 
 
 class TrafficMode:
@@ -117,12 +123,12 @@ class TrafficMode:
             )
         return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
 
-    hbm: Moved = _of_result("hbm")
-    l2: Moved = _of_result("l2")
-    time_s: float = _of_result("time_s")
-    table: Callable[..., Table] = _of_result("table")
-    to_pandas: Callable[[], pandas.DataFrame] = _of_result("to_pandas")
-    export_chrome_trace: Callable[[str | Path], None] = _of_result("export_chrome_trace")
+    hbm = _OfResult(lambda result: result.hbm)
+    l2 = _OfResult(lambda result: result.l2)
+    time_s = _OfResult(lambda result: result.time_s)
+    table = _OfResult(lambda result: result.table)
+    to_pandas = _OfResult(lambda result: result.to_pandas)
+    export_chrome_trace = _OfResult(lambda result: result.export_chrome_trace)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ SLOW_SHARES = 1024
 BAR_EVERY_S = 0.1
 SLOWEST_PER_S = 5_000_000
 """Accesses that a second plays at least, but on busy machines: of those tried, 10 to 30 million."""
+AT_ONCE_ACCESSES = 100_000
+"""Accesses up to which a launch is played without a thread of its own: 20 ms at most, which nobody interrupts."""
 
 
 def in_ps(seconds: float) -> int:
@@ -448,9 +450,12 @@ class _Part:
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
     """Runs `play` beside the main thread, which so hears signals and can show how many work tiles are done.
     Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, by another signal's handler, or
-    because this thread works for another that wants no more of it. `play`: called with (work tiles that are done,
-    whether to stop), both shared with the engine."""
+    because this thread works for another that wants no more of it. A launch of few accesses is over before anybody
+    would wait for it, and is played where it is. `play`: called with (work tiles that are done, whether to stop),
+    both shared with the engine."""
     done, stop = ct.c_int32(0), ct.c_int32(0)
+    if launch.accesses <= AT_ONCE_ACCESSES:
+        return play(done, stop)
     ends: list[int] = []
     failures: list[BaseException] = []
     over = (

@@ -115,10 +115,8 @@ def energies(profile: HardwareProfile) -> Energies | None:
     if is_known(profile):
         constants = {name: float(profile.need(name)) for name in CONSTANTS}
         return Energies(constants, profile.need(exponent), top, *limits)
-    pj = {
-        name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name)
-        for name in CONSTANTS
-    }
+    factor, template = profile.need("energy_factor"), load_profile(TEMPLATE)
+    pj = {name: factor * template.need(name) for name in CONSTANTS}
     # Unknown GPU: a known one's energies, scaled; then fitted so that large products draw no more
     # than the board's power at the rate that they reach.
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)

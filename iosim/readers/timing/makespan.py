@@ -131,8 +131,8 @@ def makespan(
     paces = [step(n + 1) for n in range(ctas_per_sm)]
     # What comes before the tail keeps all slots busy; the tail is played, from 0 on.
     before = (total - sum(works)) / slots
-    paces_in_ticks = [in_ticks(pace / paces[0]) if paces[0] else 0 for pace in paces]
-    ticks, steps = _end_of_ctas(list(map(int, works)), sms, paces_in_ticks)
+    paces_in_ticks = tuple(in_ticks(pace / paces[0]) if paces[0] else 0 for pace in paces)
+    ticks, steps = _end_of_ctas(tuple(map(int, works)), sms, paces_in_ticks)
     cycles = before * paces[-1] + ticks * paces[0] / TICKS
     return Makespan(cycles + own_cycles, [before * ctas_per_sm + more for more in steps], rounds)
 
@@ -183,7 +183,10 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
     )
 
 
-def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list[int]]:
+@lru_cache(maxsize=32)  # a clock is searched, and most clocks share a launch's paces in ticks
+def _end_of_ctas(
+    works: tuple[int, ...], sms: int, pace: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]]:
     """Ticks until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
     where one ends; those of an SM share it, and speed up as others end. An SM that CTAs without steps leave takes the
     next two, though others are free.
@@ -218,7 +221,7 @@ def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list
             heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
         else:
             heapq.heappop(events)
-    return now, steps
+    return now, tuple(steps)
 
 
 def _tail(

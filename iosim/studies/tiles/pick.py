@@ -19,7 +19,7 @@ from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import picoseconds, some
 from iosim.base.words import WAYS, Method
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries import entry, entry_names, resolve
+from iosim.catalog.libraries import entry, entry_names, resolve, runs_on_gpu
 from iosim.catalog.resource_table import BuildReport, build_report
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
@@ -415,6 +415,8 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
     for name in entry_names():
         data = entry(name)
         if data["algorithm"] not in LIBRARY or data.get("any_tile"):
+            continue
+        if not runs_on_gpu(data, problem.dtype, profile):
             continue
         try:
             kernel = resolve(name, problem, profile)
