@@ -49,6 +49,8 @@ PREDICTED = [
     "ring --gpu h100 --seq-len 4k",
     "model llama-3-8b --gpu h100,a100 --seq-len 512",
     "train-memory --gpu h100",
+    "train-memory --gpu h100 --layers 2 --precision bf16 --data-parallel 8 --zero 3 --lora-rank 8",
+    "model gpt2 --gpu a100,t4 --layers 2 --seq-len 64 --price a100=1.5,t4=0.35",
 ]
 """Those with a time."""
 OTHERS = [

@@ -389,7 +389,9 @@ class Builder:
         ):  # of elementary operations; only the weight's is recorded
             statistics, saved = {"normalized": in_fp32}, []
         elif cpu and not layer:
-            statistics["normalized"] = in_fp32
+            # Kept for the weight's gradient; what it is made of, for the source's.
+            if not self.frozen:
+                statistics["normalized"] = in_fp32
             if self.sizes[source] < STATISTIC_BYTES:
                 statistics["fp32"], saved = in_fp32, []
         extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in statistics.items()]

@@ -189,9 +189,7 @@ class TrainingPrediction(Shown):
         return sentences(parts)
 
     def _each(self) -> str:
-        return (
-            f" of each of {self.setup.data_parallel} GPUs" if self.setup.data_parallel > 1 else ""
-        )
+        return f" per GPU of {self.setup.data_parallel}" if self.setup.data_parallel > 1 else ""
 
     def to_text(self) -> str:
         table, below = memory_table(self).text(), "\n".join(self._below())
