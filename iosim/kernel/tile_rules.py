@@ -61,10 +61,14 @@ def triton_misfit(tile: Tile) -> str:
     return ""
 
 
-def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
+def backward_shared_bytes(problem: AttentionProblem, tile: Tile, width_v: int | None = None) -> int:
     """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
-    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded."""
-    d, dv = problem.head_dim, problem.head_dim_v
+    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
+
+    Args:
+        width_v: columns of V and dO in a tile where they are not one head's.
+    """
+    d, dv = problem.head_dim, width_v or problem.head_dim_v
     elements = (
         tile.block_q * (tile.stages * d + dv)
         + tile.block_k * (d + dv)

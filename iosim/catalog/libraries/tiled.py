@@ -115,8 +115,8 @@ class UniformRules(Rules):
                 if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):
                     continue
                 if _fits(tile, per_tile, problem, profile):
-                    return _with(kernel, tile, per_tile)
-        return _with(kernel, tiles[-1], int(problem.heads) if problem.backward else 1)
+                    return _with(kernel, problem, tile, per_tile)
+        return _with(kernel, problem, tiles[-1], int(problem.heads) if problem.backward else 1)
 
     def leading(
         self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
@@ -133,8 +133,11 @@ class UniformRules(Rules):
         return replace(whole, notes=(*whole.notes, note))
 
 
-def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
+def _with(kernel: Kernel, problem: AttentionProblem, tile: Tile, per_tile: int) -> Kernel:
     options = replace(options_of(kernel, UniformOptions), value_heads_per_tile=per_tile)
+    if problem.backward:
+        held = backward_shared_bytes(problem, tile, per_tile * problem.head_dim_v)
+        kernel = replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=held))
     note = (
         f"{kernel.name}: heads are value heads that share one Q and K; {per_tile} of them in a tile"
     )
@@ -144,7 +147,10 @@ def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
 def _fits(tile: Tile, per_tile: int, problem: AttentionProblem, profile: HardwareProfile) -> bool:
     width = per_tile * problem.head_dim_v
     rows = tile.block_q * problem.head_dim + tile.block_k * (problem.head_dim + width)
+    held = rows * problem.input_type.bytes
+    if problem.backward:
+        held = backward_shared_bytes(problem, tile, width)
     allowed = profile.shared_memory_per_block_optin_bytes
-    if allowed is not None and rows * problem.input_type.bytes > allowed:
+    if allowed is not None and held > allowed:
         return False
     return tile.block_q * width <= ACCUMULATORS_PER_THREAD * 32 * tile.warps

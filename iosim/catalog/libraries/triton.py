@@ -46,6 +46,17 @@ class TritonRules(Rules):
             kernel = replace(kernel, loop=replace(kernel.loop, key_warps=tile.warps))
         return replace(kernel, matrix_unit=unit)
 
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if not problem.backward or kernel.backward.tile is None:
+            return kernel
+        least = backward_buffer_bytes(kernel.backward.tile, self.walked_rows(kernel), problem)
+        return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=least))
+
+    def walked_rows(self, kernel: Kernel) -> int:
+        """Rows of a step of the backward's longer-stepping loop: one over queries makes dK and dV, another over keys
+        makes dQ, with the same two sides."""
+        return max(kernel.tile_backward.block_q, kernel.tile_backward.block_k)
+
 
 DESCRIPTOR_CC = 90
 """Compute capability from which the tutorial takes its kernel by tensor descriptors (supports_tma)."""
@@ -57,7 +68,12 @@ class TutorialRules(TritonRules):
     by pointers (_attn_fwd), which runs on older GPUs, on AMD's, and on cc 9.0 for fp8 (float8_e5m2), walks all keys
     and masks those past it: its loop goes from 0 to N_CTX."""
 
+    def walked_rows(self, kernel: Kernel) -> int:
+        """32 in both loops, the sides of the second being those of the first the other way round."""
+        return kernel.tile_backward.block_q
+
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        kernel = super().finish(kernel, problem, profile)
         if problem.mask == "none" or not problem.forward:
             return kernel
         older = profile.is_amd or profile.cc < DESCRIPTOR_CC
@@ -211,6 +227,15 @@ def shared_bytes(tile: Tile, problem: AttentionProblem, unit: MatrixUnit) -> int
         return q + (stages * (k + v) if stages > 1 else max(k, v))
     p = tile.block_q * tile.block_k * size
     return q + p + ((stages - 1) * (k + v) if stages > 1 else max(k, v))
+
+
+def backward_buffer_bytes(tile: Tile, rows: int, problem: AttentionProblem) -> int:
+    """Shared memory that a backward CTA takes at least: `rows` of two operands in as many buffers as loads run ahead,
+    one less than the stages (Q with dO where dK and dV are made, K with V where dQ is), and P or dS on its way from one
+    product's layout to the next's. What stays for the whole loop may lie in registers and is left out."""
+    width = problem.head_dim + problem.head_dim_v
+    walked = max(1, tile.stages - 1) * rows * width
+    return (walked + tile.block_q * tile.block_k) * problem.input_type.bytes
 
 
 def tutorial_tiles() -> Iterator[Tile]:

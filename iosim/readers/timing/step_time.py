@@ -18,8 +18,8 @@ DEEP_STAGES = 3
 
 HIDDEN_SHARE = 0.5
 """Of what a CTA's products last longer than all else that it does, the part that hides another CTA's softmax and
-waits: CTAs that met in step would hide nothing of it, CTAs in strict turns all, and at any phase half in the mean. On
-calls of an RTX A6000 (attention_latency_h100_a6000_llmservingsim.csv) and of an RTX 4090 that is nearer than 1."""
+waits: CTAs that met in step would hide nothing of it, CTAs in strict turns all, and at any phase half in the mean.
+Fitted, as the better of a half and all on calls of an RTX A6000 and of an RTX 4090."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def test_counters_of_an_a30_lie_in_the_range_with_constants_of_any_other(other: 
             problem = AttentionProblem(heads=32, kv_heads=8, seq_q=key[0], head_dim=128, dtype="fp16", mask="window",
                                        window=key[1], window_right=key[2])  # fmt: skip
             spans[key] = ranged(
-                Call.of(problem, resolve("fa2", problem, profile), profile), key[3]
+                Call.of(problem, resolve("flash-attn", problem, profile), profile), key[3]
             )[1]
         least, most = spans[key].total
         inside.append(least <= SECTOR * int(r["dram_sectors"]) <= most)

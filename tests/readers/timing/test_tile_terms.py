@@ -241,17 +241,17 @@ class TestCode:
         )  # no step in its loop
         assert (
             code_cycles(more, 1, 264)
-            == code_cycles(more, 1, 264, warm=True)
+            == code_cycles(more, 1, 264, 3.0)
             == pytest.approx(16 * 3368 / 44)
         )
         assert code_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2, 1) == 0
 
-    @pytest.mark.parametrize(("warm", "rate"), [(False, 2.8), (True, 44)])
-    def test_what_lies_behind_comes_slowly(self, warm: bool, rate: float) -> None:
+    @pytest.mark.parametrize("rate", [2048 / 687, 44])
+    def test_what_lies_behind_comes_slowly(self, rate: float) -> None:
         launch = call("h100", mask="causal", seq_q=60, seq_k=60, heads=64).chain.launches[0]
         assert launch.work.code == (586, 1929, 3783, 5820, 6909, 8024)
         behind = 16 * (8024 - 6909)  # the code after the loop, all of it beyond 70,000 bytes
-        assert code_cycles(launch, 1, 264, warm) == pytest.approx(16 * 1929 / 44 + behind / rate)
+        assert code_cycles(launch, 1, 264, rate) == pytest.approx(16 * 1929 / 44 + behind / rate)
 
     def test_later_tiles_fetch_what_is_outside_of_the_loop_and_unequal_ones_their_masked_steps(
         self,
@@ -281,9 +281,11 @@ class TestCode:
 
     def test_code_that_comes_meanwhile_hides_it_but_not_behind_itself(self) -> None:
         launch = call("h100", seq_q=128, seq_k=512, heads=256).chain.launches[0]
-        alone, two = (code_cycles(launch, ctas, 264, warm=True) for ctas in (1, 2))
+        alone, two = (code_cycles(launch, ctas, 264) for ctas in (1, 2))
         assert alone == two
-        assert code_cycles(launch, 2, 264, True, True) == pytest.approx(alone + 295 + 3368 - 2674)
+        assert code_cycles(launch, 2, 264, behind_itself=True) == pytest.approx(
+            alone + 295 + 3368 - 2674
+        )
 
     def test_splits_have_a_kernel_of_their_own(self) -> None:
         launch = call("h100", mask="causal", seq_q=40, seq_k=4000, head_dim=200).chain.launches[0]
@@ -300,7 +302,8 @@ class TestCode:
         made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
         with_code, without = main_launch(made), main_launch(made, code=(0, 0, 0))
         cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
-        assert cycles == pytest.approx(code_cycles(made.chain.launches[0], 2, 264), rel=0.02)
+        behind = code_cycles(made.chain.launches[0], 2, 264, 2048 / 687)
+        assert cycles == pytest.approx(behind, rel=0.02)
 
 
 class TestFirstLoads:
@@ -415,7 +418,7 @@ class TestKeysThatEnd:
         """Three lane cycles, of a window and past the last key; the causal diagonal is asked in a tile's last step
         alone, one query never."""
         diagonal = call("h100", "cudnn", mask="causal").chain.launches[0].work.mask
-        assert (diagonal.every_step, diagonal.edge_steps) == (0, 7)
+        assert (diagonal.every_step, diagonal.edge_steps) == (0, 4)
         asked = {
             (problem.get("mask", "none"), seq_k, seq_q): call("h100", "cudnn", seq_q=seq_q, seq_k=seq_k, **problem)
             .chain.launches[0]

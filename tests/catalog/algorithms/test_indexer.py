@@ -18,16 +18,18 @@ from strategies import TOLERANCE, altered, bytes_apart, on_arrays
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.algorithms.indexer import scored_chain
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode
 from iosim.kernel.schedule import Schedule
-from iosim.prediction.predictor import predict
-from iosim.prediction.replays import tile_accesses
+from iosim.prediction.predictor import Request, predict
+from iosim.prediction.replays import Replays, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.picked import PickedMask
+from iosim.readers.timing.terms import recorded
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -484,6 +486,32 @@ def test_operations_are_of_the_picked_pairs_and_of_the_indexer() -> None:
     assert few.matmul_flops() == 2 * 128 * 2048 * (576 + 512)
     assert V32.matmul_flops() == few.matmul_flops() + 2 * 64 * 131_072 * 128
     assert V32.exp_count() == 128 * 2048
+
+
+@pytest.mark.parametrize(("batch", "tiles"), [(132, 1), (1320, 10)])
+def test_paged_logits_wait_for_the_places_of_each_tiles_pages(batch: int, tiles: int) -> None:
+    """A CTA's tiles each look their pages up, and the first the length of its sequence, one load behind the other: 482
+    cycles of an H200 each, (287 + 287 x 476 / 265) / 2 + 80, where the clock is its highest."""
+    profile = load_profile("h200")
+    problem = AttentionProblem(
+        batch=batch, heads=64, seq_q=1, seq_k=200, head_dim=576, head_dim_v=512, dtype="bf16", mask="causal",
+        latent_kv=True, page_size=64, top_k=2048, index_heads=64,
+    )  # fmt: skip
+    dsa = resolve("dsa", problem, profile)
+    chain = scored_chain(problem, dsa)
+    logits = replace(chain, launches=chain.launches[:1])
+    with recorded() as terms:
+        Request(
+            problem,
+            dsa,
+            profile,
+            chain=logits,
+            method="capacity",
+            clocks=profile.need("boost_clock_hz"),
+        ).predict(Replays())
+    cycles = (287 + 287 * 476 / 265) / 2 + 80
+    waited = terms["loads of a tile, one behind the other"]
+    assert tiles * waited == pytest.approx((tiles + 1) * cycles)
 
 
 def test_each_picked_row_is_an_access_of_the_replay() -> None:

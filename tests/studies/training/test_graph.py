@@ -45,8 +45,9 @@ def decoders(draw: st.DrawFn, norms: tuple[str, ...] = ("layer", "rms", "none"))
 
 
 @st.composite
-def setups(draw: st.DrawFn) -> Setup:
+def setups(draw: st.DrawFn, rank: int = 0) -> Setup:
     return Setup(
+        lora_rank=rank, lora_on=",".join(draw(st.sampled_from([("q", "v"), ("q", "k", "v", "out"), ("v", "out")]))),
         batch=draw(st.integers(1, 3)), seq_len=draw(st.sampled_from([2, 7, 16, 33])),
         attention=draw(st.sampled_from(["naive", "flash"])), causal=draw(st.booleans()),
         precision=draw(st.sampled_from(["fp32", "bf16", "amp-bf16"])),
@@ -76,6 +77,10 @@ def test_saved_storages_are_pytorchs(model: Decoder, setup: Setup) -> None:
 @given(model=decoders(norms=("layer", "none")), setup=setups())
 def test_live_bytes_at_the_peaks_are_pytorchs(model: Decoder, setup: Setup) -> None:
     """The RMS norm is left out: on the CPU it is composed of operations whose temporaries no node describes."""
+    peaks_are_equal(model, setup)
+
+
+def peaks_are_equal(model: Decoder, setup: Setup) -> None:
     step = Step(model, setup)
     line = timeline(model, setup)
     with counted(step) as meter:
@@ -86,6 +91,36 @@ def test_live_bytes_at_the_peaks_are_pytorchs(model: Decoder, setup: Setup) -> N
     assert {p: b - base for p, b in line.phase_peaks().items() if p != "step"} == {
         "forward": forward, "backward": meter.peak,
     }  # fmt: skip
+
+
+@FEW
+@given(model=decoders(), setup=setups(rank=3))
+def test_storages_saved_under_lora_are_pytorchs(model: Decoder, setup: Setup) -> None:
+    step = Step(model, setup)
+    graph = plan(model, setup)
+    assert sorted(s.bytes for s in predicted_storages(graph)) == saved_storages(step)
+    assert sum(p.elements for p in graph.trained) == sum(
+        p.numel() for p in step.network.parameters() if p.requires_grad
+    )
+
+
+@FEW
+@given(model=decoders(norms=("layer", "none")), setup=setups(rank=3))
+def test_live_bytes_under_lora_are_pytorchs(model: Decoder, setup: Setup) -> None:
+    peaks_are_equal(model, setup)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+def test_adapters_of_an_mlp_are_pytorchs(precision: str) -> None:
+    model = Decoder(layers=2, width=16, heads=2, vocabulary=20, mlp_width=24, gated=True)
+    setup = Setup(
+        seq_len=8, precision=precision, optimizer="none", backend="cpu", lora_rank=4,
+        lora_on="q,v,gate,up,down",
+    )  # fmt: skip
+    assert sorted(s.bytes for s in predicted_storages(plan(model, setup))) == saved_storages(
+        Step(model, setup)
+    )
+    peaks_are_equal(model, setup)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

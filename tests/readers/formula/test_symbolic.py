@@ -43,7 +43,7 @@ from iosim.readers.formula.symbolic import derive, leading, symbol
 
 WORKED_EXAMPLES = ("linear",)  # of tests/how_to_add, there where its test was collected before
 SEQUENTIAL = ("delta_rule", "ssd")
-"""Of tokens that change a state: tests/kernel/test_states.py holds their formulas."""
+"""Of tokens that change a state: tests/catalog/algorithms/test_states.py holds their formulas."""
 ALGORITHMS = tuple(name for name in algorithms() if name not in (*WORKED_EXAMPLES, *SEQUENTIAL))
 FAST = ("flash", "flash1")
 

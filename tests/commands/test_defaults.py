@@ -99,9 +99,24 @@ def test_a_whole_model_has_a_price_and_is_named_like_elsewhere(
     run = iosim.model("gpt2", gpu="a100", seq_len=128, layers=2, price="a100=3.6").runs[0]
     assert run.dollars_per_million_tokens == pytest.approx(1e-3 * run.traffic.time_s / 128 * 1e6)
     assert f"{run.dollars_per_million_tokens:,.3g} dollars per million tokens" in told
+    first = told.split("\n\n")[0]
+    assert f"cost, in dollars: {run.dollars_per_million_tokens:,.3g} (prefill, 128 tokens)" in first
     refused(capsys, ["model", *asked], "NAME is missing")
     refused(capsys, ["model", "gpt2", *asked, "--price", "l4=1"], "--price l4=1", "a100-sxm-80gb")
     refused(capsys, ["model", "gpt2", *asked, "--price", "a100"], "--price 'a100'")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gemma-2-9b"])
+def test_a_whole_model_has_the_longest_context_of_its_decoding(model: str) -> None:
+    run = iosim.model(model, gpu="t4", context=64, layers=2, batch=3).runs[-1]
+    point = iosim.decode(model=model, gpu="t4", context=64, layers=2, batch=3, dtype=run.dtype)
+    assert run.longest_context == point.points[0].longest_context
+
+
+@pytest.mark.parametrize("cache", ["fp8"])
+def test_a_cache_of_another_type_has_a_kernel_by_default(cache: str) -> None:
+    made = iosim.decode(gpu="h100,b200", cache_dtype=cache, context=1024, layers=1)
+    assert {point.prediction.kernel.name for point in made.points} == {"flashinfer"}
 
 
 @pytest.mark.parametrize("call", [{"model": "llama-3-8b", "gpu": "h100", "batch": 8}, {"gpu": "a100", "batch": 4},

@@ -17,7 +17,7 @@ from iosim.studies.code import whole_texts
 from iosim.studies.kernel_from_code import kernel_file
 from iosim.studies.requests import CodeRequest
 
-PTX = Path(__file__).parent / "ptx"
+PTX = Path(__file__).parents[1] / "code" / "ptx"
 ACCESSES, FORWARD = PTX / "accesses.ptx", PTX / "flash_forward.ptx"
 ROWS, COLUMNS = 4096, 64
 COLUMN_STORE = {

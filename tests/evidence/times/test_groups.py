@@ -33,7 +33,7 @@ LIMITS = {
     "a30-warm": 0.08, "varlen-h100": 0.10, "varlen-a6000": 0.12,
     "public-t4": 0.09, "public-l4": 0.13, "public-b200": 0.11,
 }  # fmt: skip
-"""Mean errors on held-out rows that no change may exceed; serving stacks have a gate of their own (test_serving.py)."""
+"""Mean errors on held-out rows that no change may exceed; serving stacks have a gate of their own (latency/test_latency.py)."""
 ABLATION, BASELINES = (
     load_script(f"benchmarks/timing_{name}.py") for name in ("ablation", "baselines")
 )

@@ -25,10 +25,13 @@ from iosim.studies.training import (
     longest_sequence,
     plan,
     predict_training,
+    shares,
 )
 from iosim.studies.training.frontier import peak_bytes, step_seconds
 from iosim.studies.training.graph import Graph, saved_storages
-from iosim.studies.training.model import optimizer
+from iosim.studies.training.model import Parameter, optimizer
+from iosim.studies.training.shares import messages
+from iosim.studies.training.step_time import Rates, _seconds
 from iosim.studies.training.timeline import allocated, play
 
 FEW = settings(max_examples=examples(25), deadline=None, derandomize=True)
@@ -137,6 +140,103 @@ def test_the_peak_holds_parameters_gradients_and_states() -> None:
     assert step.peak_bytes == 5 * 4 * graph.parameter_elements + inputs + 4  # and the loss
 
 
+# Shares of several GPUs, and adapters
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_states_of_the_paper_on_zero(stage: int, gigabytes: float) -> None:
+    """arXiv 1910.02054, figure 1: 7.5 G parameters, 64 GPUs, Adam with 12 bytes of fp32 states a parameter beside two
+    of parameters and two of gradients."""
+    weights = (Parameter("w", 7_500_000_000),)
+    setup = Setup(
+        precision="fp16", optimizer="adam", step="fused", master_weights=True,
+        data_parallel=64, zero=stage,
+    )  # fmt: skip
+    states = setup.rule.state_bytes(shares.shares(setup, weights), setup.state_bytes)
+    total = states + shares.master_bytes(setup, weights)
+    for needed in (shares.GRADIENTS, shares.PARAMETERS):
+        total += 2 * shares.shared(setup, 7_500_000_000, needed)
+    assert round(total / 1e9, 1) == gigabytes
+
+
+def test_zero_by_hand() -> None:
+    """One matrix pair of 64 x 192 and 64 x 64 numbers in bf16 on four GPUs: what stays after the backward, and what
+    the step adds: one temporary of Adam's and fp32 gradients, a quarter of each."""
+    bare = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
+    p = 64 * 192 + 64 * 64
+    hidden = 8 * 64 * 2
+    held = 3 * hidden  # the input, the output and the output's gradient
+    kept = {
+        0: 2 * p + 2 * p + 12 * p,
+        1: 2 * p + 2 * p + 3 * p,
+        2: 2 * p + p // 2 + 3 * p,
+        3: 4 * p,
+    }
+    for stage, size in kept.items():
+        setup = Setup(seq_len=8, precision="bf16", master_weights=True, data_parallel=4, zero=stage)
+        step = play(plan(bare, setup)).events[-1]
+        assert step.after_bytes == size + held, stage
+        scratch = 8 * p
+        if stage:
+            scratch = 2 * p
+        assert step.peak_bytes == size + held + scratch, stage
+
+
+def test_parameters_are_gathered_a_layer_and_the_next() -> None:
+    model = Decoder(layers=5, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
+    setup = Setup(seq_len=8, precision="bf16", data_parallel=8, zero=3)
+    layer = 2 * (64 * 192 + 64 * 64)
+    gathered = [e.by_kind.get(Kind.GATHERED, 0) for e in play(plan(model, setup)).events]
+    assert max(gathered) == 2 * layer
+    assert gathered[-1] == 0
+    sent = messages(plan(model, setup))
+    # Each layer for the forward and for the backward, all but this GPU's eighth.
+    assert sent.gathered_bytes == 2 * 5 * layer * 7 // 8
+    assert sent.reduced_bytes == 5 * layer * 7 // 8
+    plain = messages(plan(model, replace(setup, zero=0)))
+    assert plain.bytes == 2 * 5 * layer * 7 // 8  # an all-reduce
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "rank", "on", "said"),
+    [
+        (96, 12288, 8, "q,v", "37.7"), (96, 12288, 1, "q,v", "4.7"), (96, 12288, 8, "q", "18.9"),
+        (96, 12288, 2, "q,k,v,out", "18.9"), (12, 768, 8, "q,v", "0.3"), (24, 1024, 8, "q,v", "0.8"),
+    ],
+)  # fmt: skip
+def test_trained_numbers_of_the_paper_on_lora(
+    layers: int, width: int, rank: int, on: str, said: str
+) -> None:
+    """arXiv 2106.09685, tables 2, 4 and 5: GPT-3 175B (18 M there, cut off), RoBERTa base and large; M parameters."""
+    model = Decoder(layers=1, width=width, heads=width // 64, vocabulary=0)
+    graph = plan(model, Setup(seq_len=8, precision="bf16", lora_rank=rank, lora_on=on))
+    assert f"{layers * graph.trained_elements / 1e6:.1f}" == said
+
+
+def test_what_lora_keeps_by_hand() -> None:
+    """bf16, 256 tokens of width 128, one layer fed with hidden states, rank 8 on v alone; u is one N x d tensor."""
+    model = Decoder(layers=1, width=128, heads=4, vocabulary=0)
+    setup = Setup(seq_len=256, precision="bf16", lora_rank=8, lora_on="v")
+    u, row = 256 * 128 * 2, 256 * 4
+    by_hand = (
+        u + 256 * 8 * 2  # the norm's output for A, A's for B
+        + 4 * u + 4 * row + 16  # q, k, v and the output, log-sum-exp, seed and offset
+        + u + 2 * row  # second norm's input and statistics
+        + 4 * u  # before gelu
+    )  # fmt: skip
+    assert saved_bytes(plan(model, setup)) == by_hand
+
+
+def test_products_of_the_backward() -> None:
+    """One for each operand that gets a gradient: two of a trained matrix, one of a frozen one."""
+    rates = Rates(1e12, 1e18, 0.0)
+    for rank, products in ((0, 2), (8, 1)):
+        graph = plan(SMALL, Setup(seq_len=256, precision="bf16", lora_rank=rank))
+        (node,) = (n for n in graph.nodes if n.name == "layer1.out")
+        forward = _seconds(graph, node, rates, "forward")
+        assert _seconds(graph, node, rates, "backward") == pytest.approx(products * forward)
+
+
 # Recorded steps
 
 
@@ -196,7 +296,11 @@ def trained(draw: st.DrawFn) -> tuple[Decoder, Setup]:
         optimizer=draw(st.sampled_from(["none", "sgd", "momentum", "adam", "adamw", "adam8bit"])),
         recompute=draw(st.sampled_from(["none", "full", "attention"])), accumulate=draw(st.booleans()),
         backend=draw(st.sampled_from(["cuda", "cpu"])),
+        data_parallel=draw(st.sampled_from([1, 3, 8])), zero=draw(st.integers(0, 3)),
+        lora_rank=draw(st.sampled_from([0, 0, 2])),
     )  # fmt: skip
+    if setup.number.parameter_bytes == 2 and draw(st.booleans()):
+        setup = replace(setup, master_weights=True)
     return model, setup
 
 
@@ -204,16 +308,20 @@ def trained(draw: st.DrawFn) -> tuple[Decoder, Setup]:
 @given(trained())
 def test_laws(one: tuple[Decoder, Setup]) -> None:
     model, setup = one
-    graph, size = plan(model, setup), setup.number.parameter_bytes
+    graph = plan(model, setup)
     line = play(graph)
     assert peak_bytes(model, setup) == line.peak_bytes
     # What lives after the backward: parameters, gradients, states, inputs, and the result.
     result = graph.storages[graph.lies_in[graph.nodes[-1].values[0]]].bytes
-    states = setup.rule.state_bytes(graph.parameters, size)
+    stepped = shares.shares(setup, graph.trained)
+    states = setup.rule.state_bytes(stepped, setup.state_bytes)
+    states += shares.master_bytes(setup, graph.trained)
+    weights = sum(shares.shared(setup, p.elements, shares.PARAMETERS) for p in graph.parameters)
+    weights += sum(shares.shared(setup, p.elements, shares.GRADIENTS) for p in graph.trained)
     inputs = sum(s.bytes for s in graph.inputs) + (graph.seed.bytes if graph.seed_held else 0)
     assert (
         line.events[-1].after_bytes
-        == 2 * size * graph.parameter_elements + states + inputs + result
+        == setup.number.parameter_bytes * weights + states + inputs + result
     )
     # Every request is given back or lives on; the allocator hands out no less than was asked for.
     live: dict[str, int] = {}
@@ -368,6 +476,10 @@ def test_the_page_and_the_table_show_the_same_peak(recompute: str) -> None:
         (["--frontier", "width", "--width", "1000"], "--width 1000"),
         (["--mlp-ratio", "-1"], "--mlp-ratio -1.0 is out of range"),
         (["--gpu", "t4", "--precision", "bf16"], "bf16"),
+        (["--zero", "4"], "--zero 4 is out of range; accepted: 0 to 3"),
+        (["--master-weights"], "--master-weights: --precision amp-bf16 keeps parameters in fp32"),
+        (["--lora-rank", "8", "--lora-on", "gate"], "--lora-on gate: the model has no such matrix"),
+        (["--lora-on", "x"], "--lora-on 'x' is not known"),
         (["--seq-len", "16m", "--batch", "60k", "--attention", "naive"], "is out of range"),
     ],
 )

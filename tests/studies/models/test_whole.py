@@ -1,6 +1,6 @@
 """Whole models from their configs: sums by hand, what more tokens, GPUs and layers do, and what is refused.
 
-tests/integrations/test_whole_models_torch.py holds them to TrafficMode."""
+tests/studies/program/test_tape.py holds them to TrafficMode."""
 
 from __future__ import annotations
 

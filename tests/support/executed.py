@@ -1,0 +1,262 @@
+"""Which tests execute a line of the package: measured, a piece a file of tests, and kept in .executed/.
+
+    python tests/mutate.py --map       the pieces that are missing, or whose file of tests has changed since
+
+Each file of quick tests runs in a child of its own under coverage.py, with a context for each test. A piece has the CPU
+seconds of each test and, for each line of the package, which of the file's tests execute it. Lines are known by their
+function and text and not by their number, so that a map outlives edits elsewhere. What is not seen: what a test
+executes in processes that it starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import json
+import os
+import resource
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / ".executed"
+QUICK_SHARE = "24"
+"""One in so many examples of a property is drawn, as by the README's test command."""
+MARKS = "not slow or recorded"
+LEFT_OUT = {
+    "tests/house/test_mutants.py": "starts this",
+    "tests/house/test_architecture_doc.py": "reads the sources' imports",
+    "tests/house/test_budget.py": "reads the sources' words",
+    "tests/house/test_dead_names.py": "reads the sources' names",
+    "tests/house/test_layers.py": "reads the sources' imports",
+    "tests/house/test_packaging.py": "builds a wheel of the tree",
+    "tests/house/test_release.py": "builds a wheel of the tree",
+    "tests/house/test_trial_additions.py": "copies the tree",
+    "tests/readers/test_wasm.py": "compiles the engine for browsers",
+    "tests/studies/test_report_browser.py": "runs a browser",
+}
+"""Files of tests that hold no value of the code, or take no copy of the tree."""
+MOST_CPU_S = 900
+WAIT_S = 3000.0
+
+
+def test_files() -> list[str]:
+    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/*/test_*.py"))
+    return sorted(f for f in found if f not in LEFT_OUT)
+
+
+def piece_of(file: str) -> Path:
+    return FOLDER / (file.removeprefix("tests/").replace("/", ".") + ".json.gz")
+
+
+def digest(file: str) -> str:
+    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
+
+
+# Lines and what they are of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a line stands: its function, and the lines of its statement."""
+
+    function: str
+    first: int
+    last: int
+
+
+class Source:
+    """The lines of a file of the package, by their functions and statements."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.tree = ast.parse(text)
+        self.place: dict[int, Place] = {}
+        self._visit(self.tree, "")
+
+    def _visit(self, node: ast.AST, function: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inside = function
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inside = f"{function}.{child.name}"
+            if isinstance(child, ast.stmt):
+                first, last = child.lineno, child.end_lineno or child.lineno
+                body = getattr(child, "body", None)
+                if isinstance(body, list) and body:  # the head alone: what follows is of its own
+                    last = max(first, min(last, body[0].lineno - 1))
+                for line in range(first, last + 1):
+                    self.place[line] = Place(function, first, last)
+            self._visit(child, inside)
+
+    def key(self, line: int) -> str:
+        """Eight hexadecimal digits that name a line by its function and text."""
+        place = self.place.get(line)
+        words = " ".join(self.lines[line - 1].split()) if line <= len(self.lines) else ""
+        function = place.function if place else ""
+        return f"{zlib.crc32(f'{function} {words}'.encode()):08x}"
+
+    @cached_property
+    def functions(self) -> dict[str, tuple[int, int]]:
+        """First and last line of each function's body, by its name with its classes'."""
+        found: dict[str, tuple[int, int]] = {}
+
+        def visit(node: ast.AST, name: str) -> None:
+            for child in ast.iter_child_nodes(node):
+                inside = name
+                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    inside = f"{name}.{child.name}"
+                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found[inside] = (child.body[0].lineno, child.end_lineno or child.lineno)
+                visit(child, inside)
+
+        visit(self.tree, "")
+        return found
+
+    def function_at(self, line: int) -> tuple[int, int] | None:
+        """Lines of the innermost function whose body has the line; None at the module's level."""
+        around = [(a, b) for a, b in self.functions.values() if a <= line <= b]
+        return max(around, default=None)
+
+    def names_at(self, line: int) -> set[str]:
+        """Names that the statement of a line outside all functions gives: constants, fields, functions."""
+        place = self.place.get(line)
+        if place is None:
+            return set()
+        names: set[str] = set()
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.stmt) or node.lineno != place.first:
+                continue
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            names |= {
+                n.id
+                for t in targets
+                if t is not None
+                for n in ast.walk(t)
+                if isinstance(n, ast.Name)
+            }
+        return names
+
+
+@cache
+def source(file: str) -> Source:
+    """A file of the package as it stands in this tree."""
+    return Source((ROOT / file).read_text(encoding="utf-8"))
+
+
+# Measuring
+
+
+class Timer:
+    """A plugin of pytest: a context for each test, its CPU seconds, and whether it passed."""
+
+    def __init__(self, coverage: Any) -> None:
+        self.coverage = coverage
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.coverage.switch_context(nodeid)
+        self.began = time.process_time()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = time.process_time() - self.began
+        if report.failed or report.skipped:
+            self.failed.add(report.nodeid)
+
+
+def measured(file: str) -> dict[str, Any]:
+    """The piece of a file of tests, as this process finds it, which must not have imported the package."""
+    import coverage
+    import pytest
+
+    os.environ["IOSIM_EXAMPLES_SHARE"] = QUICK_SHARE
+    tracer = coverage.Coverage(
+        data_file=None, source=[str(ROOT / "iosim")], config_file=False, check_preimported=False
+    )
+    timer = Timer(tracer)
+    tracer.start()
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "-m", MARKS]
+    code = pytest.main([*words, file], plugins=[timer])
+    tracer.stop()
+    tests = [t for t in timer.seconds if t not in timer.failed]
+    number = {test: n for n, test in enumerate(tests)}
+    lines: dict[str, dict[str, list[int]]] = {}
+    data = tracer.get_data()
+    for path in data.measured_files():
+        if not path.endswith(".py"):  # a template
+            continue
+        name = Path(path).relative_to(ROOT).as_posix()
+        by_key: dict[str, set[int]] = defaultdict(set)
+        for line, contexts in data.contexts_by_lineno(path).items():
+            by_key[source(name).key(line)] |= {number[c] for c in contexts if c in number}
+        kept = {key: sorted(which) for key, which in by_key.items() if which}
+        if kept:
+            lines[name] = kept
+    return {
+        "digest": digest(file),
+        "code": int(code),
+        "failed": sorted(timer.failed),
+        "tests": [[test.removeprefix(file), round(timer.seconds[test], 3)] for test in tests],
+        "lines": lines,
+    }
+
+
+def measure(file: str) -> bool:
+    """Writes the piece of a file of tests, in a child of this process; False where the child does not end well."""
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
+            os.setsid()
+            quiet = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(quiet, stream)
+            os.chdir(ROOT)
+            piece = measured(file)
+            FOLDER.mkdir(exist_ok=True)
+            unfinished = piece_of(file).with_suffix(f".{os.getpid()}")
+            with gzip.open(unfinished, "wt", encoding="utf-8") as stream:
+                json.dump(piece, stream, separators=(",", ":"))
+            unfinished.replace(piece_of(file))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(0.05)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
+
+
+def stale(file: str) -> bool:
+    """Whether the piece of a file of tests is missing, or of another text of it."""
+    return not piece_of(file).exists() or read(file)["digest"] != digest(file)
+
+
+def read(file: str) -> dict[str, Any]:
+    with gzip.open(piece_of(file), "rt", encoding="utf-8") as stream:
+        found: dict[str, Any] = json.load(stream)
+    return found
+
+
+def make(jobs: int) -> Iterator[tuple[str, bool]]:
+    """Measures the pieces that are missing or stale, so many at a time."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    with ThreadPoolExecutor(jobs) as pool:
+        work = {pool.submit(measure, file): file for file in test_files() if stale(file)}
+        for done in as_completed(work):
+            yield work[done], done.result()
