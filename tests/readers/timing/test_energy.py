@@ -118,6 +118,19 @@ class TestEnergy:
         drawn = sum(_of_large_products(profile, of).values()) + of.pj["awake_power_w"]
         assert drawn == pytest.approx(profile.power_w, rel=0.06 if is_known(profile) else 1e-2)
 
+    def test_what_large_products_leave_less_for_all_that_they_move(self) -> None:
+        """An L40S's products draw more by an L40's factor than its board has: their FLOPs and the bytes that they move
+        on the chip cost less by one share; what they do not move does not."""
+        profile, taken = load_profile("l40s"), load_profile("l40s").need("energy_factor")
+        of = energies(profile)
+        assert of is not None
+        shares = {
+            name: of.pj[name] / (taken * load_profile("h200-sxm").need(name)) for name in of.pj
+        }
+        assert shares["mma_sync_pj_per_flop"] == pytest.approx(0.64, abs=0.01)
+        assert shares["l2_read_pj_per_byte"] == pytest.approx(shares["mma_sync_pj_per_flop"])
+        assert shares["hbm_read_pj_per_byte"] == shares["warp_instruction_pj"] == 1.0
+
     def test_products_below_what_power_allows_are_not_powers(self) -> None:
         """An H20's large products draw less than its board has: a FLOP costs what is taken, no more."""
         profile = load_profile("h20")
