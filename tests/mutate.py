@@ -93,13 +93,16 @@ AREAS = {
     "replay": area(
         "readers/replay/*.py",
         "@engine @replay lowering",
-        "once_missed engine sharing trace coarse sampling true_times placement drift l2_sets followers "
+        "once_missed engine sharing trace coarse sampling true_times placement "
+        "drift l2_sets followers "
         "measured_l2",
     ),
     "timing": area(
         "readers/timing/*.py",
         "once_missed @timing warps said",
-        "energy step_time tile_terms one_time reason_and_ceiling passes terms linear_times",
+        "energy timing/step_time makespan chain_time tile_terms loop_time "
+        "step_terms rates running launch_time launch_terms one_time "
+        "reason_and_ceiling passes terms linear_times",
     ),
     "count": area(
         "readers/*.py",
@@ -109,29 +112,40 @@ AREAS = {
     "formula": area(
         "readers/formula/*.py",
         "floor_sums theory @counts symbolic",
-        "level_bounds blocks check",
+        "level_bounds masks/blocks check readings",
     ),
     "algorithms": area(
         "catalog/algorithms/*.py",
         "once_missed @counts execute uniform matrix_tiles said",
-        "@timing @replay algorithms/cache mla efficient bias packed mixture indexer naive fa2 by_hand",
+        "@timing @replay algorithms/cache mla efficient bias packed mixture "
+        "indexer naive fa2 by_hand",
     ),
     "libraries": area(
         "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
-        "once_missed @catalog resolver",
-        "decode/study cudnn errors catalog_file flashinfer amd cutlass default fits_or_is_refused flex_backward "
-        "fa3 fa4 fp8 cascade picked_blocks states cudnn_ampere cudnn_decode triton shared_prefix "
+        "once_missed @catalog resolver sdpa loader rules kernel/options",
+        "decode/study cudnn errors catalog_file flashinfer amd cutlass default "
+        "fits_or_is_refused flex_backward "
+        "fa3 fa4 fp8 cascade picked_blocks states cudnn_ampere cudnn_decode "
+        "triton shared_prefix "
         "fa2 @commands",
     ),
     "kernel": area(
         "kernel/*.py",
         "residency @catalog @tiles lowering",
-        "kernel/launch space compiled tile_rules @commands",
+        "kernel/launch space orders/code search constant entry compiled tile_rules @commands",
     ),
-    "code": area("code/*.py", "module loops ptx ptx_values", "code compiled tile_builds"),
-    "problem": area("problem/*.py", "files fields blocks", "packed mask bias cli @commands"),
+    "code": area(
+        "code/*.py",
+        "module listing tools loops local opcodes runs counts frame_addresses ptx ptx_values",
+        "prediction/code compiled tile_builds",
+    ),
+    "problem": area(
+        "problem/*.py", "masks/files fields masks/blocks", "packed mask bias cli @commands"
+    ),
     "hardware": area(
-        "hardware/*.py", "profile_file occupancy profile said", "confidence trust ranges @commands"
+        "hardware/*.py",
+        "profile_file occupancy profile quantities said",
+        "confidence trust ranges @commands",
     ),
     "prediction": area(
         "prediction/*.py",
@@ -139,9 +153,17 @@ AREAS = {
         "call predictor play many answer reason_and_ceiling grammar @commands",
     ),
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "one pick @commands"),
-    "training": area("studies/training/*.py", "once_missed @training", "prediction @commands"),
+    "training": area(
+        "studies/training/*.py",
+        "once_missed @training",
+        "training/prediction frontier training/model training/timeline shares "
+        "training/step_time lora replay/blocks @commands",
+    ),
     "distributed": area(
-        "studies/distributed/*.py", "once_missed @distributed", "schedule @commands"
+        "studies/distributed/*.py",
+        "once_missed @distributed",
+        "schedule distributed/links collectives closed_forms count timing "
+        "distributed/study @commands",
     ),
     "comparing": area(
         "studies/compare/*.py studies/*.py",
@@ -150,56 +172,67 @@ AREAS = {
     ),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py",
-        "load latency kinds",
-        "models_in_commands stack_times answers_studies whole decode silent_choices @commands",
+        "load asked models/prediction picking latency fit calibration varlen stack kinds",
+        "models_in_commands stack_times answers_studies whole decoder decode "
+        "silent_choices @commands",
     ),
-    "sweep": area("studies/sweep/*.py studies/orders/*.py", "run space", "workers @commands"),
+    "sweep": area(
+        "studies/sweep/*.py studies/orders/*.py",
+        "run closed cases sweep/files sweep/rows space orders/code search constant entry",
+        "workers @commands",
+    ),
     "report": area(
         "studies/report/*.py studies/formulas/*.py", "report/study report_files answer", "symbolic"
     ),
     "trace": area(
         "studies/trace/*.py studies/program/*.py",
         "trace",
-        "mode values whole prediction pages @commands",
+        "mode values whole decoder training/prediction frontier training/model "
+        "training/timeline shares training/step_time lora replay/blocks pages "
+        "@commands",
     ),
     "validate": area(
         "evidence/validate/*.py",
-        "recognise report summary",
+        "recognise report summary validate/rows residuals",
         "others published/tables match rule ncu_rows @commands",
     ),
     "measure": area(
         "evidence/measure/*.py",
         "calibrate @plans bundle choose",
-        "collect chain_case fit_published harness",
+        "collect machine chain_case fit_published harness",
     ),
     "times": area(
         "evidence/times/*.py evidence/*.py",
         "fitted groups",
-        "links published/tables shipped_is_validated",
+        "evidence/links published/tables shipped_is_validated",
     ),
     "reproduce": area(
         "evidence/reproduce/*.py evidence/claims/*.py",
-        "check paper said",
+        "check readings paper said",
         "training_grid chunk_schedules reproduce_f @commands",
     ),
     "integrations": area(
         "integrations/*.py",
-        "rule kernel load kinds",
+        "rule kernel triton/model streaming_mask load asked models/prediction picking kinds",
         "launched tape values torch_counts mode",
     ),
     "base": area(
         "base/*.py",
         "schema progress errors units records registry many",
-        "silent_choices workers attack show/tables prediction/cache report_files profile @commands",
+        "silent_choices workers attack show/tables show/page html shown "
+        "prediction/cache report_files profile quantities @commands",
     ),
     "show": area(
-        "show/*.py", "show/tables axes terminal timeline", "looks notebook calls @commands"
+        "show/*.py",
+        "show/tables show/page html shown axes terminal show/timeline",
+        "looks notebook calls @commands",
     ),
     "commands": area(
         "commands/*.py api/*.py",
-        "cli completion schemas options calls",
+        "cli completion schemas commands/options calls",
         "first_lines common defaults pages bad_input silent_choices attack "
-        "pick space rule collect trace summary @commands",
+        "pick space orders/code search constant entry rule collect machine "
+        "trace summary validate/rows residuals @commands",
     ),
 }
 """By room, so that a file that moves within one, or is new, is of an area."""
