@@ -50,16 +50,13 @@ NEUTRAL: Mapping[str, float] = {
     "OVERLAP_NORM": 100.0,
     "SPLIT_OVERLAP_NORM": 100.0,
     "CODE_AHEAD_BYTES": 1 << 30,
-    "CODE_BEHIND_PER_CYCLE": 44.0,
     "STREAM_START_SHARE": 1.0,
-    "TCGEN05_PRODUCT_CYCLES": 900.0,
     "SLOW_WIDENING_OPERATIONS": 4.0,
     "pass_bandwidth_fraction": 1.0,
     "launch_latency_s": 2.1e-6,
     "graph_call_latency_s": 0.9e-6,
     "sm_dram_bytes_per_clock": 0.01,
     "energy_clock_exponent": 3.0,
-    "options.diagonal_operations of cudnn": 4.0,
 }
 """Neutral values that are not 0: no overlap or all of it, all code at an SM's rate at the L2, what holds elsewhere."""
 NEUTRAL_OF_GPU: Mapping[tuple[str, str], float] = {
@@ -82,7 +79,7 @@ STACKS = (
     "SLOW_WIDENING_OPERATIONS",
 )
 """Constants that serving stacks' calls are judged by, as their names begin."""
-LINEAR = ("PRODUCT_CYCLES", "TCGEN05_PRODUCT_CYCLES", "SOLVED_ROW_CYCLES")
+LINEAR = ("PRODUCT_CYCLES",)
 ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "tests/readers/test_check_bits.py": ("FETCHES", "FILLS"),
     "tests/code/test_foreign_local.py": ("L1_WAYS",),

@@ -2,7 +2,7 @@
 
     python benchmarks/linear_times.py                 medians by GPU, of the rows that nothing was fitted on
     python benchmarks/linear_times.py --cells         the same by framework
-    python benchmarks/linear_times.py --fit           fits the named constants again, on the other half
+    python benchmarks/linear_times.py --fit           fits PRODUCT_CYCLES again, on the other half
     python benchmarks/linear_times.py --draw FOLDER   draws the rows anew out of AIConfigurator's tables
 
 The rows: experiments/measurements/published_linear_attention.csv. Of each GPU, framework and kernel at most 40, in the
@@ -52,7 +52,6 @@ HEAD_DIM = 128
 DRAWN = 40
 ODD = (("gdn", "context", "sglang", "h200_sxm"),)
 """Cells of which many rows take two to four times as long as the same call on an H100: not fitted on."""
-ROW_CYCLES = (400.0, 500.0, 600.0, 700.0, 800.0)
 PRODUCT_CYCLES = (600.0, 700.0, 800.0, 900.0, 1000.0, 1100.0, 1200.0, 1300.0, 1400.0)
 """Values that are tried."""
 
@@ -136,26 +135,21 @@ def ratio(row: Row, prediction: Prediction) -> float:
 
 
 def fit() -> None:
-    """Prints the constants with the least mean |log(predicted / measured)| over the open rows of prefill."""
+    """Prints PRODUCT_CYCLES with the least mean |log(predicted / measured)| over the open rows of prefill, by unit."""
     open_rows = [
         row
         for row in rows()
         if not row.judged and row.values["phase"] == "context" and row.cell not in ODD
     ]
     pairs = predicted(open_rows)
-    best: dict[str, tuple[float, float, float]] = {}
-    for solved in ROW_CYCLES:
-        for product in PRODUCT_CYCLES:
-            pass_time.SOLVED_ROW_CYCLES = solved
-            pass_time.PRODUCT_CYCLES = pass_time.TCGEN05_PRODUCT_CYCLES = product
-            for unit in ("tcgen05", "other"):
-                errors = [abs(math.log(ratio(*pair))) for pair in pairs if _unit(pair[1]) == unit]
-                key = f"{unit}, rows of {solved}"
-                best[key] = min(
-                    best.get(key, (math.inf,) * 3), (statistics.mean(errors), product, solved)
-                )
-    for key, (error, product, _) in best.items():
-        print(f"{key} cycles: products {product}, mean |log| {error:.3f}")
+    best: dict[str, tuple[float, float]] = {}
+    for product in PRODUCT_CYCLES:
+        pass_time.PRODUCT_CYCLES = product
+        for unit in ("tcgen05", "other"):
+            errors = [abs(math.log(ratio(*pair))) for pair in pairs if _unit(pair[1]) == unit]
+            best[unit] = min(best.get(unit, (math.inf,) * 2), (statistics.mean(errors), product))
+    for unit, (error, product) in best.items():
+        print(f"{unit}: products {product}, mean |log| {error:.3f}")
 
 
 def _unit(prediction: Prediction) -> str:

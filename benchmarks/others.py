@@ -131,7 +131,7 @@ def counted() -> list[tuple[str, str, int, int]]:
                 heads=32, kv_heads=8, seq_q=int(r["seq"]), head_dim=128, dtype="fp16", mask="window",
                 window=int(r["window"]), window_right=0 if r["causal"] == "1" else int(r["window"]),
             )  # fmt: skip
-            known[key] = predict(problem, "fa2", "a30", l2_start=r["l2_start"]).total("hbm")
+            known[key] = predict(problem, "flash-attn", "a30", l2_start=r["l2_start"]).total("hbm")
         found.append((r["l2_start"], r["seq"], SECTOR * int(r["dram_sectors"]), known[key]))
     return found
 

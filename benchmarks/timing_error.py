@@ -58,15 +58,14 @@ FITTED: tuple[tuple[object, str, float], ...] = (
 
 
 def constants_table() -> Table:
-    """The fitted constants."""
-    lines = tuple((f.name, f"{f.value:.4g}", f.gpu or "the model", f.rows) for f in fitted())
-    return Table(
-        tuple(
-            Column(key.replace(" ", "_"), key)
-            for key in ("constant", "value", "stands in", "fitted on")
-        ),
-        lines,
-    )
+    """The fitted constants: on which rows, and of which the errors of the even rows were in sight, too."""
+    lines = []
+    for number in fitted():
+        even_rows = "in sight" if number.even_rows_in_sight else "held out"
+        stands_in = number.gpu or "the model"
+        lines.append((number.name, f"{number.value:.4g}", stands_in, number.rows, even_rows))
+    columns = ("constant", "value", "stands in", "fitted on", "even rows")
+    return Table(tuple(Column(key.replace(" ", "_"), key) for key in columns), tuple(lines))
 
 
 def tried(case: Case) -> Call:

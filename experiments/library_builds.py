@@ -8,6 +8,9 @@ were counted; of FlashAttention-2's forward the loop's alone, since those outsid
 laid out (library_code.csv). `edges` says for which calls a build is: `whole` tiles of full width, `ragged` lengths,
 `full` rows and lengths of every kind, `narrow` rows, of fewer columns than the build has. Builds with a window or with
 dropout were not run: what they store follows from their instructions and their frame, and `known` says so.
+
+Builds for cc 7.5 and 8.0 were not run either: `code` means counted in their machine code (pytorch_loops.csv), whose
+loops on cc 9.0 store and load what the counters say there, to the byte. Code for cc 8.0 runs on cc 8.6 and 8.9, too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from iosim.kernel.launch import Domain
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
 TABLE = HERE.parent / "iosim" / "catalog" / "libraries" / "pytorch-builds.csv"
-COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
+COLUMNS = ("kernel", "cc", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
            "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
            "accesses_per_tile", "accesses_per_pair", "known", "code")  # fmt: skip
 SPLIT_FLAGS = ("causal", "local", "alibi", "even_mn", "even_k", "softcap", "split", "append")
@@ -45,6 +48,15 @@ SPLIT_TILES = {
 """(head_dim, block_q, block_k) of the split kernel (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch)."""
 FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
 EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
+EFFICIENT_CODE = re.compile(r"fmha_cutlassF_(bf16|f16|f32)_aligned_(\d+)x(\d+)_(rf|gmem)_sm")
+LARGE = {
+    (32, 128, 128): (1, 0),
+    (96, 64, 128): (0, 0),
+    (192, 64, 64): (0, 0),
+    (256, 64, 64): (0, 1),
+}
+"""Whether V stays in registers, and Q in one buffer, in the backward of a GPU with 163 KB of shared memory, by
+(head_dim, block_q, block_k), where smaller ones take another build; of 96 with dropout alone."""
 DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)
 """The flags behind a template's traits."""
 WIDEST_EVEN_MN = 128
@@ -52,7 +64,17 @@ WIDEST_EVEN_MN = 128
 TRAITS = re.compile(r"(Flash_\w+_traits<[^<>]*?(?:bfloat16_t|half_t)),")
 WITH_DROPOUT = {(64, 128, 64), (128, 128, 32), (192, 64, 64)}
 """Forward tiles that are launched on cc 9.0 with dropout alone (flash_fwd_launch_template.h)."""
-WORD = 4
+BUILT = 90
+"""Compute capability of the builds whose counters were read."""
+RUNS_ON = {"75": "75", "80": "80 86 89"}
+"""Compute capabilities on which code for one runs."""
+OTHERS_SHARED = "86 89"
+"""Those of them whose CTAs have less shared memory, for which a backward's tile may have a build of its own."""
+MANGLED = re.compile(
+    r"flash_(fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)I\d*Flash_\w+?_traitsI((?:Li\d+E)+)((?:Lb[01]E)*)\w*?"
+    r"half_t\w*?EE((?:Lb[01]E)+)EEv"
+)
+WORD, PAIRS = 4, 5
 SHORT = 2
 """Visited key blocks of a tile up to which its stores are told apart."""
 SHORTEST = 1000
@@ -176,7 +198,7 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     for call in calls:
         if call["implementation"].startswith("pytorch_flash") and call["dtype"] == "bfloat16":
             groups[plain(call["kernel"])].append(call)
-    rows, short_of, code = [], short_tiles(), laid_out()
+    rows, short_of, code, listed = [], short_tiles(), laid_out(), listed_loops()
     for name, members in groups.items():
         (full,) = [other for other in used if other.startswith(name)]
         match = FLASH.search(members[0]["kernel"])
@@ -206,9 +228,10 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         accesses = tuple(round(max(0.0, each)) for each in solved(moved))
         if passes == "fwd" and loops[full]:
             loop = max(loops[full], key=lambda r: int(r["HMMA"]))
-            accesses = (0, int(loop["LDL"]) + int(loop["STL"]))
+            least = -(-words_of(listed[build_key(full)]) // 2)  # an access is of two words at most
+            accesses = (0, max(least, int(loop["LDL"]) + int(loop["STL"])))
         rows.append(dict(zip(COLUMNS, (
-            "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
+            "fa2", BUILT, passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
             edges_of(full, width), used[full]["registers"], used[full]["stack_bytes"], number(per_tile),
             number(per_pair), *apart, 0, *accesses, "counted", code.get(full, ""),
         ), strict=True)))  # fmt: skip
@@ -227,6 +250,149 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         for full, layout in code.items()
         if ">," in full and (row := of_splits(full, used.get(full, {}), layout))
     ]
+
+
+def build_key(name: str) -> tuple[Any, ...]:
+    """(pass, sizes, flags of its traits, flags) of a build of FlashAttention-2, however its name is written."""
+    if match := MANGLED.search(name):
+        sizes, traits, on = (
+            tuple(map(int, re.findall(r"L[ib](\d+)E", part))) for part in match.groups()[1:]
+        )
+        return match[1][:3], sizes, traits, on
+    match = FLASH.search(name.replace(",", ", "))
+    words = name[name.index("_traits<") + len("_traits<") :].split(",")
+    numbers = [{"true": "1", "false": "0"}.get(w.strip(), w.strip()) for w in words]
+    first = next(n for n, word in enumerate(numbers) if not word.isdecimal())
+    values = tuple(map(int, numbers[:first]))
+    assert match is not None
+    many = 4 if match[1] == "fwd" else 7
+    return match[1], values[:many], values[many:], tuple(map(int, flags(name)))
+
+
+def words_of(loop: dict[str, str]) -> int:
+    """Loads and stores of a spilled register in a turn of a loop, each of which may be of several."""
+    return int((float(loop["local_load_bytes"]) + float(loop["local_store_bytes"])) / WORD)
+
+
+def listed_loops() -> dict[tuple[Any, ...], dict[str, str]]:
+    """The loop of each build of FlashAttention-2 for cc 9.0, by `build_key`."""
+    rows = recorded("pytorch_loops.csv")
+    return {
+        build_key(r["kernel"]): r
+        for r in rows
+        if r["cc"] == str(BUILT) and MANGLED.search(r["kernel"])
+    }
+
+
+def accesses_of(loop: dict[str, str]) -> int:
+    """Loads and stores of a turn of a forward's loop: of what it loads and does not store, five are second words of
+    pointers, which one load takes, as in the builds for cc 9.0 whose instructions are listed."""
+    beyond = (float(loop["local_load_bytes"]) - float(loop["local_store_bytes"])) / WORD
+    return max(-(-words_of(loop) // 2), int(words_of(loop) - min(PAIRS, max(0.0, beyond))))
+
+
+def code_rows(counted: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """A row a build for another compute capability than the one whose counters were read, of its loop's code.
+    `counted`: the rows of the memory-efficient forward for that one."""
+    rows: list[dict[str, Any] | None] = []
+    turned = turns_inside(counted)
+    for loop in recorded("pytorch_loops.csv"):
+        if loop["cc"] not in RUNS_ON:
+            continue
+        if MANGLED.search(loop["kernel"]):
+            rows.append(flash_code_row(loop))
+        elif match := EFFICIENT_CODE.search(loop["kernel"]):
+            spills = float(loop["local_store_bytes"]) > 0
+            inner = turned.get(match.groups(), (1, 1, 1)) if spills else (1, 1, 1)
+            rows += efficient_code_rows(loop, match, inner)
+    return [row for row in rows if row is not None]
+
+
+def turns_inside(counted: list[dict[str, str]]) -> dict[tuple[str, ...], tuple[float, ...]]:
+    """(type, tile and place of the sums) of a build for cc 9.0 that spills in its loop -> counted over listed stores of
+    a tile and of a step, and accesses of a step: the loop inside its step is listed once."""
+    by_build = {
+        (r["dtype"], str(r["block_q"]), str(r["block_k"]), r["head_dim"]): r for r in counted
+    }
+    turned = {}
+    for loop in recorded("pytorch_loops.csv"):
+        match = EFFICIENT_CODE.search(loop["kernel"])
+        if match is None or loop["cc"] != str(BUILT) or not float(loop["local_store_bytes"]):
+            continue
+        width = int(match[3]) if match[4] == "rf" else 65536
+        row = by_build["fp32" if match[1] == "f32" else "fp16", match[2], match[3], width]  # type: ignore[index]
+        turned[match.groups()] = (
+            float(row["write_per_tile"]) / float(loop["local_stores_beside"]),
+            float(row["write_per_pair"]) / float(loop["local_store_bytes"]),
+            float(row["accesses_per_pair"]) / words_of(loop),
+        )
+    return turned
+
+
+def flash_code_row(loop: dict[str, str]) -> dict[str, Any] | None:
+    """The row of a build of FlashAttention-2; None of one that no call of PyTorch's takes.
+
+    The first steps of a forward, which mask, are compiled apart and store what every step does: what a tile stores is
+    what stands beside its loop less theirs. A backward's loop holds its last turn, too, in which what was stored before
+    it is loaded: on cc 9.0 no step of the five builds with stores in their loop stores anything, by counters, and loads
+    twice as many words a step as the loop's listed stores.
+    """
+    passes, sizes, traits, on = build_key(loop["kernel"])
+    width, block_q, block_k, warps = sizes[:4]
+    if on[ALIBI] or on[SOFTCAP] or (passes == "fwd" and on[-1]):
+        return None
+    mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
+    inside, beside = float(loop["local_store_bytes"]), float(loop["local_stores_beside"])
+    if passes == "fwd":
+        masked = 1 if mask == "none" else -(-block_q // block_k) + (not on[EVEN_MN])
+        per_tile, accesses, known = (
+            max(0.0, beside - masked * inside),
+            (0, accesses_of(loop)),
+            "code",
+        )
+    else:
+        known = "inferred" if inside else "code"
+        accesses = (int(2 * (beside + inside) / WORD), int(2 * inside / WORD))
+        per_tile, inside = beside + inside, 0.0
+    return dict(zip(COLUMNS, (
+        "fa2", shares(passes, width, block_q, block_k, bool(on[DROPOUT]), traits), passes, width, block_q, block_k,
+        warps, "fp16 bf16", mask, on[DROPOUT], edges(not on[EVEN_K], width > WIDEST_EVEN_MN or bool(on[LOCAL]),
+        bool(on[EVEN_MN])), loop["registers"], loop["frame"], number(per_tile), number(inside), "", "", 0, *accesses,
+        known, "",
+    ), strict=True))  # fmt: skip
+
+
+def shares(
+    passes: str, width: int, block_q: int, block_k: int, dropout: bool, traits: tuple[int, ...]
+) -> str:
+    """The compute capabilities on which a build is taken (flash_bwd_launch_template.h): of a backward's tile, those
+    with 163 KB and more of shared memory to a CTA may have another than those with 99."""
+    alike = (width, block_q, block_k) not in LARGE or (width == 96 and not dropout)
+    if passes == "fwd" or alike:
+        return RUNS_ON["80"]
+    return "80" if traits == LARGE[width, block_q, block_k] else OTHERS_SHARED
+
+
+def efficient_code_rows(
+    loop: dict[str, str], match: re.Match[str], turned: tuple[float, ...]
+) -> list[dict[str, Any]]:
+    """The rows of a build of the memory-efficient forward, one a type: bf16's code is that of fp16. The loop inside its
+    step turns as often as in the build for cc 9.0 (`turned`), whose source is the same."""
+    block_q, block_k = int(match[2]), int(match[3])
+    width = block_k if match[4] == "rf" else 65536
+    types = ["fp32"] if match[1] == "f32" else ["fp16"] if loop["cc"] == "75" else ["fp16", "bf16"]
+    if match[1] == "bf16":
+        return []
+    stores = (float(loop["local_stores_beside"]), float(loop["local_store_bytes"]), words_of(loop))
+    beside, inside, accesses = (count * share for count, share in zip(stores, turned, strict=True))
+    known = "code" if turned == (1, 1, 1) else "inferred"
+    return [
+        dict(zip(COLUMNS, (
+            "cutlass", RUNS_ON[loop["cc"]], "fwd", width, block_q, block_k, block_q * block_k // 1024, dtype, "", "", "",
+            loop["registers"], loop["frame"], number(beside), number(inside), "", "", 0, 0, round(accesses), known, "",
+        ), strict=True))
+        for dtype in types
+    ]  # fmt: skip
 
 
 def laid_out() -> dict[str, str]:
@@ -256,7 +422,7 @@ def of_splits(full: str, used: dict[str, str], layout: str) -> dict[str, Any] | 
     of_calls = edges(not on["even_k"], width > WIDEST_EVEN_MN or on["local"], on["even_mn"])
     mask = "window" if on["local"] else "causal" if on["causal"] else "none"
     return dict(zip(COLUMNS, (
-        "fa2", "fwd", width, block_q, block_k, warps, "fp16 bf16", mask, 0, f"split {of_calls}", used["registers"],
+        "fa2", BUILT, "fwd", width, block_q, block_k, warps, "fp16 bf16", mask, 0, f"split {of_calls}", used["registers"],
         used["stack_bytes"], 0, 0, "", "", 0, 0, 0, "inferred", layout,
     ), strict=True))  # fmt: skip
 
@@ -298,7 +464,7 @@ def inferred(
     accesses = (*[0] * (2 - len(each)), *each)
     mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
     return dict(zip(COLUMNS, (
-        "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
+        "fa2", BUILT, passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
         used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), "", "", 0,
         *accesses, "inferred", layout,
     ), strict=True))  # fmt: skip
@@ -340,7 +506,7 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             / WORD
         )
         rows.append(dict(zip(COLUMNS, (
-            "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
+            "cutlass", BUILT, "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
             used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
             number(max(0.0, reads[0])), 0,
             round(words / points[0][1]), "counted", code[kernel],
@@ -382,7 +548,7 @@ def flex_rows() -> list[dict[str, str]]:
             "counted",
             "",
         )
-        rows.append(dict(zip(COLUMNS, ("flex", "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
+        rows.append(dict(zip(COLUMNS, ("flex", BUILT, "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
                              strict=True)))  # fmt: skip
     return rows
 
@@ -415,7 +581,7 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             0,
             *accesses,
         )
-        rows.append(dict(zip(COLUMNS, ("flex", "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
+        rows.append(dict(zip(COLUMNS, ("flex", BUILT, "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
                                        *numbers, "counted", ""), strict=True)))  # fmt: skip
     return rows
 
@@ -429,10 +595,12 @@ def main() -> None:
         for r in recorded("h100_library_builds.csv")
         if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
     ]
-    rows = flash_rows(calls) + efficient_rows(calls) + flex_rows()
+    efficient = efficient_rows(calls)
+    rows = flash_rows(calls) + efficient + flex_rows() + code_rows(efficient)
     rows += flex_backward_rows(recorded("h100_flex_backward.csv"))
     order = (
         "kernel",
+        "cc",
         "pass",
         "head_dim",
         "block_q",

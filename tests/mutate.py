@@ -97,7 +97,7 @@ are drawn of each area as of the others, so that small rooms are tried as hard a
 STUDY = "tests/commands/test_recorded_studies.py::test_studies_are_as_recorded[{}]"
 NAMED = {
     "engine": (
-        (STUDY.format("engine"), STUDY.format("replay"), "tests/readers/test_engine.py"),
+        (STUDY.format("engine"), STUDY.format("replay"), "tests/readers/replay/test_engine.py"),
         tuple(
             f"tests/{file}.py"
             for file in (
@@ -105,11 +105,11 @@ NAMED = {
                 "laws/test_planted_changes",
                 "laws/test_replay_laws",
                 "readers/test_l2_orders",
-                "readers/test_sharing",
+                "readers/replay/test_sharing",
                 "readers/test_l2_sets",
                 "readers/test_followers",
-                "readers/test_touched",
-                "studies/test_trace",
+                "kernel/test_touched",
+                "studies/trace/test_trace",
             )
         ),
     )

@@ -620,5 +620,17 @@ class TrainMemoryKeywords(TypedDict, total=False):
     """Whose kernels' saved tensors: cuda or cpu (no times); by default cuda."""
     accumulate_gradients: bool
     """Gradients of an earlier backward are there."""
+    master_weights: bool
+    """Fp32 copies of bf16 or fp16 parameters, and states in fp32, as mixed-precision trainers keep."""
+    lora_rank: int | str
+    """Train LoRA's adapters of so many columns alone; all else is frozen; by default 0, which trains everything."""
+    lora_on: str | float
+    """Matrices with an adapter, of q, k, v, out, gate, up and down; by default q,v."""
+    data_parallel: int | str
+    """GPUs that train copies of the model; batch and memory are those of each; by default 1."""
+    zero: int | str
+    """ZeRO's stage, what these GPUs share out: 1 optimizer states, 2 gradients, too, 3 parameters, too (0 to 3); by
+    default 0.
+    """
     reserve: int | str
     """Bytes of memory that tensors cannot use, such as 512m (0 to 1125899906842624); by default 0."""

@@ -19,6 +19,7 @@ from iosim.commands import common
 from iosim.commands.asked import ORDERS_SHOWN, SHOWN_ORDERS, SHOWN_TILES, TILES_SHOWN
 from iosim.evidence.claims.readings import parse
 from iosim.evidence.cuda.tile_builds import reports
+from iosim.hardware.profile import load_profile
 from iosim.prediction.result import legend_of, mark_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
@@ -35,7 +36,7 @@ from iosim.studies.tiles.one import (
     study_tile,
     tiles_answer,
 )
-from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking
+from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking, check_tiles
 from iosim.studies.tiles.pick import rank_tiles as rank
 
 
@@ -54,6 +55,7 @@ def tiles(args: argparse.Namespace) -> int:
             request = common.request(
                 args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None
             )
+            check_tiles(request, load_profile(gpu))
             # With --compile ptxas says registers and spills; without it recorded builds do, and what
             # neither knows is estimated.
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))

@@ -303,6 +303,11 @@ OF_TRAINING = (
     "recompute",
     "backend",
     "accumulate_gradients",
+    "master_weights",
+    "lora_rank",
+    "lora_on",
+    "data_parallel",
+    "zero",
 )
 
 

@@ -3,8 +3,9 @@ which rows it was fitted. tests/evidence/test_fitted.py finds fitted numbers tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
+from typing import Any
 
 from iosim.base.fitted import registry
 from iosim.base.records import dataclass
@@ -19,13 +20,20 @@ SERVING = "odd rows of published_latency.csv, open rows of published_stacks.csv"
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted number: its name and value, the GPU in whose profile it stands, or the compute capabilities (none: the
-    model's, a catalog entry's or a stack's) and the rows."""
+    """A fitted number.
+
+    Attributes:
+        gpu: in whose profile it stands, or of which compute capabilities; empty: the model's, a catalog entry's or a
+            stack's.
+        rows: on which it was fitted.
+        even_rows_in_sight: True where the errors of the even rows were looked at, too, as it was settled.
+    """
 
     name: str
     value: float
     gpu: str
     rows: str
+    even_rows_in_sight: bool = False
 
 
 def fitted() -> Iterator[Fitted]:
@@ -38,33 +46,26 @@ def fitted() -> Iterator[Fitted]:
                 if isinstance(value, dict)
                 else {name: value}
             )
-            yield from (
-                Fitted(label, float(number), "", section["rows"])
-                for label, number in numbered.items()
-            )
+            yield from (_entry(section, label, float(number)) for label, number in numbered.items())
     for section in registry()["profile"]:
         for gpu in section["gpus"]:
             yield from (
-                Fitted(name, load_profile(gpu).need(name), gpu, section["rows"])
+                _entry(section, name, load_profile(gpu).need(name), gpu)
                 for name in section["names"]
             )
     for section in registry()["capability"]:
         capabilities = section["compute_capabilities"]
         (first, *_) = gpus_of(capabilities)
         yield from (
-            Fitted(
-                name,
-                load_profile(first).need(name),
-                f"cc {' and '.join(capabilities)}",
-                section["rows"],
+            _entry(
+                section, name, load_profile(first).need(name), f"cc {' and '.join(capabilities)}"
             )
             for name in section["names"]
         )
     for section in registry()["catalog"]:
         kernel = section["kernel"]
         yield from (
-            Fitted(f"{key} of {kernel}", _stated(kernel, key), "", section["rows"])
-            for key in section["names"]
+            _entry(section, f"{key} of {kernel}", _stated(kernel, key)) for key in section["names"]
         )
     for section in registry()["link"]:
         link = load_link(section["link"], load_profile(section["gpu"]))
@@ -74,12 +75,16 @@ def fitted() -> Iterator[Fitted]:
             **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
         }
         yield from (
-            Fitted(f"{name} of {link.name}", value, "", section["rows"])
-            for name, value in numbers.items()
+            _entry(section, f"{name} of {link.name}", value) for name, value in numbers.items()
         )
     for stack in stack_names():
         if gap := read_stack(stack).call_gap_s:
             yield Fitted(f"call_gap_s of {stack}", gap, "", SERVING)
+
+
+def _entry(section: Mapping[str, Any], name: str, value: float, gpu: str = "") -> Fitted:
+    """A number of an entry of the registry."""
+    return Fitted(name, value, gpu, section["rows"], section.get("even_rows_in_sight", False))
 
 
 def gpus_of(capabilities: Collection[str]) -> list[str]:

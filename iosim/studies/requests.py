@@ -279,6 +279,27 @@ class TrainRequest(Checked):
     recompute: str = ask.text("none, full (each layer) or attention", "none")
     backend: str = ask.text("whose kernels' saved tensors: cuda or cpu (no times)", "cuda")
     accumulate_gradients: bool = ask.flag("gradients of an earlier backward are there")
+    master_weights: bool = ask.flag(
+        "fp32 copies of bf16 or fp16 parameters, and states in fp32, as mixed-precision trainers keep"
+    )
+    lora_rank: int = ask.count(
+        "train LoRA's adapters of so many columns alone; all else is frozen",
+        0,
+        low=0,
+        default_text="0, which trains everything",
+    )
+    lora_on: str = ask.text(
+        "matrices with an adapter, of q, k, v, out, gate, up and down", "q,v", metavar="MATRIX,..."
+    )
+    data_parallel: int = ask.count(
+        "GPUs that train copies of the model; batch and memory are those of each", 1
+    )
+    zero: int = ask.count(
+        "ZeRO's stage, what these GPUs share out: 1 optimizer states, 2 gradients, too, 3 parameters, too",
+        0,
+        low=0,
+        high=3,
+    )
     reserve: int = ask.count(
         "bytes of memory that tensors cannot use, such as 512m",
         0,

@@ -30,6 +30,12 @@ def test_descriptions_differ_from_code_where_the_list_says_and_nowhere_else(
     assert differences == known, "python benchmarks/held_to_code.py --write"
 
 
+def test_what_differs_has_its_reason_and_every_reason_a_row(script: ModuleType) -> None:
+    rows = script.differences()
+    assert [row for row in rows if not row[-1]] == [], "a description that the code contradicts"
+    assert {row[-1] for row in rows} == {why for _, _, why in script.REASONS}
+
+
 def test_every_kernel_that_can_be_read_is_compared(script: ModuleType) -> None:
     forward = {"fa2", "cutlass", "triton", "flash-cu", "flash-sm90", "minimal", "minimal-cu"}
     backward = {"fa2", "flash-cu", "flash-sm90"}

@@ -137,6 +137,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "mixtral-8x7b --layers 1 --context 64 --fused",
     ),
     "train-memory": (
+        "--layers 1 --seq-len 64 --data-parallel 2 --zero 2",
         "--layers 2 --seq-len 512",
         "--gpu l4 --frontier layers --layers 2,4 --seq-len 1k,2k",
         "--layers 2 --backend cpu --attention naive",

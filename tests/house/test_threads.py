@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from effort import quick_every
 from scripts import ROOT
 
 from iosim.commands.cli import main
@@ -31,7 +32,7 @@ def test_most_threads_have_a_command_and_the_others_a_reason() -> None:
     assert len(COMMANDS) >= 0.8 * len(ROWS)
 
 
-@pytest.mark.parametrize("thread", COMMANDS)
+@pytest.mark.parametrize("thread", quick_every(COMMANDS, 4))
 def test_a_threads_command_answers(
     thread: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ library's is made to fit."""
 from __future__ import annotations
 
 import pytest
+from effort import quick_every
 from refusals import refused
 
 from iosim import AttentionProblem, InputError, load_profile, predict, resolve
@@ -43,7 +44,7 @@ def test_flash_attention_1_has_no_backward_of_128_columns_where_a_cta_may_have_6
     predict(AttentionProblem(heads=4, seq_q=512, head_dim=64, passes="bwd"), "fa1", "t4")
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", quick_every(GPUS, 3))
 def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
     allowed = load_profile(gpu).need_int("shared_memory_per_block_optin_bytes")
     asked = 0
@@ -68,7 +69,7 @@ def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
     assert asked > 20
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", quick_every(GPUS, 3))
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 192, 256])
 def test_the_backward_of_any_tile_has_one_that_fits(gpu: str, head_dim: int) -> None:
     profile = load_profile(gpu)

@@ -47,7 +47,7 @@ def problem_of(row: dict[str, str]) -> AttentionProblem:
 
 @cache
 def prediction(problem: AttentionProblem, start: str) -> Prediction:
-    return predict(problem, "fa2", "a30", l2_start=start)
+    return predict(problem, "flash-attn", "a30", l2_start=start)
 
 
 def name(row: dict[str, str]) -> str:
@@ -81,7 +81,7 @@ def mean_error(l2: L2Model, start: str, spills: bool = True) -> float:
         if row["l2_start"] != start or int(row["seq"]) < 1024:
             continue
         p = problem_of(row)
-        kernel = resolve("fa2", p, profile)
+        kernel = resolve("flash-attn", p, profile)
         call = Call.of(p, kernel if spills else replace(kernel, spill=None), profile)
         measured = SECTOR * int(row["dram_sectors"])
         errors.append(
@@ -125,7 +125,7 @@ def test_a_window_as_wide_as_the_keys_runs_the_causal_kernel() -> None:
         heads=32, kv_heads=8, seq_q=512, head_dim=128, dtype="fp16", mask="causal"
     )
     kernels = [
-        planned(p, "fa2", "a30").kernel
+        planned(p, "flash-attn", "a30").kernel
         for p in (causal, problem(512, 512, True), problem(512, 511, True))
     ]
     assert kernels[0] == kernels[1]

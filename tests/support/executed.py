@@ -50,7 +50,7 @@ WAIT_S = 3000.0
 
 
 def test_files() -> list[str]:
-    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/*/test_*.py"))
+    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/test_*.py"))
     return sorted(f for f in found if f not in LEFT_OUT)
 
 
@@ -295,6 +295,7 @@ class Executed:
                 self._add(file, read(file))
 
     def _add(self, file: str, piece: dict[str, Any]) -> None:
+        imports(file)  # now: the tree may change while changes run in a copy of it
         begin = len(self.tests)
         self.tests += [(file, name, seconds) for name, seconds in piece["tests"]]
         self.failing += piece["failed"]

@@ -29,25 +29,54 @@ def norm(model: Decoder) -> nn.Module:
     return nn.RMSNorm(model.width, eps=1e-5) if model.norm == "rms" else nn.Identity()
 
 
+class Adapted(nn.Module):
+    """A frozen linear layer with an adapter, computed as peft does (src/peft/tuners/lora/layer.py)."""
+
+    def __init__(self, columns: int, out: int, bias: bool, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(columns, out, bias)
+        self.lora_a = nn.Linear(columns, rank, bias=False)
+        self.lora_b = nn.Linear(rank, out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base(x)
+        return result + self.lora_b(self.lora_a(x)) * 2.0
+
+
 class Layer(nn.Module):
     def __init__(self, model: Decoder, setup: Setup, mask: Tensor) -> None:
         super().__init__()
         self.model, self.setup, self.mask = model, setup, mask
-        d, bias = model.width, model.bias
+        d, wide = model.width, model.mlp_width
         self.norm1 = norm(model)
-        self.qkv = nn.Linear(d, model.qkv_width, bias)
-        self.out = nn.Linear(d, d, bias)
-        if model.mlp_width:
+        if setup.lora_rank:
+            for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
+                setattr(self, name, self.linear(name, d, heads * model.head_dim))
+        else:
+            self.qkv = self.linear("qkv", d, model.qkv_width)
+        self.out = self.linear("out", d, d)
+        if wide:
             self.norm2 = norm(model)
-            self.gate = nn.Linear(d, model.mlp_width, bias) if model.gated else None
-            self.up = nn.Linear(d, model.mlp_width, bias)
-            self.down = nn.Linear(model.mlp_width, d, bias)
+            self.gate = self.linear("gate", d, wide) if model.gated else None
+            self.up = self.linear("up", d, wide)
+            self.down = self.linear("down", wide, d)
 
-    def attention(self, qkv: Tensor) -> Tensor:
+    def linear(self, name: str, columns: int, out: int) -> nn.Module:
+        if name in self.setup.adapted:
+            return Adapted(columns, out, self.model.bias, self.setup.lora_rank)
+        return nn.Linear(columns, out, self.model.bias)
+
+    def projections(self, h: Tensor) -> tuple[Tensor, ...]:
+        if self.setup.lora_rank:
+            return self.q(h), self.k(h), self.v(h)
+        return (self.qkv(h),)
+
+    def attention(self, *projected: Tensor) -> Tensor:
         m = self.model
-        b, s, _ = qkv.shape
+        b, s, _ = projected[0].shape
         widths = [h * m.head_dim for h in (m.heads, m.kv_heads, m.kv_heads)]
-        q, k, v = (x.view(b, s, -1, m.head_dim).transpose(1, 2) for x in qkv.split(widths, dim=-1))
+        parts = projected if len(projected) > 1 else projected[0].split(widths, dim=-1)
+        q, k, v = (x.view(b, s, -1, m.head_dim).transpose(1, 2) for x in parts)
         if self.setup.attention == "flash":
             o = F.scaled_dot_product_attention(
                 q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.kv_heads
@@ -67,10 +96,10 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.setup.recompute == "attention":
             x = x + self.out(
-                checkpoint(self.attention, self.qkv(self.norm1(x)), use_reentrant=False)
+                checkpoint(self.attention, *self.projections(self.norm1(x)), use_reentrant=False)
             )
         else:
-            x = x + self.out(self.attention(self.qkv(self.norm1(x))))
+            x = x + self.out(self.attention(*self.projections(self.norm1(x))))
         if not self.model.mlp_width:
             return x
         act = ACTIVATIONS[self.model.activation]
@@ -101,6 +130,9 @@ class Network(nn.Module):
                     self.head.weight = self.embedding.weight
         number = setup.number
         self.to(DTYPES[number.dtype] if not number.autocast else torch.float32)
+        if setup.lora_rank:
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(".lora_" in name)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.model.vocabulary:

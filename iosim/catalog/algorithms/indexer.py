@@ -23,7 +23,7 @@ cache are no part of it.
 
 from __future__ import annotations
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms.cache import in_cache, table_access, table_tensor
 from iosim.catalog.algorithms.common import load, row_domain, row_pass, store
 from iosim.catalog.algorithms.flash import SplitOptions
@@ -66,6 +66,10 @@ WALKS = 2
 SELECT_WAITS, SELECT_AHEAD = 7, 3
 """Loads, or as long, of a CTA of the top-k that wait for one another whatever the keys, and steps over the keys per one
 more load that is waited for. Fitted (benchmarks/sparse.py)."""
+LENGTH_LOADS, TABLE_LOADS = 1, 1
+"""Loads of the paged kernel's loading warps before a tile's first keys, one behind the other: as a CTA begins the length
+of its sequence, which its place in the schedule names; of every tile the places of its pages. The place in the schedule
+is the first of `FIRST_LOADS` (sm90_fp8_paged_mqa_logits.cuh @00b1d2db, PagedMQALogitsScheduler)."""
 SHORT_WAITS = 2
 """Loads that wait for one another where a query sees no more keys than are picked."""
 TABLE_SOURCE = (
@@ -172,6 +176,11 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
         producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations
     )
     flops = 2 * heads * problem.index_dim
+    work = Work(
+        flops, scores_per_pair=heads, dtype="fp8", unit=options.index_unit, stages=3, loop=loop
+    )
+    if paged:
+        work = replace(work, serial_loads=TABLE_LOADS, first_loads=LENGTH_LOADS)
     return Launch(
         "logits",
         Domain(*sizes, mask=problem.scored_mask, splits=splits),
@@ -182,9 +191,7 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
             options.index_threads, options.index_registers, options.index_shared_bytes
         ),
         persistent_ctas=options.index_ctas,
-        work=Work(
-            flops, scores_per_pair=heads, dtype="fp8", unit=options.index_unit, stages=3, loop=loop
-        ),
+        work=work,
     )
 
 

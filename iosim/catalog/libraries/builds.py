@@ -1,4 +1,5 @@
-"""What the builds of PyTorch's kernels spill, as recorded in pytorch-builds.csv (experiments/library_builds.py)."""
+"""What the builds of PyTorch's kernels spill, as recorded in pytorch-builds.csv (experiments/library_builds.py): for cc
+9.0 by counters, for cc 7.5 and 8.x in their machine code."""
 
 from __future__ import annotations
 
@@ -18,7 +19,6 @@ _EDGES: Mapping[str, Mapping[str, bool]] = {
 }
 EDGES = {**_EDGES, **{f"split {name}": {**row, "split": True} for name, row in _EDGES.items()}}
 """What a build's edges say of the calls that it is for."""
-BUILD_CC = 90
 
 
 def _build(row: Mapping[str, str]) -> dict[str, Any]:
@@ -49,7 +49,11 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
     if row["dropout"]:
         settings["dropout"] = row["dropout"] == "1"
     source = f"{row['known']}: experiments/library_builds.py, PyTorch 2.11"
-    return settings | {"cc": [BUILD_CC], "dtype": row["dtype"].split(), "source": source}
+    return settings | {
+        "cc": [int(cc) for cc in row["cc"].split()],
+        "dtype": row["dtype"].split(),
+        "source": source,
+    }
 
 
 @cache
@@ -67,6 +71,6 @@ def build_names() -> tuple[str, ...]:
 
 
 def spills(data: Mapping[str, Any], backward: bool = False) -> tuple[Mapping[str, Any], ...]:
-    """Rows of what a kernel's builds spill, in the order in which they are tried: recorded ones, then the file's."""
+    """Rows of what a kernel's builds spill, in the order in which they are tried: the file's, then recorded ones."""
     recorded = _builds().get((data.get("builds", ""), "bwd" if backward else "fwd"), ())
-    return (*recorded, *data.get("backward_spill" if backward else "spill", ()))
+    return (*data.get("backward_spill" if backward else "spill", ()), *recorded)

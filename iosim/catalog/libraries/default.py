@@ -22,6 +22,8 @@ ORDER = ("flashmla", "mla", "fa3", "fa4", "fa4-256", "fa2", "cutlass", "flash")
 AMD_ORDER = ("aiter", "ck", "flash")
 SINKS_ORDER = ("vllm-fa3", "fa4", "vllm-triton", "flash")
 """With a learned sink a head: those of vLLM's kernels, as the libraries' own have no place for one before Blackwell."""
+CACHE_ORDER = ("flashmla", "mla", "flashinfer", "vllm-triton", "flash")
+"""With a cache of another type than the queries: FlashInfer's and vLLM's kernels widen its numbers as they read."""
 FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
 
@@ -54,7 +56,8 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
         return SINKS_ORDER
     if problem.shared_prefix is not None:
         return ("flashinfer-cascade", *ORDER)
-    return ORDER if problem.index_heads is None else ("dsa", *ORDER)
+    order = ORDER if problem.cache_dtype is None else CACHE_ORDER
+    return order if problem.index_heads is None else ("dsa", *order)
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:

@@ -21,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
-from iosim.studies.program.operators import ROW_BYTES, SECTOR_BYTES, Scratch
+from iosim.studies.program import launches
+from iosim.studies.program.launches import Pass as Pass
+from iosim.studies.program.operators import Scratch
 
 aten = torch.ops.aten
 Results = Sequence[Tensor | None]
@@ -76,20 +78,6 @@ Place = Tensor | Part | Scratch
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One kernel launch that reads each of `reads` and writes each of `writes` once. `rows`: a CTA takes one of so many
-    rows; it goes through those of `again` so often. `apart`: those of which each element is moved by a CTA of its own,
-    and so a sector between SMs and L2."""
-
-    reads: Sequence[Place]
-    writes: Sequence[Place]
-    name: str = ""
-    rows: int | None = None
-    again: Sequence[tuple[Tensor, int]] = ()
-    apart: Sequence[Tensor] = ()
-
-
-@dataclass(frozen=True)
 class Product:
     """One matrix product, c = a b: [batch, rows, inner] by [batch, inner, cols]; `bias` is read by its epilogue."""
 
@@ -118,7 +106,7 @@ class Product:
         return max(math.prod(a[:-2]), math.prod(b[:-2])), rows, cols, a[-1]
 
 
-Piece = Pass | Product
+Piece = Pass[Place] | Product
 Formula = Callable[..., Iterable[Piece]]
 """Called with the operator's arguments and, as the keyword `out`, with what it gave."""
 
@@ -189,8 +177,30 @@ def _leaves(values: Any) -> Iterator[Tensor]:
         )
 
 
+class _TensorMeasure:
+    """How `launches` measures what an operator of PyTorch is called with."""
+
+    def elements(self, place: Place) -> int:
+        assert isinstance(place, Tensor)
+        return place.numel()
+
+    def element_bytes(self, place: Place) -> int:
+        assert isinstance(place, Tensor)
+        return place.element_size()
+
+    def part(self, place: Place, elements: int) -> Place:
+        assert isinstance(place, Tensor)
+        return Part(place, elements)
+
+    def scratch(self, size: int) -> Place:
+        return Scratch(size)
+
+
+MEASURE = _TensorMeasure()
+
+
 def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
-    """The formula of rules in `operators.toml`, for operators whose arguments are called as those of `packet`."""
+    """The formula of rules of `launches.toml`, for operators whose arguments are called as those of `packet`."""
     names = [argument.name for argument in getattr(packet, packet.overloads()[0])._schema.arguments]
 
     def formula(*args: Any, out: Any, **kwargs: Any) -> list[Piece]:
@@ -199,41 +209,14 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
             f"out.{n}": result for n, result in enumerate(results)
         }
         bound |= dict(zip(names, args, strict=False)) | kwargs
-
-        def places(words: str) -> Iterator[Place]:
-            for word in words.split():
-                bytes_each, _, counted = word.partition("*")
-                if bytes_each.isdigit():
-                    yield Scratch(
-                        int(bytes_each) * sum(t.numel() for t in tensors_in(bound[counted]))
-                    )
-                    continue
-                # `a[b]` and `a[b:sector]`: part of a tensor, in the words of operators.toml.
-                name, _, size = word.rstrip("]").partition("[")
-                like, _, by_sector = size.partition(":")
-                for tensor in tensors_in(bound.get(name)):
-                    # `a[b]` is as many elements of a as the largest of b has; by sectors, each of them costs one.
-                    per_element = SECTOR_BYTES // tensor.element_size() if by_sector else 1
-                    limit = max(
-                        (result.numel() * per_element for result in tensors_in(bound.get(like))),
-                        default=0,
-                    )
-                    yield Part(tensor, min(tensor.numel(), limit)) if size else tensor
-
-        pieces: list[Piece] = []
-        for rule in rules:
-            # A launch that writes nothing is left out, but for one marked `->!`: a sum that another reads.
-            called, _, rest = rule.rpartition(": ")
-            reads, writes = (list(places(words.lstrip("!"))) for words in rest.split("->"))
-            pieces += [Pass(reads, writes, called)] if writes or "->!" in rest else []
-        return pieces
+        places: Callable[[str], list[Place]] = lambda name: list(tensors_in(bound.get(name)))  # noqa: E731
+        return list(launches.by_rules(rules, places, MEASURE))
 
     return formula
 
 
-for _names, _rules in _OPERATORS["launches"].items():
-    _packets = [getattr(aten, name) for name in _names.split()]
-    register_traffic_formula(*_packets)(_by_rules(_rules, _packets[0]))
+for _name, _rules in launches.rules().items():
+    register_traffic_formula(getattr(aten, _name))(_by_rules(_rules, getattr(aten, _name)))
 
 
 @register_traffic_formula(aten.mm, aten.bmm, aten._int_mm, aten._scaled_mm)
@@ -433,12 +416,9 @@ def convolution_backward(
 
 @register_traffic_formula(aten.native_layer_norm, aten._fused_rms_norm)
 def norm(*args: Any, out: Results, **kwargs: Any) -> list[Piece]:
-    """A CTA takes a row, and stores its mean and rstd (layer_norm_kernel.cu, vectorized_layer_norm_kernel)."""
-    return [
-        Pass(
-            list(tensors_in((args, kwargs))), list(tensors_in(out)), apart=list(tensors_in(out[1:]))
-        )
-    ]
+    """One launch, a CTA a row."""
+    results = list(tensors_in(out))
+    return [launches.norm(list(tensors_in((args, kwargs))), results[0], results[1:])]
 
 
 @register_traffic_formula(aten.native_layer_norm_backward)
@@ -461,23 +441,24 @@ def _norm_backward(
     pieces: list[Piece] = []
     if out[0] is not None:
         scale = [] if weight is None else [weight]
-        pieces.append(Pass([*reads, *scale], [out[0]], "input", apart=by_row))
+        pieces.append(launches.norm_backward_input(reads, scale, out[0], by_row))
     if gradients := list(tensors_in(out[1:])):
-        pieces.append(Pass(reads, gradients, "weight"))
+        pieces.append(launches.norm_backward_weight(reads, gradients))
     return pieces
 
 
 def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> list[Piece]:
-    """A CTA takes a row that does not fit in its shared memory, and reads it `times` times (SoftMax.cu)."""
+    """One launch, which reads a long row `times` times; along another axis than the last, elements one by one."""
     width = x.shape[dim] if x.dim() else 1
-    if width * x.element_size() <= ROW_BYTES or dim % max(1, x.dim()) != x.dim() - 1:
+    if dim % max(1, x.dim()) != x.dim() - 1:
         return [Pass([x, *more], [out])]
-    return [Pass([x, *more], [out], rows=x.numel() // width, again=[(x, times)])]
+    rows, row_bytes = x.numel() // max(1, width), width * x.element_size()
+    return [launches.softmax([x, *more], out, rows, row_bytes, times)]
 
 
 @register_traffic_formula(aten._softmax, aten._log_softmax)
 def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
-    return _softmax(x, dim, out, 3)
+    return _softmax(x, dim, out, launches.SOFTMAX_READS)
 
 
 @register_traffic_formula(aten._softmax_backward_data)
@@ -490,7 +471,7 @@ def softmax_backward(
     weighted = torch.empty_like(result, device="meta")
     return [
         Pass([grad, result], [weighted], "product"),
-        *_softmax(weighted, dim, out, 2, result),
+        *_softmax(weighted, dim, out, launches.SOFTMAX_BACKWARD_READS, result),
     ]
 
 
@@ -499,7 +480,7 @@ def log_softmax_backward(
     grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any
 ) -> list[Piece]:
     """The gradient's sum, then the result."""
-    return _softmax(grad, dim, out, 2, result)
+    return _softmax(grad, dim, out, launches.SOFTMAX_BACKWARD_READS, result)
 
 
 @register_traffic_formula(aten.nonzero)

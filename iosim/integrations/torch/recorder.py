@@ -17,9 +17,10 @@ from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Role
+from iosim.kernel.launch import Chain
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.program import launches
 from iosim.studies.program.operators import (
     Operator,
     Program,
@@ -28,6 +29,7 @@ from iosim.studies.program.operators import (
     View,
     product,
     streaming,
+    with_scratch,
 )
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -175,7 +177,7 @@ class Recorder:
             # Memory that no operator's arguments or results hold is made for this launch, as a workspace is.
             outputs = piece.writes if isinstance(piece, Pass) else (piece.c,)
             self.seen((), (place for place in outputs if isinstance(place, torch.Tensor)))
-            called = f"{name}.{piece.name}" if piece.name else name
+            called = launches.called(name, piece.name)
             flops = piece.flops if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
@@ -197,13 +199,13 @@ class Recorder:
                 )
             )
 
-    def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
+    def _pass(self, name: str, piece: Pass[Place]) -> tuple[Chain, dict[str, View], str]:
         reads, writes = (
             [self._place(place) for place in places] for places in (piece.reads, piece.writes)
         )
-        again = [(self.view(tensor), often) for tensor, often in piece.again]
+        again = [(self.view(t), often) for t, often in piece.again if isinstance(t, torch.Tensor)]
         # Tensors become views, that later launches find by their storage.
-        apart = [self.view(tensor) for tensor in piece.apart]
+        apart = [self.view(t) for t in piece.apart if isinstance(t, torch.Tensor)]
         return *streaming(name, reads, writes, piece.rows, again, apart), dtype_of(
             [*piece.writes, *piece.reads]
         )
@@ -248,10 +250,6 @@ class Recorder:
         if self.ended:
             return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
-        # What no tensor of PyTorch's holds is made and dropped inside the kernel: a workspace.
-        unbound = {
-            n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
-        }
         self._operators.append(
             Operator(
                 name,
@@ -259,7 +257,7 @@ class Recorder:
                 self.phase(),
                 problem,
                 kernel,
-                replace(chain, tensors=unbound),
+                with_scratch(chain, views),
                 views,
                 is_kernel=True,
                 is_attention=True,

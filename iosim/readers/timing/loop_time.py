@@ -116,7 +116,11 @@ class _Grid:
             + tile_terms.tile_spill_cycles(tile)
             + tile_terms.tile_serial_cycles(tile)
             + tile_terms.code_cycles(
-                launch, tile.ctas_on_sm, self.running.resident.slots, conditions.warm, in_graph
+                launch,
+                tile.ctas_on_sm,
+                self.running.resident.slots,
+                tile_terms.code_behind_per_cycle(self.running),
+                in_graph,
             )
             + tile_terms.merge_cycles(tile)
         )

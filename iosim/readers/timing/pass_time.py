@@ -16,14 +16,10 @@ from iosim.readers.timing.terms import Scope, term
 
 PRODUCT_CYCLES = 900.0
 """Cycles of a product that waits for the one before and hands its result on through shared memory, beside its
-operations, as Triton compiles it. This and the next two are fitted on every other row of
-published_linear_attention.csv: on an L40S, an H100 and an H200."""
-TCGEN05_PRODUCT_CYCLES = 1300.0
-"""Cycles of such a product on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
-SOLVED_ROW_CYCLES = 500.0
-"""Cycles of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over
-the CTA's threads. Fitted on all seven."""
+operations, as Triton compiles it. Fitted on every other row of published_linear_attention.csv: on an L40S, an H100 and
+an H200."""
 TCGEN05_CC = range(100, 120)
+"""Where results of products lie in tensor memory: a barrier says that they are there, before they are handed on."""
 OPERAND_ISSUES = 1.5
 """Instructions that a thread issues beside its multiply-adds for each value of the two operands that it takes out of
 shared memory. Fitted with the next one on the sixteen products in fp32 of h200_chain_launches.csv, by hand, all in sight."""
@@ -200,26 +196,31 @@ def dependent_load_cycles(running: Running, dependent: Dependent) -> float:
 @term(
     "dependent products",
     Scope.STEP,
-    "products x PRODUCT_CYCLES (TCGEN05_PRODUCT_CYCLES on cc 10 and 11)",
+    "products x (PRODUCT_CYCLES, and step_sync_cycles on cc 10 and 11)",
     zero="steps that do not wait for the one before",
-    constants=("PRODUCT_CYCLES", "TCGEN05_PRODUCT_CYCLES"),
+    constants=("PRODUCT_CYCLES", "step_sync_cycles"),
 )
 def dependent_product_cycles(running: Running, dependent: Dependent) -> float:
     """Cycles in which a product waits for the one before and hands its result on."""
-    cycles = TCGEN05_PRODUCT_CYCLES if running.rates.profile.cc in TCGEN05_CC else PRODUCT_CYCLES
+    cycles, profile = PRODUCT_CYCLES, running.rates.profile
+    if profile.cc in TCGEN05_CC:
+        cycles += float(profile.need("step_sync_cycles"))
     return dependent.products * cycles
 
 
 @term(
     "rows of a triangular system",
     Scope.STEP,
-    "rows x SOLVED_ROW_CYCLES",
+    "rows x (latency of the L2 + LOAD_CYCLES)",
     zero="kernels that solve none",
-    constants=("SOLVED_ROW_CYCLES",),
+    constants=("l2_latency_near_cycles",),
 )
 def solved_row_cycles(running: Running, dependent: Dependent) -> float:
-    """Cycles of the rows that a step solves, of which it has as many as the launch has tokens at most."""
-    return min(dependent.rows, running.launch.domain.rows) * SOLVED_ROW_CYCLES
+    """Cycles of the rows that a step solves, of which it has as many as the launch has tokens at most. Each is loaded,
+    once the one before is done (vllm, fla/ops/solve_tril.py @15ec37e4); where rows stay in registers, picking one out
+    and summing over the CTA's threads is taken to last as long."""
+    rows = min(dependent.rows, running.launch.domain.rows)
+    return rows * running.rates.load_cycles(from_dram=False)
 
 
 @term(

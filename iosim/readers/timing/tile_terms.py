@@ -28,10 +28,11 @@ L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
 store 16."""
 INSTRUCTION_BYTES = 16
 CODE_AHEAD_BYTES = 70_000
-"""Bytes of a kernel's code that come as fast as an SM alone loads; others come as they are reached. Fitted, as the
-rates."""
-CODE_BEHIND_PER_CYCLE = 2.8
-"""Bytes of code behind that an SM fetches per cycle from HBM. Fitted. From the L2 it fetches code as it does data."""
+"""Bytes of a kernel's code that come as fast as an SM alone loads; others come as they are reached. Fitted."""
+CODE_FETCHED_AHEAD = 16 * 128
+"""Bytes of code that an SM has asked for at a time as it runs straight on: a stream buffer of 16 lines of 128 bytes (Huerta
+et al. 2025, arXiv 2503.20481, section 5.2: the size that agrees best with an RTX A6000). So many come from HBM in the
+time of a load. From the L2 an SM fetches code as it does data."""
 CODE_AGAIN_PER_CYCLE = INSTRUCTION_BYTES * SCHEDULERS
 """Bytes per cycle of what a later tile runs outside of its loop: code that is near comes as fast as it is issued."""
 
@@ -231,27 +232,39 @@ def tile_serial_cycles(tile: Tile) -> float:
     return loads * running.rates.load_latency_s(from_dram=False) * tile.rates.clock_hz
 
 
+def code_behind_per_cycle(running: Running) -> float:
+    """Bytes per cycle of code that comes as it is reached: from the L2 where the call before has left it there."""
+    if running.conditions.warm:
+        return L2_BYTES_PER_CYCLE
+    return CODE_FETCHED_AHEAD / float(running.rates.profile.need("dram_latency_cycles"))
+
+
 @term(
     "code",
     Scope.TILE,
-    "code of the first round / L2_BYTES_PER_CYCLE, past CODE_AHEAD_BYTES / CODE_BEHIND_PER_CYCLE; of later tiles "
-    "outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / L2_BYTES_PER_CYCLE",
+    "code of the first round / L2_BYTES_PER_CYCLE, past CODE_AHEAD_BYTES / (CODE_FETCHED_AHEAD / latency of HBM); "
+    "of later tiles outside the loop / CODE_AGAIN_PER_CYCLE, masked steps / L2_BYTES_PER_CYCLE",
     zero="kernels whose instructions were not counted",
     constants=(
         "CODE_AHEAD_BYTES",
-        "CODE_BEHIND_PER_CYCLE",
+        "CODE_FETCHED_AHEAD",
+        "dram_latency_cycles",
         "CODE_AGAIN_PER_CYCLE",
         "L2_BYTES_PER_CYCLE",
     ),
 )
 def code_cycles(
-    launch: Launch, ctas: int, slots: int, warm: bool = False, behind_itself: bool = False
+    launch: Launch,
+    ctas: int,
+    slots: int,
+    behind_per_cycle: float = L2_BYTES_PER_CYCLE,
+    behind_itself: bool = False,
 ) -> float:
     """Cycles in which a tile waits for code, in the mean. Tiles of the first round begin together and wait for all that
-    they run, from the L2 if `warm`; each of an SM's `ctas` issues what is outside of its steps after the others,
-    meanwhile unless the call comes `behind_itself` in a graph. Later ones find the loop's; where tiles differ in their
-    steps, each CTA fetches its masked steps anew. Products with pipelines of their own wait for operands while code
-    comes."""
+    they run, `behind_per_cycle` bytes per cycle of what lies behind; each of an SM's `ctas` issues what is outside of its
+    steps after the others, meanwhile unless the call comes `behind_itself` in a graph. Later ones find the loop's; where
+    tiles differ in their steps, each CTA fetches its masked steps anew. Products with pipelines of their own wait for
+    operands while code comes."""
     steps = steps_per_tile(launch.domain, launch.outer)
     most_steps = int(steps.max(initial=0))
     *begins, after, end = (INSTRUCTION_BYTES * instructions for instructions in launch.work.code)
@@ -264,10 +277,9 @@ def code_cycles(
     # Code up to CODE_AHEAD_BYTES comes at an SM's rate; what lies behind is fetched as it is reached.
     far = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
     near = sum(last - first for first, last in parts) - far
-    behind = L2_BYTES_PER_CYCLE if warm else CODE_BEHIND_PER_CYCLE
     once = again = 0.0
     if not launch.rereads_q:
-        once = near / L2_BYTES_PER_CYCLE + far / behind
+        once = near / L2_BYTES_PER_CYCLE + far / behind_per_cycle
         # The chance that two tiles have as many steps: CTAs of one length are at one place of the code.
         alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
         again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE

@@ -22,6 +22,7 @@ from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
+from iosim.studies.models.budget import longest_context, prices_of
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
 from iosim.studies.models.layers import Model
 from iosim.studies.program.result import SUMMED, OperatorTraffic, ProgramTraffic, traffic_of
@@ -77,7 +78,7 @@ BESIDE = (
 TITLE = "What does a whole model move, and what part of it is attention?"
 
 
-SECONDS_AN_HOUR, MOST_DOLLARS = 3600, 1e6
+SECONDS_AN_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,15 @@ class WholeRun:
         tokens = self.work.batch * (1 if self.phase == DECODE else self.work.keys)
         seconds = self.traffic.time_s * self.model.tensor_parallel
         return self.price_per_hour * seconds / SECONDS_AN_HOUR * 1e6 / tokens
+
+    @property
+    def longest_context(self) -> int | None:
+        """Tokens of context whose cache fits in the GPU's memory beside the weights; 0 for none, None where the
+        memory's size is not known or nothing is decoded."""
+        memory = self.traffic.profile.usable_memory_bytes
+        if memory is None or self.phase != DECODE:
+            return None
+        return longest_context(self.model, self.work.batch, self.dtype, memory - self.weight_bytes)
 
     @property
     def title(self) -> str:
@@ -240,9 +250,20 @@ class WholeModels(Several[WholeRun]):
                 f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."
             )
         words = dict.fromkeys(HELD[run.traffic.profile.backed_by] for run in self)
-        return "\n".join(
-            [*dict.fromkeys(sentences), f"Counted per operator; {' and '.join(words)}."]
-        )
+        last = f"Counted per operator; {' and '.join(words)}."
+        return "\n".join([*dict.fromkeys(sentences), *self._costs(), last])
+
+    def _costs(self) -> Iterator[str]:
+        """What a million tokens cost, a line for each model and GPU that has a price."""
+        priced = [run for run in self if run.dollars_per_million_tokens is not None]
+        for (title, gpu), runs in grouped(
+            priced, lambda run: (run.model.title, run.traffic.profile.name)
+        ).items():
+            costs = [
+                f"{run.dollars_per_million_tokens:,.3g} ({run.phase}, {some(run.work.keys, 'token')})"
+                for run in runs
+            ]
+            yield f"A million tokens of {title} on {gpu} cost, in dollars: {', '.join(costs)}."
 
     @property
     def groups(self) -> dict[str, list[WholeRun]]:
@@ -262,6 +283,12 @@ class WholeModels(Several[WholeRun]):
             for run in self
             if (cost := run.dollars_per_million_tokens) is not None
         )
+        longest = (
+            f"longest context that fits on {run.traffic.profile.name} at batch {run.work.batch} with "
+            f"{run.model.title}: {some(run.longest_context, 'token')}"
+            for run in self
+            if run.longest_context is not None
+        )
         of_gpus = (
             f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self
         )
@@ -272,6 +299,7 @@ class WholeModels(Several[WholeRun]):
             NOTES[max(fused)],
             OF_TIMES,
             *costs,
+            *longest,
             *of_phases,
             *beside,
             *experts,
@@ -442,28 +470,5 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
         replace(traffic, rows=rows),
         touched(sparse[0], work.tokens) if sparse else None,
         round(expert),
-        _prices(request).get(profile.name),
+        prices_of(request).get(profile.name),
     )
-
-
-def _prices(request: WholeRequest) -> dict[str, float]:
-    """Dollars per hour by GPU. Raises InputError: no number above 0, or no GPU that is asked about."""
-    prices: dict[str, float] = {}
-    names = {load_profile(gpu).name for gpu in request.gpu}
-    for text in request.price or ():
-        name, _, number = text.rpartition("=")
-        try:
-            dollars = float(number)
-        except ValueError:
-            dollars = 0.0
-        if not name.strip() or not 0 < dollars < MOST_DOLLARS:
-            raise InputError(
-                f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
-            )
-        gpu = load_profile(name.strip()).name
-        if gpu not in names:
-            raise InputError(
-                f"`price` {text}: {gpu} is not asked about; accepted: {', '.join(sorted(names))}"
-            )
-        prices[gpu] = dollars
-    return prices

@@ -42,15 +42,13 @@ from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import needed_bytes
+from iosim.studies.program.launches import SECTOR_BYTES
 
 CTA_THREADS = 256
 RASTER_TILES = 8
 INNER_ROWS = 128
 """Rows of the axis that a product sums over which a CTA takes per step."""
 ROW_THREADS = 1024
-ROW_BYTES = 49152
-"""Bytes of a row that a CTA of a softmax keeps in shared memory at most."""
-SECTOR_BYTES = 32
 TMA_BYTES = 16
 """Bytes to whose multiples rows of a tensor begin that TMA moves (CUDA's driver API, cuTensorMapEncodeTiled)."""
 STAND_INS = ("fa2", "cutlass", "flash")
@@ -161,6 +159,17 @@ class Operator:
             else view.bytes
             for name, view in self.views.items()
         )
+
+
+def with_scratch(chain: Chain, views: Mapping[str, View]) -> Chain:
+    """A chain whose tensors that lie nowhere in the program are scratch, made and dropped inside the operator."""
+    return replace(
+        chain,
+        tensors={
+            name: tensor if name in views else replace(tensor, role=Role.TEMP)
+            for name, tensor in chain.tensors.items()
+        },
+    )
 
 
 @cache

@@ -17,10 +17,9 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Role
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
+from iosim.studies.program import launches
+from iosim.studies.program.launches import Pass
 from iosim.studies.program.operators import (
-    ROW_BYTES,
-    SECTOR_BYTES,
-    Again,
     Operator,
     Program,
     Storage,
@@ -28,6 +27,7 @@ from iosim.studies.program.operators import (
     attending,
     product,
     streaming,
+    with_scratch,
 )
 
 INDEX_BYTES, FLOAT_BYTES = 8, 4
@@ -44,6 +44,25 @@ class Weight:
 
     view: View
     number: float
+
+
+class _ViewMeasure:
+    """How `launches` measures a matrix in memory."""
+
+    def elements(self, place: View) -> int:
+        return math.prod(place.sizes)
+
+    def element_bytes(self, place: View) -> int:
+        return place.element_bytes
+
+    def part(self, place: View, elements: int) -> View:
+        return replace(place, sizes=(elements,), strides=(1,))
+
+    def scratch(self, size: int) -> View:
+        raise TypeError("a tape writes no scratch")
+
+
+MEASURE = _ViewMeasure()
 
 
 class Tape:
@@ -141,18 +160,25 @@ class Tape:
 
     # ---- launches ----
 
-    def passes(
-        self,
-        name: str,
-        reads: Sequence[View],
-        writes: Sequence[View],
-        rows: int | None = None,
-        again: Again = (),
-        apart: Sequence[View] = (),
-    ) -> None:
-        """One launch that reads and writes matrices once, but for `again`; an element of those `apart` takes a sector."""
-        chain, views = streaming(name, reads, writes, rows, again, apart)
-        self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
+    def passes(self, name: str, reads: Sequence[View], writes: Sequence[View]) -> None:
+        """One launch that reads and writes matrices once."""
+        self.run(name, Pass(reads, writes))
+
+    def run(self, operator: str, *passes: Pass[View]) -> None:
+        """The launches of an operator."""
+        for piece in passes:
+            name = launches.called(operator, piece.name)
+            chain, views = streaming(
+                name, piece.reads, piece.writes, piece.rows, piece.again, piece.apart
+            )
+            self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
+
+    def ruled(self, operator: str, name: str = "", /, **places: Sequence[View]) -> None:
+        """The launches of an operator that `launches.toml` has, its arguments and `out` by name; under another `name`
+        where it does the same."""
+        lines = launches.rules()[operator]
+        bound = {**places, "*": [v for n, of in places.items() if n != "out" for v in of][1:]}
+        self.run(name or operator, *launches.by_rules(lines, lambda a: bound.get(a, ()), MEASURE))
 
     def launch(
         self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None
@@ -170,9 +196,9 @@ class Tape:
 
     def scattered(self, name: str, grad: View, numbers: View, out: View) -> View:
         """Zeros, and rows of a gradient put where they belong, in two launches."""
-        rows = _part(out, math.prod(grad.sizes))
-        self.passes(f"{name}.zeros", [], [out])
-        self.passes(f"{name}.rows", [grad, numbers, rows], [rows])
+        self.ruled(
+            "embedding_dense_backward", name, grad_output=[grad], indices=[numbers], out=[out]
+        )
         return out
 
     def _scattered_to(self, x: View, name: str, numbers: View, grad: View) -> Gradients:
@@ -258,12 +284,14 @@ class Tape:
 
         def back(grad: View) -> Gradients:
             to_x = self.like(x)
-            reads = [grad, x, root, scale]
-            self.passes("_fused_rms_norm_backward.input", reads, [to_x], apart=[root])
-            self.trains(scale, self.new("_fused_rms_norm_backward.weight", [grad, x, root], scale))
+            reads, backward = [grad, x, root], "_fused_rms_norm_backward"
+            self.run(backward, launches.norm_backward_input(reads, [scale], to_x, [root]))
+            to_scale = self.like(scale)
+            self.run(backward, launches.norm_backward_weight(reads, [to_scale]))
+            self.trains(scale, to_scale)
             return [(x, to_x)]
 
-        self.passes("_fused_rms_norm", [x, scale], [out, root], apart=[root])
+        self.run("_fused_rms_norm", launches.norm([x, scale], out, [root]))
         self.backward(back, out)
         return out
 
@@ -328,16 +356,16 @@ class Tape:
     def gather(self, x: View, rows: int) -> View:
         """So many rows of x, by their numbers."""
         numbers, out = self.given(rows, 1, INDEX_BYTES), self.made(rows, x.sizes[1])
-        # At most as many elements are read as are written, whichever rows they are.
-        read = [_part(x, math.prod(out.sizes)), numbers]
-        back = partial(self._scattered_to, x, "index_backward", numbers)
-        return self.launch("index", read, out, back=back)
+        self.ruled("index", self=[x], indices=[numbers], out=[out])
+        self.backward(partial(self._scattered_to, x, "index_backward", numbers), out)
+        return out
 
     def pick(self, x: View, count: int) -> View:
         """The largest `count` numbers of every row."""
         out, numbers = self.made(x.sizes[0], count), self.made(x.sizes[0], count, INDEX_BYTES)
-        back = partial(self._scattered_to, x, "topk_backward", numbers)
-        return self.launch("topk", [x], out, numbers, back=back)
+        self.ruled("topk", self=[x], out=[out, numbers])
+        self.backward(partial(self._scattered_to, x, "topk_backward", numbers), out)
+        return out
 
     def add_up(self, x: View, rows: int) -> View:
         return self.launch("sum", [x], self.made(rows, x.sizes[1]), back=lambda grad: [(x, grad)])
@@ -352,9 +380,9 @@ class Tape:
             )
             return []
 
-        return self.launch(
-            "embedding", [_part(place, math.prod(out.sizes)), numbers], out, back=back
-        )
+        self.ruled("embedding", weight=[place], indices=[numbers], out=[out])
+        self.backward(back, out)
+        return out
 
     def attention(
         self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None
@@ -395,10 +423,6 @@ class Tape:
             for n, t in chain.tensors.items()
             if t.role is Role.INPUT and n not in views
         }
-        # Tensors that lie nowhere in the program are scratch, made inside the operator.
-        unbound = {
-            n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()
-        }
         self._add(
             Operator(
                 name,
@@ -406,7 +430,7 @@ class Tape:
                 self._phase,
                 problem,
                 chosen,
-                replace(chain, tensors=unbound),
+                with_scratch(chain, views),
                 views,
                 is_kernel=True,
                 is_attention=True,
@@ -415,25 +439,21 @@ class Tape:
         )
 
     def cross_entropy(self, scores: View) -> None:
-        """The loss of scores, a row per token, in their own type; a sector of every row is read."""
-        (rows, cols), picked = scores.sizes, scores.sizes[0] * SECTOR_BYTES // self.size
-        # A row that does not fit in shared memory is read three times: maximum, sum, result.
-        long = cols * scores.element_bytes > ROW_BYTES
+        """The loss of scores, a row per token, in their own type."""
+        rows, row_bytes = scores.sizes[0], scores.sizes[1] * scores.element_bytes
         target, chances = self.given(rows, 1, INDEX_BYTES), self.like(scores)
-        self.passes("_log_softmax", [scores], [chances], *((rows, [(scores, 3)]) if long else ()))
+        reads = launches.SOFTMAX_READS
+        self.run("_log_softmax", launches.softmax([scores], chances, rows, row_bytes, reads))
         loss, weight = self.made(1, 1), self.made(1, 1)
-        self.passes("nll_loss_forward", [_part(chances, picked), target], [loss, weight])
+        self.ruled("nll_loss_forward", self=[chances], target=[target], out=[loss, weight])
 
         def back() -> Gradients:
-            grad = self.like(scores)
-            self.passes("nll_loss_backward.zeros", [], [grad])
-            self.passes("nll_loss_backward.rows", [loss, target], [_part(grad, picked)])
+            grad, reads = self.like(scores), launches.SOFTMAX_BACKWARD_READS
+            self.ruled("nll_loss_backward", grad_output=[loss], target=[target], out=[grad])
             out = self.like(scores)
-            self.passes(
+            self.run(
                 "_log_softmax_backward_data",
-                [grad, chances],
-                [out],
-                *((rows, [(grad, 2)]) if long else ()),
+                launches.softmax([grad, chances], out, rows, row_bytes, reads),
             )
             return [(scores, out)]
 
@@ -466,8 +486,3 @@ def every(x: View, step: int) -> View:
 
 def _columns(x: View, start: int, width: int) -> View:
     return replace(x, offset=x.offset + start, sizes=(x.sizes[0], width))
-
-
-def _part(x: View, elements: int) -> View:
-    """So many elements of a matrix, or all."""
-    return replace(x, sizes=(min(math.prod(x.sizes), elements),), strides=(1,))

@@ -186,7 +186,7 @@ def rank_tiles(
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
     problem, gpu = request.problem, load_profile(request.gpu)
-    _check(request, gpu)
+    check_tiles(request, gpu)
     of_kernel = None if request.kernel is None else KernelTiles.of(request, gpu)
     unit = unit_of(problem, request.matrix_unit)
     candidates: list[PlannedTile] = []
@@ -225,9 +225,15 @@ def rank_tiles(
     )
 
 
-def _check(request: TilesRequest, gpu: HardwareProfile) -> None:
-    """Raises InputError: both passes at once, or a matrix unit or a type that the GPU does not have."""
+def check_tiles(request: TilesRequest, gpu: HardwareProfile) -> None:
+    """Raises InputError: both passes at once, a matrix unit or a type that the GPU does not have, or a setting of the
+    flash algorithm beside a library kernel. What compiles tiles asks before it does."""
     problem, matrix_unit = request.problem, request.matrix_unit
+    if request.kernel and (matrix_unit != MATRIX_UNITS[0] or request.compile is not None):
+        option = "matrix_unit" if request.compile is None else "compile"
+        raise InputError(
+            f"`{option}` {getattr(request, option)} contradicts `kernel` {request.kernel}; accepted: one of them"
+        )
     if problem.passes not in MAIN_LAUNCH:
         raise InputError(
             f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd"
@@ -264,13 +270,8 @@ class KernelTiles:
 
     @classmethod
     def of(cls, request: TilesRequest, profile: HardwareProfile) -> KernelTiles:
-        """Raises InputError: a kernel without tiles to choose, or a setting of the flash algorithm beside one."""
+        """Raises InputError: a kernel without tiles to choose."""
         name, problem = str(request.kernel), request.problem
-        if request.matrix_unit != MATRIX_UNITS[0] or request.compile is not None:
-            option = "matrix_unit" if request.compile is None else "compile"
-            raise InputError(
-                f"`{option}` {getattr(request, option)} contradicts `kernel` {name}; accepted: one of them"
-            )
         kernel = resolve(name, problem, profile)
         if kernel.algorithm not in LIBRARY:
             known = ", ".join(n for n in entry_names() if entry(n)["algorithm"] in LIBRARY)

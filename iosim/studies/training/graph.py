@@ -7,6 +7,7 @@ adds seconds. `Builder` collects the operations of a decoder as nodes.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,24 @@ from enum import StrEnum
 from typing import Any
 
 from iosim.base.records import cached_property, dataclass, replace
-from iosim.studies.training.model import Decoder, Parameter, Setup
+from iosim.studies.training.model import STATISTIC_BYTES, Decoder, Parameter, Setup
 
-STATISTIC_BYTES = 4
+__all__ = ["STATISTIC_BYTES"]
+_LAYER = re.compile(r"^layer(\d+)\.")
+
+
+def layer_of(name: str) -> int | None:
+    """The layer of a node or a parameter by its name; None outside of layers."""
+    match = _LAYER.match(name)
+    return int(match[1]) if match else None
 
 
 class Kind(StrEnum):
     """What a storage holds; memory is reported by these."""
 
     PARAMETER = "parameters"
+    MASTER = "fp32 master weights"
+    GATHERED = "gathered parameters"
     GRADIENT = "gradients"
     OPTIMIZER = "optimizer states"
     INPUT = "inputs"
@@ -49,16 +59,13 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Storage:
-    """`bytes` of device memory."""
+    """`bytes` of device memory. `cached`: autocast keeps it until the forward ends, even where nothing reads it any
+    more."""
 
     name: str
     kind: Kind
     bytes: int
-
-    @property
-    def cached(self) -> bool:
-        """True where autocast keeps it until the forward ends, even where nothing reads it any more."""
-        return self.kind is Kind.CAST_WEIGHT
+    cached: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,11 @@ class Node:
         makes: storages it allocates, the output's first.
         reads: storages its forward needs.
         saved: storages autograd keeps for its backward, parameters left out.
+        saves_weight: whether it keeps a parameter, too, which is no storage of its own.
         saves_output: whether one of them is its own result, which exists only once its kernel has run.
         held: storages that the calling function's variables still name while it runs.
         gradients: what its backward gives, in order.
+        parameters: those that it reads, trained or not.
         backward_scratch: bytes that live within its backward alone.
         flops: of its forward's matrix product; its backward does twice as many.
         kernel: False for a view, which runs nothing.
@@ -97,13 +106,20 @@ class Node:
     makes: tuple[Storage, ...] = ()
     reads: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
+    saves_weight: bool = False
     saves_output: bool = False
     held: tuple[str, ...] = ()
     gradients: tuple[Gradient, ...] = ()
+    parameters: tuple[str, ...] = ()
     backward_scratch: int = 0
     flops: int = 0
     kernel: bool = True
     segment: str | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """True where its backward needs what a checkpointed segment has to run again for."""
+        return bool(self.saved) or self.saves_weight
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,7 @@ class Graph:
     seed_held: bool
 
     def parameters_of(self, node: Node) -> tuple[Parameter, ...]:
-        return tuple(self._named[g.to] for g in node.gradients if g.to in self._named)
+        return tuple(self._named[name] for name in node.parameters)
 
     @cached_property
     def _named(self) -> dict[str, Parameter]:
@@ -134,6 +150,15 @@ class Graph:
     @property
     def parameter_elements(self) -> int:
         return sum(p.elements for p in self.parameters)
+
+    @property
+    def trained_elements(self) -> int:
+        return sum(p.elements for p in self.trained)
+
+    @cached_property
+    def trained(self) -> tuple[Parameter, ...]:
+        """Parameters that get gradients and states of an optimizer."""
+        return tuple(p for p in self.parameters if p.trained)
 
 
 def saved_storages(graph: Graph) -> tuple[Storage, ...]:
@@ -159,7 +184,7 @@ class Builder:
     """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
-    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
+    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/training/test_graph.py
     compares each with PyTorch."""
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
@@ -176,21 +201,27 @@ class Builder:
         self.elements: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         self.parameters: list[Parameter] = []
+        self.frozen = bool(setup.lora_rank)
+        """Parameters to come are not trained."""
         self.wanting: set[str] = set()
-        """Parameters, and values that depend on one: what gradients are computed for."""
+        """Trained parameters, and values that depend on one: what gradients are computed for."""
 
     # Values and storages
 
     def storage(self, name: str, kind: Kind, size: int) -> Storage:
-        self.storages[name] = new = Storage(name, kind, size)
+        # Autocast's cache holds half copies of parameters that want a gradient
+        # (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        cached = kind is Kind.CAST_WEIGHT and not self.frozen
+        self.storages[name] = new = Storage(name, kind, size, cached)
         return new
 
     def parameter(self, name: str, elements: int, *, embedding: bool = False) -> str:
-        """A trained tensor; of one that is used twice, at its first use."""
+        """A tensor of the model; of one that is used twice, at its first use."""
         if name not in self.elements:
-            self.parameters.append(Parameter(name, elements, embedding))
+            self.parameters.append(Parameter(name, elements, embedding, not self.frozen))
             self.elements[name] = elements
-            self.wanting.add(name)
+            if not self.frozen:
+                self.wanting.add(name)
         return name
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
@@ -208,13 +239,14 @@ class Builder:
 
     def add(self, node: Node) -> None:
         """Record a node. It sends no gradients to what wants none; if nobody wants one, it keeps nothing."""
+        parameters = tuple(g.to for g in node.gradients if g.to not in self.lies_in)
         # As autograd: an operation is recorded if any input wants a gradient, and then keeps what its
         # backward needs.
         gradients = tuple(g for g in node.gradients if g.to in self.wanting)
         if gradients:
             self.wanting.update(node.values)
         saved = node.saved if gradients else ()
-        self.nodes.append(replace(node, gradients=gradients, saved=saved))
+        self.nodes.append(replace(node, gradients=gradients, saved=saved, parameters=parameters))
 
     # Nodes of general use
 
@@ -305,6 +337,11 @@ class Builder:
     def amend(self, **changes: Any) -> None:
         self.nodes[-1] = replace(self.nodes[-1], **changes)
 
+    def factors(self, first: str, second: str) -> list[str]:
+        """Which operands a product keeps: each for the other's gradient, if that is wanted."""
+        other = {first: second, second: first}
+        return [value for value in other if other[value] in self.wanting]
+
     # Layers of a network
 
     def linear(
@@ -325,11 +362,17 @@ class Builder:
             Gradient(w, out * columns * n.compute_bytes, transposed=True),
         ]
         reads = (x, w) if n.autocast else (x,)
-        # The weight is kept for the input's gradient, the input for the weight's.
-        saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
+        # The weight is kept for the input's gradient, the input for the weight's. Parameters are no
+        # storages of their own.
+        saved = [v for v in self.factors(x, w) if v in reads]
+        size = (self.rows * out, n.compute_bytes)
         self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
-        self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
-        self.hold(source)
+        self.amend(
+            part=Part.PRODUCTS,
+            flops=2 * self.rows * out * columns,
+            saves_weight=x in self.wanting and w not in reads,
+        )
+        self.hold(source, *([b] if bias and n.autocast else []))
         return name
 
     def norm(self, name: str, source: str) -> str:
@@ -346,7 +389,9 @@ class Builder:
         ):  # of elementary operations; only the weight's is recorded
             statistics, saved = {"normalized": in_fp32}, []
         elif cpu and not layer:
-            statistics["normalized"] = in_fp32
+            # Kept for the weight's gradient; what it is made of, for the source's.
+            if not self.frozen:
+                statistics["normalized"] = in_fp32
             if self.sizes[source] < STATISTIC_BYTES:
                 statistics["fp32"], saved = in_fp32, []
         extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in statistics.items()]
@@ -371,12 +416,13 @@ class Builder:
         )
 
     @contextmanager
-    def checkpointed(self, recompute: str, name: str, value: str) -> Iterator[None]:
-        """Under this kind of recomputation what runs inside is a segment that keeps `value` alone, and runs again in
+    def checkpointed(self, recompute: str, name: str, *values: str) -> Iterator[None]:
+        """Under this kind of recomputation what runs inside is a segment that keeps `values` alone, and runs again in
         the backward."""
         before = self.segment
         if self.setup.recompute == recompute:
-            self.segment, self.segments[name] = name, (self.lies_in[value],)
+            kept = dict.fromkeys(self.lies_in[value] for value in values)
+            self.segment, self.segments[name] = name, tuple(kept)
         yield
         self.segment = before
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base import fields as ask
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import UNSET, Resolved, put_checked
 from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
@@ -48,13 +48,16 @@ PRECISIONS = tuple(_PRECISIONS)
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained tensor of `elements`. `embedding`: read by row number."""
+    """A tensor of `elements` that a step trains, or reads as it is (`trained` False: the base of LoRA). `embedding`:
+    read by row number."""
 
     name: str
     elements: int
     embedding: bool = False
+    trained: bool = True
 
 
+STATISTIC_BYTES = 4
 STEPS = ("foreach", "loop", "fused")
 BLOCK_ELEMENTS = 2048
 """Elements of a block with an fp32 scale of its own (arXiv 2110.02861, section 2.1)."""
@@ -217,6 +220,10 @@ class Decoder:
         ) | asdict(self)
 
 
+MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
+"""Matrices of a layer that LoRA may adapt."""
+MAX_RANK = 1 << 16
+MAX_GPUS = 1 << 20
 ATTENTIONS = ("naive", "flash")
 RECOMPUTE = ("none", "full", "attention")
 BACKENDS = ("cuda", "cpu")
@@ -250,10 +257,46 @@ class Setup:
     )
     backend: str = ask.word("whose kernels' saved statistics and random state", BACKENDS, "cuda")
     accumulate: bool = ask.flag("gradients of an earlier backward are there and are added to")
+    master_weights: bool = ask.flag(
+        "the optimizer keeps parameters and states in fp32 beside half ones"
+    )
+    data_parallel: int = ask.count(
+        "GPUs that train copies of the model, each on a batch of its own", 1, high=MAX_GPUS
+    )
+    zero: int = ask.count(
+        "shared among these GPUs: 1 optimizer states, 2 and gradients, 3 and parameters "
+        "(arXiv 1910.02054)",
+        0,
+        low=0,
+        high=3,
+    )
+    lora_rank: int = ask.count(
+        "columns of LoRA's adapters, with all else frozen; 0 trains all (arXiv 2106.09685)",
+        0,
+        low=0,
+        high=MAX_RANK,
+    )
+    lora_on: str = ask.text(f"matrices that get an adapter, of {', '.join(MATRICES)}", "q,v")
 
     def __post_init__(self) -> None:
         put_checked(self)
         optimizer(self.optimizer, self.step)
+        for matrix in self.lora_on.split(","):
+            if matrix not in MATRICES:
+                raise unknown_name("`lora_on`", matrix, MATRICES)
+        if self.master_weights and self.number.parameter_bytes > 2:
+            why = f"`master_weights`: `precision` {self.precision} keeps parameters in fp32 already"
+            raise InputError(f"{why}; accepted: with bf16 or fp16")
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Matrices that LoRA adapts; none where everything is trained."""
+        return tuple(self.lora_on.split(",")) if self.lora_rank else ()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of an element of what the optimizer reads and writes."""
+        return STATISTIC_BYTES if self.master_weights else self.number.parameter_bytes
 
     @property
     def tokens(self) -> str:
@@ -284,6 +327,15 @@ class Setup:
                 f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
                 f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}"
             )
+        absent = set() if model.gated else {"gate"}
+        if not model.mlp_width:
+            absent = {"gate", "up", "down"}
+        for matrix in self.adapted:
+            if matrix in absent:
+                accepted = ", ".join(m for m in MATRICES if m not in absent)
+                raise InputError(
+                    f"`lora_on` {matrix}: the model has no such matrix; accepted: {accepted}"
+                )
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.graph import STATISTIC_BYTES, Builder, Gradient, Graph, Kind, Part
-from iosim.studies.training.model import Decoder, Setup
+from iosim.studies.training.graph import Builder, Gradient, Graph, Kind, Part
+from iosim.studies.training.lora import linear
+from iosim.studies.training.model import STATISTIC_BYTES, Decoder, Setup
 
 RANDOM_STATE_BYTES = 8
 """Seed and offset are 64-bit integers."""
@@ -20,20 +21,30 @@ LSE_ROWS = 32
 """The memory-efficient kernel pads the log-sum-exp to whole blocks of rows (mem_eff_attention/kernel_forward.h)."""
 
 
-def attention(b: Builder, at: str, qkv: str) -> str:
-    with b.checkpointed("attention", f"{at}attention", qkv):
-        parts = _split(b, at, qkv)
-        return _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
+def attention(b: Builder, at: str, *projected: str) -> str:
+    """`projected`: q, k and v in one tensor, or each in its own."""
+    with b.checkpointed("attention", f"{at}attention", *projected):
+        parts = _by_heads(b, at, _split(b, at, *projected))
+        if b.setup.attention == "flash":
+            return _flash(b, at, *parts)
+        return _naive(b, at, projected, *parts)
 
 
-def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
-    """q, k and v as views; their gradients are put together in one tensor. Each is then a view by heads, of which the
-    naive path's gradients lie the other way round and are copied."""
+def _split(b: Builder, at: str, *projected: str) -> dict[str, str]:
+    """q, k and v by their columns: views of one tensor, whose gradients are put together in one, or tensors."""
+    if len(projected) > 1:
+        return dict(zip("qkv", projected, strict=True))
     heads_of = {"q": b.model.heads, "k": b.model.kv_heads, "v": b.model.kv_heads}
     sizes = {f"{at}{n}.columns": b.rows * heads * b.model.head_dim for n, heads in heads_of.items()}
-    b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
-    for n, heads in heads_of.items():
-        source = f"{at}{n}.columns"
+    b.view(f"{at}split", sizes, projected[0], gradient=b.bytes_of(projected[0]))
+    return dict(zip("qkv", sizes, strict=True))
+
+
+def _by_heads(b: Builder, at: str, columns: dict[str, str]) -> tuple[str, str, str]:
+    """Views by heads, of which the naive path's gradients lie the other way round and are copied."""
+    heads_of = {"q": b.model.heads, "k": b.model.kv_heads, "v": b.model.kv_heads}
+    for n, source in columns.items():
+        heads = heads_of[n]
         # With one head or one token the transposed view is contiguous, and nothing is copied.
         copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
         b.view(
@@ -57,7 +68,11 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
             b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")
         ]
     output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name, *extra))
-    b.amend(part=Part.ATTENTION, backward_scratch=_workspace(b) if s.backend == "cuda" else 0)
+    # The backward makes all three gradients, of which one that nothing wants goes when it has run.
+    scratch = sum(b.bytes_of(x) for x in (q, k, v) if x not in b.wanting)
+    if s.backend == "cuda":
+        scratch += _workspace(b)
+    b.amend(part=Part.ATTENTION, backward_scratch=scratch)
     return output
 
 
@@ -74,7 +89,7 @@ def _workspace(b: Builder) -> int:
     return scratch
 
 
-def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
+def _naive(b: Builder, at: str, projected: tuple[str, ...], q: str, k: str, v: str) -> str:
     m, s = b.model, b.setup
     columns = b.rows * m.width
     scores = s.batch * m.heads * s.seq_len * s.seq_len
@@ -111,7 +126,7 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     # Heads side by side again: a copy, unless there is one head or one token.
     if m.heads > 1 and s.seq_len > 1:
         o = b.copy(f"{at}merged", o, Kind.ATTENTION)
-        b.hold(qkv, *(x for x in (k, v) if x.endswith("repeated")))
+        b.hold(*projected, *(x for x in (k, v) if x.endswith("repeated")))
     return o
 
 
@@ -136,8 +151,9 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
 def _product(
     b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int
 ) -> str:
-    """A batched product, which keeps both operands."""
-    b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=operands)
+    """A batched product, which keeps each operand for the other's gradient."""
+    saved = b.factors(*operands)
+    b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=saved)
     b.amend(part=Part.ATTENTION, flops=flops)
     return name
 
@@ -211,9 +227,8 @@ def _layer(b: Builder, at: str, x: str) -> str:
     # Pre-norm: each branch reads a norm of the stream and is added to it.
     with b.checkpointed("full", at.rstrip("."), x):
         h = b.norm(f"{at}norm1", x)
-        qkv = b.linear(f"{at}qkv", h, m.qkv_width, Kind.QKV, bias=m.bias)
-        o = attention(b, at, qkv)
-        h = b.linear(f"{at}out", o, m.width, Kind.RESIDUAL, bias=m.bias)
+        o = attention(b, at, *_projections(b, at, h))
+        h = linear(b, at, "out", o, m.width, Kind.RESIDUAL)
         x = b.residual(f"{at}x1", x, h)
         if m.mlp_width:
             h = b.norm(f"{at}norm2", x)
@@ -224,14 +239,27 @@ def _layer(b: Builder, at: str, x: str) -> str:
     return x
 
 
+def _projections(b: Builder, at: str, h: str) -> tuple[str, ...]:
+    """q, k and v as one product; under LoRA three, each with a matrix that may have an adapter."""
+    m = b.model
+    if not b.setup.lora_rank:
+        return (b.linear(f"{at}qkv", h, m.qkv_width, Kind.QKV, bias=m.bias),)
+    heads_of = {"q": m.heads, "k": m.kv_heads, "v": m.kv_heads}
+    return tuple(
+        linear(b, at, n, h, heads * m.head_dim, Kind.QKV, suffix=".columns")
+        for n, heads in heads_of.items()
+    )
+
+
 def _mlp(b: Builder, at: str, h: str) -> str:
     m = b.model
-    first = b.linear(f"{at}{'gate' if m.gated else 'up'}", h, m.mlp_width, Kind.MLP, bias=m.bias)
+    first = linear(b, at, "gate" if m.gated else "up", h, m.mlp_width, Kind.MLP)
     active = b.activation(f"{at}activation", first, Kind.MLP)
     if m.gated:
-        up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
-        active = b.pointwise(f"{at}product", [active, up], Kind.MLP, saved=[active, up])
-    return b.linear(f"{at}down", active, m.width, Kind.RESIDUAL, bias=m.bias)
+        up = linear(b, at, "up", h, m.mlp_width, Kind.MLP)
+        saved = b.factors(active, up)
+        active = b.pointwise(f"{at}product", [active, up], Kind.MLP, saved=saved)
+    return linear(b, at, "down", active, m.width, Kind.RESIDUAL)
 
 
 def _head(b: Builder, x: str) -> Graph:

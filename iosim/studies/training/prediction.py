@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from iosim.base.errors import InputError, unknown_name
+from iosim.base.errors import unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.records import cached_property, dataclass
 from iosim.base.units import bytes_text, seconds_text, some
@@ -21,14 +21,15 @@ from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown, panels_of
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import TrainRequest
+from iosim.studies.training.asked import asked_for, several
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
+from iosim.studies.training.shares import Messages, messages
 from iosim.studies.training.step_time import StepTime, step_time
 from iosim.studies.training.timeline import Timeline, allocated, play
 
-HEAD_DIM = 64
 MAX_POINTS = 1500
 LEAST_SHOWN = 0.01
 """Share of the peak below which a kind of tensors has no area of its own."""
@@ -125,7 +126,8 @@ class TrainingPrediction(Shown):
     def to_dict(self) -> dict[str, Any]:
         peak = self.timeline.peak
         return {
-            "model": self.model.to_dict() | {"parameters": self.graph.parameter_elements},
+            "model": self.model.to_dict()
+            | {"parameters": self.graph.parameter_elements, "trained": self.graph.trained_elements},
             "setup": self.setup.to_dict(),
             "profile": self.profile.name,
             "memory_bytes": {
@@ -140,7 +142,23 @@ class TrainingPrediction(Shown):
             },
             "fits": self.fits,
             "time": self.time.to_dict() if self.time else None,
+            "messages": self._messages_dict(),
             "timeline": self.records(),
+        }
+
+    @cached_property
+    def messages(self) -> Messages:
+        """Bytes that each GPU sends and receives in a step."""
+        return messages(self.graph)
+
+    def _messages_dict(self) -> dict[str, Any] | None:
+        if self.setup.data_parallel == 1:
+            return None
+        sent = self.messages
+        return {
+            "gathered": sent.gathered_bytes,
+            "reduced": sent.reduced_bytes,
+            "nvlink_time_s": sent.seconds(self.profile),
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -162,12 +180,16 @@ class TrainingPrediction(Shown):
         longest = longest_sequence(self.model, s, self.capacity_bytes)
         parts = [
             f"Training with {s.tokens} and {s.attention} attention in {s.precision} {fits} on {self.profile.name}: "
-            f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak, most for {largest_kind}",
+            f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak{self._each()}, "
+            f"most for {largest_kind}",
             f"Up to {some(longest, 'token')} fit" if longest else "Not even 64 tokens fit",
             *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),
             "Counted, tensors alone",
         ]
         return sentences(parts)
+
+    def _each(self) -> str:
+        return f" per GPU of {self.setup.data_parallel}" if self.setup.data_parallel > 1 else ""
 
     def to_text(self) -> str:
         table, below = memory_table(self).text(), "\n".join(self._below())
@@ -231,10 +253,21 @@ class TrainingPrediction(Shown):
 
     def subject(self, grouped: str = "", step: str = "") -> str:
         m, s = self.model, self.setup
-        return (
-            f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
-            f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
-            f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}"
+        more = []
+        if s.lora_rank:
+            trained = self.graph.trained_elements / 1e6
+            more.append(f"LoRA of rank {s.lora_rank} on {s.lora_on} ({trained:,.1f} M trained)")
+        if s.master_weights:
+            more.append("fp32 master weights")
+        if s.data_parallel > 1:
+            more.append(f"{s.data_parallel} GPUs with ZeRO stage {s.zero}")
+        return ", ".join(
+            [
+                f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
+                f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
+                f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}",
+                *more,
+            ]
         )
 
     def _below(self) -> list[str]:
@@ -245,7 +278,11 @@ class TrainingPrediction(Shown):
             f"{fits} in {bytes_text(self.capacity_bytes)}; caching allocator: "
             f"{bytes_text(self.allocator.reserved)} reserved if no segment is given back",
         ]
-        return lines if self.time is None else lines + _time_lines(self.time)
+        if self.time is not None:
+            lines += _time_lines(self.time)
+        if self.setup.data_parallel > 1:
+            lines.append(_message_line(self))
+        return lines
 
     def _panels(self) -> tuple[Panel, ...]:
         return panels_of(self.as_page())
@@ -280,66 +317,10 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
         raise unknown_name("`frontier`", axis, AXES)
     profile = load_profile(request.gpu)
     model, setup = asked_for(request, axis)
-    rows, columns = _several(request, axis, AXES[axis]), _several(request, "seq_len", SEQ_LENS)
+    rows, columns = several(request, axis, AXES[axis]), several(request, "seq_len", SEQ_LENS)
     return frontier(
         model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress
     )
-
-
-def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
-    """What is trained, and how: what the request leaves open is the model's, or the usual."""
-    r, its = request, dict(request.of_model or {})
-    on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
-    # In this order: the model's own words, then what was asked for, which takes their place.
-    words = ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")
-    chosen = {name: its[name] for name in words if its.get(name) is not None}
-    chosen |= {name: value for name in words if (value := getattr(r, name)) is not None}
-    for name in ("layers", "width", "batch", "seq_len"):
-        values = _several(r, name, on_axes.get(name, its.get(name)))
-        if len(values) > 1 and name not in on_axes:
-            accepted = "one, or a list on an axis of `frontier`"
-            raise InputError(
-                f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: {accepted}"
-            )
-        chosen |= {name: values[0]} if values else {}
-    width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
-    # The MLP's width: by ratio, by number, or the model's own as long as the width is its own.
-    if r.mlp_ratio is not None:
-        if mlp is not None:
-            raise InputError(
-                f"`mlp_ratio` {r.mlp_ratio:g} contradicts `mlp_width` {mlp}; give one of them"
-            )
-        mlp = round(r.mlp_ratio * width)
-    elif mlp is None and r.width is None:
-        mlp = its.get("mlp_width")
-    chosen.setdefault("heads", max(1, width // HEAD_DIM))
-    of_setup = {name: chosen.pop(name) for name in ("batch", "seq_len") if name in chosen}
-    gated, untied = (getattr(r, name) or its.get(name, False) for name in ("gated", "untied"))
-    bias = r.linear_bias and its.get("linear_bias", True)
-    model = Decoder(**chosen, mlp_width=mlp, gated=gated, tied=not untied, bias=bias)
-    setup = Setup(
-        **of_setup,
-        attention=r.attention,
-        causal=r.causal and its.get("causal", True),
-        precision=usual_precision(load_profile(r.gpu)) if r.precision is None else r.precision,
-        optimizer=r.optimizer,
-        step=r.step,
-        recompute=r.recompute,
-        backend=r.backend,
-        accumulate=r.accumulate_gradients,
-    )
-    return model, setup
-
-
-def usual_precision(profile: HardwareProfile) -> str:
-    """Autocast's type where none is asked for: bf16, or fp16 on a GPU whose tensor cores do not take bf16."""
-    return "amp-fp16" if profile.computes_in_fp32("bf16") else Setup.precision
-
-
-def _several(request: TrainRequest, name: str, default: Any) -> list[int]:
-    requested = getattr(request, name)
-    value = default if requested is None else requested
-    return [] if value is None else lengths(value, name)
 
 
 def memory_table(prediction: TrainingPrediction) -> Table:
@@ -352,6 +333,17 @@ def memory_table(prediction: TrainingPrediction) -> Table:
     kinds = sorted(at | saved, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), saved.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(saved.values()))))
+
+
+def _message_line(prediction: TrainingPrediction) -> str:
+    sent, profile = prediction.messages, prediction.profile
+    seconds = sent.seconds(profile)
+    over = "" if seconds is None else f", {seconds_text(seconds)} over NVLink"
+    return (
+        f"each GPU sends and receives {bytes_text(sent.bytes)} per step, "
+        f"{bytes_text(sent.gathered_bytes)} of parameters and {bytes_text(sent.reduced_bytes)} of "
+        f"gradients{over}; the step's time is without them"
+    )
 
 
 def _time_lines(time: StepTime) -> list[str]:

@@ -18,6 +18,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.training import shares
 from iosim.studies.training.graph import Graph, Node, Part
 from iosim.studies.training.model import Decoder, Setup
 
@@ -96,7 +97,7 @@ def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None)
     parts: dict[str, dict[Part, float]] = {phase: defaultdict(float) for phase in PHASES}
     for phase, n, s in timed:
         parts[phase][graph.nodes[n].part] += s
-    step_bytes = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
+    step_bytes = shares.moved_bytes(setup, graph.trained)
     if step_bytes:
         parts["step"][Part.OPTIMIZER] = rates.seconds(0, step_bytes)
     return StepTime(tuple(timed), parts, kernel or KERNELS[setup.attention], method)
@@ -105,7 +106,7 @@ def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None)
 def _run_again(graph: Graph) -> list[int]:
     """Nodes whose forward runs twice: of a segment all up to the last that saves something, and that one if it is
     its own result that it saves."""
-    last = {x.segment: n for n, x in enumerate(graph.nodes) if x.segment is not None and x.saved}
+    last = {x.segment: n for n, x in enumerate(graph.nodes) if x.segment is not None and x.keeps}
     return [
         n
         for n, x in enumerate(graph.nodes)
@@ -118,9 +119,9 @@ def _seconds(graph: Graph, node: Node, rates: Rates, phase: str) -> float:
     if not node.kernel:
         return 0.0
     bytes_moved, flops = _moved(graph, node, phase), node.flops
-    # Two products of the same size: one for each operand's gradient.
+    # A product of the same size for each operand that gets a gradient; a frozen weight gets none.
     if phase == "backward":
-        flops *= 2
+        flops *= sum(not g.fitted for g in node.gradients)
     return rates.seconds(flops, bytes_moved) if bytes_moved or flops else 0.0
 
 
@@ -144,7 +145,7 @@ def _moved(graph: Graph, node: Node, phase: str) -> int:
         return 0
     incoming = node.makes[0].bytes if node.makes else fresh
     saved_bytes = sum(graph.storages[n].bytes for n in node.saved)
-    times = 2 if node.flops else 1
+    times = sum(not g.fitted for g in node.gradients) if node.flops else 1
     return times * incoming + saved_bytes + fresh + (weights if node.flops else 0)
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from iosim.base.records import dataclass
 from iosim.readers.replay.blocks import Block, CachingAllocator
 from iosim.show.tables import grouped
-from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
+from iosim.studies.training import shares
+from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage, layer_of
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,52 @@ class _Heap:
         self.by_kind[storage.kind] += size
 
 
+class _Gathered:
+    """Parameters that are shared out (ZeRO's stage 3) where they are read: a layer's, and the next one's, which is
+    fetched beside it. Where every GPU has all of them nothing is gathered."""
+
+    def __init__(self, graph: Graph, heap: _Heap) -> None:
+        self.heap = heap
+        self.size = shares.units(graph) if graph.setup.zero >= shares.PARAMETERS else None
+        self.layers = [layer_of(node.name) for node in graph.nodes]
+        self.live: set[int] = set()
+
+    def begin(self) -> None:
+        if self.size is not None:
+            self._fetch(shares.ROOT)
+
+    def end(self) -> None:
+        self._free({shares.ROOT})
+
+    def enter(self, n: int, towards: int) -> None:
+        """Node `n` begins to run, in the direction of later layers (`towards` 1) or of earlier ones (-1)."""
+        layer = self.layers[n]
+        if self.size is None or layer is None:
+            return
+        self._free({live for live in self.live if live not in (shares.ROOT, layer)})
+        for unit in (layer, layer + towards):
+            if unit != shares.ROOT and unit in self.size:
+                self._fetch(unit)
+
+    def leave(self) -> None:
+        """The last layer in this direction has run."""
+        self._free(self.live - {shares.ROOT})
+
+    def _fetch(self, unit: int) -> None:
+        if unit not in self.live and self.size is not None:
+            self.live.add(unit)
+            self.heap.hold(Storage(_gathered(unit), Kind.GATHERED, self.size[unit]))
+
+    def _free(self, units: set[int]) -> None:
+        for unit in sorted(units & self.live):
+            self.live.discard(unit)
+            self.heap.drop(_gathered(unit))
+
+
+def _gathered(unit: int) -> str:
+    return "gathered" if unit == shares.ROOT else f"layer{unit}.gathered"
+
+
 class _Player:
     def __init__(self, graph: Graph, in_place: bool) -> None:
         self.graph = graph
@@ -88,31 +135,52 @@ class _Player:
         self.heap = _Heap()
         self.events: list[Event] = []
         self.optimizer, self.element_bytes = graph.setup.rule, graph.setup.number.parameter_bytes
-        self.parameters = {p.name: p for p in graph.parameters}
+        self.gathered = _Gathered(graph, self.heap)
+        self.parameters = {p.name: p for p in graph.trained}
         self.gradient_of: dict[str, str] = {}
         self.again: dict[str, dict[str, str]] = {}
         self.transposed: set[str] = set()
         # A parameter that is used twice gets several gradients: its sum is ready with the last.
         self.awaited = Counter(gradient.to for node in graph.nodes for gradient in node.gradients)
         self.first_of = {
-            node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved
+            node.segment: node for node in reversed(graph.nodes) if node.segment and node.keeps
         }
         self.made = 0
-        sizes = {p.name: p.elements * self.element_bytes for p in graph.parameters}
-        constant = [Storage(name, Kind.PARAMETER, size) for name, size in sizes.items()]
-        states = self.optimizer.state_bytes(graph.parameters, self.element_bytes)
-        constant.append(Storage("states", Kind.OPTIMIZER, states))
-        if graph.setup.accumulate:
-            constant += [
-                Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()
-            ]
+        constant = self._constant()
         for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
 
+    def _constant(self) -> list[Storage]:
+        """Parameters, states of the optimizer and gradients of an earlier backward, or this GPU's shares of them."""
+        graph, setup = self.graph, self.graph.setup
+        constant = [
+            Storage(p.name, Kind.PARAMETER, self._share(p.elements, shares.PARAMETERS))
+            for p in graph.parameters
+        ]
+        stepped = shares.shares(setup, graph.trained)
+        states = self.optimizer.state_bytes(stepped, setup.state_bytes)
+        constant.append(Storage("states", Kind.OPTIMIZER, states))
+        if setup.master_weights:
+            masters = shares.master_bytes(setup, graph.trained)
+            constant.append(Storage("masters", Kind.MASTER, masters))
+        if setup.accumulate:
+            constant += [
+                Storage(f"{p.name}.grad", Kind.GRADIENT, self._share(p.elements, shares.GRADIENTS))
+                for p in graph.trained
+            ]
+        return constant
+
+    def _share(self, elements: int, stage: int) -> int:
+        return shares.shared(self.graph.setup, elements, stage) * self.element_bytes
+
     def play(self) -> Timeline:
+        self.gathered.begin()
         self._forward()
+        self.gathered.leave()
         self._backward()
-        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
+        self.gathered.leave()
+        self.gathered.end()
+        scratch = shares.step_bytes(self.graph.setup, self.graph.trained)
         self._event("step", f"{self.optimizer.name} step", None, scratch)
         return Timeline(tuple(self.events), tuple(self.heap.requests))
 
@@ -136,8 +204,11 @@ class _Player:
         for n, node in enumerate(graph.nodes):
             if node.segment is not None and node.segment not in begun:
                 begun.add(node.segment)
-                for name in graph.segments[node.segment]:
+                # A segment that keeps nothing for a backward lets go of its inputs at its end.
+                kept = graph.segments[node.segment] if node.segment in self.first_of else ()
+                for name in kept:
                     heap.hold(graph.storages[name])
+            self.gathered.enter(n, 1)
             for storage in node.makes:
                 heap.hold(storage)
             self._event("forward", node.name, n)
@@ -162,7 +233,8 @@ class _Player:
         # Autograd runs nodes in the reverse order of their recording (sequence numbers).
         for n in range(len(graph.nodes) - 1, -1, -1):
             node = graph.nodes[n]
-            if node.segment is not None and node.saved and node.segment not in self.again:
+            self.gathered.enter(n, -1)
+            if node.segment is not None and node.keeps and node.segment not in self.again:
                 self._run_again(node.segment)
             self._node_backward(n, node)
         heap.drop(graph.seed.name)
@@ -182,7 +254,7 @@ class _Player:
         if node.segment is not None and any(g.fitted for g in node.gradients):
             sent += self._send(node, incoming, fitted=True)
             self._event("backward", node.name, n)
-        if node.segment is not None and node is self.first_of[node.segment]:
+        if node.segment is not None and node is self.first_of.get(node.segment):
             for name in self.graph.segments[node.segment]:
                 heap.drop(name)
         for name in incoming:
@@ -238,8 +310,24 @@ class _Player:
             self.transposed.add(name)
         if to in self.parameters:
             self.awaited[to] -= 1
-            if not self.awaited[to] and f"{to}.grad" in heap.live:
-                heap.drop(self.gradient_of[to])  # added to the gradient that is there
+            if not self.awaited[to]:
+                self._complete(n, node, to)
+
+    def _complete(self, n: int, node: Node, to: str) -> None:
+        """A parameter's gradient is complete: shared out, and added to the gradient that is there."""
+        heap, setup = self.heap, self.graph.setup
+        if setup.zero >= shares.GRADIENTS:
+            part = Storage(
+                f"{to}.share",
+                Kind.GRADIENT,
+                self._share(self.parameters[to].elements, shares.GRADIENTS),
+            )
+            heap.hold(part)
+            self._event("backward", f"{node.name} (shared out)", n)
+            heap.drop(self.gradient_of[to])
+            self.gradient_of[to] = part.name
+        if f"{to}.grad" in heap.live:
+            heap.drop(self.gradient_of[to])
 
     # Recomputation
 
@@ -248,7 +336,7 @@ class _Player:
         run. What it saves stays, the rest goes."""
         graph, heap = self.graph, self.heap
         nodes = [(n, x) for n, x in enumerate(graph.nodes) if x.segment == segment]
-        stop = max(i for i, (_, x) in enumerate(nodes) if x.saved)
+        stop = max(i for i, (_, x) in enumerate(nodes) if x.keeps)
         # Recomputed storages live beside their first life's names.
         made_again = {s.name for _, x in nodes for s in x.makes}
         names = {

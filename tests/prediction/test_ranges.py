@@ -1,0 +1,232 @@
+"""The range of a prediction's HBM bytes: where constants of the L2 are borrowed, and whether it is wide enough."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from effort import some
+from scripts import measurements
+
+from iosim.catalog.libraries import resolve
+from iosim.commands.cli import main
+from iosim.evidence.validate.match import NoModel, match
+from iosim.evidence.validate.residuals import calls
+from iosim.evidence.validate.rows import default_files, read
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
+from iosim.prediction.call import Call
+from iosim.prediction.confidence import basis, confidence
+from iosim.prediction.face import range_lines
+from iosim.prediction.predictor import Request, predict
+from iosim.prediction.ranges import HbmRange, hbm_range
+from iosim.prediction.replays import Replays, tile_accesses
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.play import Play
+
+BRACKETED = 0.9
+ACCESSES = 500_000
+"""Of the recorded launches that are played three times here, at most."""
+SECTOR = 32
+OTHERS = {
+    "h200-sxm": ("h100-sxm", "a100-sxm-80gb", "a40", "rtx-4090"),
+    "a30": ("h200-sxm", "a40", "l40", "rtx-4090"),
+}
+
+
+def own(quantity: str) -> set[float]:
+    """What shipped profiles know of their own GPU, where it has one L2."""
+    profiles = [p for p in map(load_profile, list_profiles()) if not p.l2_apart]
+    return {
+        getattr(p, quantity) for p in profiles if p.kinds.get(quantity) not in (None, *BORROWED)
+    }
+
+
+@pytest.mark.parametrize("quantity", L2_KNOWN)
+def test_the_extremes_are_those_of_the_shipped_profiles(quantity: str) -> None:
+    assert (min(own(quantity)), max(own(quantity))) == L2_KNOWN[quantity]
+
+
+def with_constants_of(gpu: str, other: str) -> HardwareProfile:
+    """A GPU whose L2's constants are all another's."""
+    profile, lender = load_profile(gpu), load_profile(other)
+    return replace(
+        profile, **{name: getattr(lender, name) for name in L2_KNOWN},
+        kinds={**profile.kinds, **dict.fromkeys(L2_KNOWN, "taken")},
+        taken={**profile.taken, **dict.fromkeys(L2_KNOWN, other)},
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def ranged(call: Call, start: str) -> tuple[tuple[int, int], HbmRange]:
+    found = call.replay(Play(l2_start=start)).traffic
+    moved = int(found.total("hbm", "read")), int(found.total("hbm", "write"))
+    span = hbm_range(call, "replay", start, moved)
+    assert span is not None
+    return moved, span
+
+
+@cache
+def short_launches() -> list[tuple[Any, dict[str, float]]]:
+    """(call, counted bytes) of recorded calls of one launch on the H200, and a few."""
+    found = []
+    for rows in calls(row for file in default_files() for row in read(file)):
+        try:
+            case = match(rows, load_profile("h200-sxm"))
+        except NoModel:
+            continue
+        if len(rows) == 1 and len(case.chains) == 1 and tile_accesses(case.chains[0]) < ACCESSES:
+            found.append((case, dict(rows[0].measured)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", some(OTHERS["h200-sxm"]))
+def test_counters_of_an_h200_lie_in_the_range_with_constants_of_any_other(other: str) -> None:
+    profile = with_constants_of("h200-sxm", other)
+    inside = []
+    for case, measured in short_launches():
+        _, span = ranged(Call.of(case.problem, case.kernel, profile, case.chains[0]), "cold")
+        for counter, (least, most) in (("hbm_read", span.read), ("hbm_write", span.write)):
+            if measured.get(counter) is not None:
+                inside.append(least <= measured[counter] <= most)
+    assert len(inside) > 60
+    assert sum(inside) >= BRACKETED * len(inside)
+
+
+@pytest.mark.parametrize("other", OTHERS["a30"])
+@pytest.mark.slow
+def test_counters_of_an_a30_lie_in_the_range_with_constants_of_any_other(other: str) -> None:
+    profile = with_constants_of("a30", other)
+    with open(measurements("published_a30_fa2.csv"), encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    inside, spans = [], {}
+    for r in rows:
+        ahead = 0 if r["causal"] == "1" else int(r["window"])
+        key = (int(r["seq"]), int(r["window"]), ahead, r["l2_start"])
+        if key not in spans:
+            problem = AttentionProblem(heads=32, kv_heads=8, seq_q=key[0], head_dim=128, dtype="fp16", mask="window",
+                                       window=key[1], window_right=key[2])  # fmt: skip
+            spans[key] = ranged(
+                Call.of(problem, resolve("flash-attn", problem, profile), profile), key[3]
+            )[1]
+        least, most = spans[key].total
+        inside.append(least <= SECTOR * int(r["dram_sectors"]) <= most)
+    assert len(inside) == len(rows) > 60
+    assert sum(inside) >= BRACKETED * len(inside)
+
+
+PROBLEM = AttentionProblem(heads=8, seq_q=4096, head_dim=128, mask="causal")
+
+
+def test_a_range_stands_where_constants_are_borrowed_and_there_alone() -> None:
+    for gpu in ("t4", "l4", "b200", "a30"):
+        p = predict(PROBLEM, "flash", gpu)
+        span = p.hbm_range
+        assert span is not None
+        assert set(span.constants) == set(borrowed_l2(p.profile)) != set()
+        assert span.read[0] <= p.hbm.read <= span.read[1]
+        assert span.write[0] <= p.hbm.write <= span.write[1]
+    assert predict(PROBLEM, "flash", "h200").hbm_range is None
+    assert predict(PROBLEM, "flash", "a100").hbm_range is None
+    assert predict(PROBLEM, "flash", "t4", method="capacity").hbm_range is None
+
+
+def test_a_range_says_how_far_ctas_may_part() -> None:
+    """h100_drift.csv, call 11, whose keys outgrow the L2; on a T4 nobody has counted it."""
+    problem = AttentionProblem(heads=4, seq_q=65536, head_dim=128, dtype="fp16", mask="causal")
+    p = predict(problem, "cutlass", "h100")
+    span = p.hbm_range
+    assert span is not None
+    assert span.drifts
+    assert not span.constants
+    assert span.read[0] < 0.88 * p.hbm.read < 877_909_000 < span.read[1]
+    assert "for how far CTAs drift apart" in range_lines(p)[0]
+    least, most = (
+        Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span
+    ).read
+    assert most > 3 * least
+
+
+def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 KiB of Q, K, V and O in 48 MiB."""
+    p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4", ecc="off")
+    monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
+    span = p.hbm_range
+    assert span is not None
+    assert span.read[1] == p.hbm.read + 200_000
+
+
+def test_text_and_json_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "1k", "--heads", "2"]
+    assert main(words) == 0
+    assert "range: HBM read" in capsys.readouterr().out
+    assert main([*words, "--format", "json"]) == 0
+    span = json.loads(capsys.readouterr().out)["predictions"][0]["range"]
+    assert set(span["constants"]) <= set(L2_KNOWN)
+    assert len(span["hbm"]["read"]) == 2
+    assert (
+        main(["predict", "--gpu", "h200", "--seq-len", "1k", "--heads", "2", "--format", "json"])
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["range"] is None
+
+
+def test_profiles_show_evidence_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "show", "l4"]) == 0
+    assert "L2 replacement  taken from l40" in capsys.readouterr().out
+    groups = {(g.group, g.how): g.numbers for g in by_group(load_profile("l4"))}
+    assert groups["L2 replacement", "taken from h100-sxm"] == ("l2_dirty_fraction",)
+    assert "l2_bytes" in groups["L2 structure", "published"]
+    assert main(["profiles", "show", "l4", "--format", "json"]) == 0
+    assert {
+        "group": "L2 structure",
+        "how": "published",
+        "numbers": ["l2_bytes", "line_bytes"],
+    } in json.loads(capsys.readouterr().out)["evidence_by_group"]
+
+
+def test_a_table_of_totals_plays_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CSV has no range."""
+    monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
+    assert (
+        main(
+            [
+                "predict",
+                "--gpu",
+                "t4",
+                "--kernel",
+                "flash",
+                "--seq-len",
+                "4k",
+                "--heads",
+                "8",
+                "--format",
+                "csv",
+            ]
+        )
+        == 0
+    )
+    assert "hbm_read_bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("tokens", "says"), [(65536, False), (262144, True)])
+def test_calls_beyond_what_agrees_with_counters_say_so(tokens: int, says: bool) -> None:
+    """h100_long.csv of two GPUs: FlashAttention-2 read 0.23 of what is predicted there."""
+    problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16")
+    prediction = predict(problem, "fa2", "h100", method="sampled")
+    assert ("beyond 131,072 keys" in confidence([prediction])) is says
+    assert prediction.hbm_range is not None
+    assert prediction.hbm_range.outgrown is says
+    if says:
+        assert prediction.hbm_range.read[0] < 19.39e9 < prediction.hbm_range.read[1]
+        assert not any(
+            "checked against that GPU's counters" in line
+            for line in basis([prediction])
+            if "not" not in line
+        )
