@@ -230,3 +230,20 @@ def test_code_that_is_no_attention_is_refused_with_a_problem(
     ]
     assert main(["predict", *code, "--gpu", "h100", *PROBLEM]) == 2
     assert "names no tensor Q of attention; given: in, out" in capsys.readouterr().err
+
+
+def test_a_kernel_of_code_has_its_splits_and_the_time_of_its_instructions() -> None:
+    tensors = dict.fromkeys(("Q", "K", "V", "Out"), f"TENSOR(1x{HEADS}x{TOKENS}x64,bf16)")
+    arguments = {
+        "scale": 0.1,
+        "M": f"TENSOR({HEADS}x{TOKENS},fp32)",
+        "Z": 1,
+        "H": HEADS,
+        **tensors,
+        "N": TOKENS,
+    }
+    name = iosim.kernel_of_code(FORWARD, (TOKENS // 64, HEADS), arguments, "h100")
+    asked = {"gpu": "h100", "heads": HEADS, "seq_len": TOKENS, "head_dim": 64, "dtype": "bf16"}
+    assert iosim.predict(kernel=name, **asked).kernel.tile.block_q == 64
+    assert iosim.explain(kernel=name, **asked).prediction.kernel.name == name
+    assert name in iosim.compare(kernel=["naive", name], **asked).to_text()

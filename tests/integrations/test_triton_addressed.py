@@ -110,7 +110,10 @@ def test_programs_of_the_same_queries_are_splits(kernels: ModuleType) -> None:
 
 
 def test_late_queries_first(kernels: ModuleType) -> None:
-    assert described(kernels, (4, HEADS, BATCH), (0, 1, 2), DOWN=True).schedule.start is Start.HEAVY_FIRST
+    assert (
+        described(kernels, (4, HEADS, BATCH), (0, 1, 2), DOWN=True).schedule.start
+        is Start.HEAVY_FIRST
+    )
 
 
 def test_packed_sequences(kernels: ModuleType) -> None:

@@ -220,9 +220,9 @@ def _resolved(
     """
     rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    asked_splits = None if of_both and problem.backward else overrides.splits
-    if asked_splits is None:
-        asked_splits = data.get("splits")
+    # A kernel that was read from code has its grid's splits.
+    asked_splits = data.get("splits") if overrides.splits is None else overrides.splits
+    asked_splits = None if of_both and problem.backward else asked_splits
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
