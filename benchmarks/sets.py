@@ -1,8 +1,9 @@
 """How pages of memory fill the L2's sets, measured and in the model: `python benchmarks/sets.py [--gpu h100]`.
 
 experiments/sets.py found which lines of 1,024 pages in a row share a set with each of some 400 lines. Prints what
-follows from them, and two Markdown tables that set the measured sets beside those that iosim/readers/replay/l2.py makes
-of as many pages: how unevenly pages in a row fill them, and how many sets get more lines than they have ways.
+follows from them, and Markdown tables that set the measured sets beside those that iosim/readers/replay/l2.py makes of
+as many pages: how unevenly pages in a row fill them, how many sets get more lines than they have ways, and how unevenly
+rows a power of two apart fill them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
 from iosim import load_profile
-from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, L2Model, model, sampler
+from iosim.readers.replay.l2 import (
+    PAGE_BYTES,
+    PLACEMENTS,
+    TWINS,
+    L2Model,
+    model,
+    sample_lines,
+    sampler,
+)
 from iosim.readers.replay.library import library
 
 LINE_BYTES = 128
@@ -28,6 +37,11 @@ GAP = 200
 EVERY = 15
 """One of so many of the model's sets is looked at."""
 
+STRIDES = ((16, 1), (32, 4), (64, 2), (128, 4), (256, 8))
+"""Rows of lines (rows' distance, lines a row): a head's rows where other heads' rows lie between them."""
+LINES_A_SET = 12
+"""Of such rows as many pages are taken as bring a set about so many lines."""
+
 Counts = npt.NDArray[np.int64]
 """Lines by set and page."""
 
@@ -36,13 +50,15 @@ Counts = npt.NDArray[np.int64]
 class Recorded:
     """Attributes:
     ways: of each set, as found.
-    counts: lines by set and page, the target itself among them.
+    lines: of each set, its lines in order, the target itself among them.
+    counts: lines by set and page.
     distances: between the two lines of pages that have two in a set, in lines.
     hit_cycles, miss_cycles: medians of a load that found its line in the L2, and of one that did not.
     failed: how many target lines were dropped.
     """
 
     ways: Counts
+    lines: list[Counts]
     counts: Counts
     distances: Counts
     hit_cycles: float
@@ -70,7 +86,7 @@ def recorded(gpu: str = "h200") -> Recorded:
         counts = np.array([np.bincount(each // LINES, minlength=PAGES) for each in lines])
         distances = [np.diff(each)[_alone(each // LINES)] for each in lines]
         return Recorded(
-            file["ways"].astype(np.int64), counts, np.concatenate(distances), float(np.median(file["hit_cycles"])),
+            file["ways"].astype(np.int64), lines, counts, np.concatenate(distances), float(np.median(file["hit_cycles"])),
             float(np.median(file["miss_cycles"])), file["failed"].size,
         )  # fmt: skip
 
@@ -134,6 +150,33 @@ def averaged(several: list[Counts], figure: str, pages: int, gap: int = 0) -> fl
     )
 
 
+def pages_of_rows(sets: float, apart: int, row: int) -> int:
+    """Pages in a row whose rows bring a set LINES_A_SET lines on average."""
+    return min(PAGES, round(LINES_A_SET * sets * apart / (LINES * row)))
+
+
+def unevenness(got: Counts) -> float:
+    """Variance of the lines that sets get over their mean: 1 where every line falls into a set by chance."""
+    return float(np.var(got) / np.mean(got))
+
+
+def rows_measured(found: Recorded, apart: int, row: int) -> float:
+    """Unevenness of one row of `row` lines in every `apart`, over the recorded sets."""
+    end = LINES * pages_of_rows(found.sets, apart, row)
+    taken = [lines[(lines < end) & (lines % apart // row == 1)] for lines in found.lines]
+    return unevenness(np.array([lines.size for lines in taken]))
+
+
+def rows_modelled(gpu: str, apart: int, row: int) -> float:
+    """The same in the replay's model of a GPU."""
+    l2 = model(load_profile(gpu))
+    objects = pages_of_rows(l2.sets, apart, row) * LINES // row
+    size = np.full(objects, row * l2.line_bytes, dtype=np.int32)
+    sampled = sample_lines(l2, size, row / EVERY, 1.0)
+    here = sampled.object % (apart // row) == 1
+    return unevenness(np.bincount(sampled.set[here], minlength=sampled.sets))
+
+
 def about_full(found: Recorded) -> list[tuple[int, int]]:
     """(pages in a row, 0) and (pages of each of two areas, GAP) with about as many lines as the sets have ways."""
     full = int(WAYS * found.sets / LINES)
@@ -161,8 +204,8 @@ def facts(found: Recorded, gpu: str = "h200") -> str:
     ])  # fmt: skip
 
 
-def tables(found: Recorded, made: list[Counts]) -> str:
-    """Markdown: variances, and shares of sets that are overfull."""
+def tables(found: Recorded, made: list[Counts], gpu: str) -> str:
+    """Markdown: variances, shares of sets that are overfull, and rows a power of two apart."""
     lines = [
         "| pages in a row | variance of pairs of lines a set gets, measured | model |",
         "| ---: | ---: | ---: |",
@@ -179,6 +222,14 @@ def tables(found: Recorded, made: list[Counts]) -> str:
         name = f"twice {pages}, {gap} apart" if gap else f"{pages} in a row"
         real, mine = overfull(found.counts, pages, gap), averaged(made, "overfull", pages, gap)
         lines.append(f"| {name} | {real:.1%} | {mine:.1%} |")
+    lines += [
+        "",
+        "| rows | variance of lines a set gets over their mean, measured | model |",
+        "| --- | ---: | ---: |",
+    ]
+    for apart, row in STRIDES:
+        real, mine = rows_measured(found, apart, row), rows_modelled(gpu, apart, row)
+        lines.append(f"| {row} of every {apart} lines | {real:.2f} | {mine:.2f} |")
     return "\n".join(lines)
 
 
@@ -187,7 +238,7 @@ def main() -> None:
     found = recorded(gpu)
     print(facts(found, gpu))
     print()
-    print(tables(found, modelled(gpu)))
+    print(tables(found, modelled(gpu), gpu))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 A row has what PyTorch counts: `requested_bytes` of torch.cuda.memory_stats at the peak of forward, backward and step,
 beyond what lived before the step, after a first step that fills cuBLAS' workspace. The last line says how many rows
 iosim.studies.training predicts to the byte. experiments/measurements/h200_training_bytes.csv and
-h200_training_times.csv are its output on an H200 with PyTorch 2.11; test_training.py compares them with the
-predictions.
+h200_training_times.csv are its output on an H200 with PyTorch 2.11;
+tests/studies/training/test_prediction.py compares them with the predictions.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ TOGETHER = {
     f"tests/evidence/{name}.py": "reproduce"
     for name in (
         "test_claims_doc",
-        "test_reproduce",
-        "test_reproduce_c",
-        "test_reproduce_e",
+        "reproduce/test_paper",
+        "reproduce/test_training_grid",
+        "reproduce/test_chunk_schedules",
         "test_reproduce_f",
     )
 } | {
@@ -51,8 +51,8 @@ FIRST = (
     "tests/house/test_examples.py",
     "tests/laws/test_one_method.py",
     "tests/commands/test_recorded_studies.py",
-    "tests/prediction/test_hbm_range.py",
-    "tests/evidence/test_validate.py",
+    "tests/prediction/test_ranges.py",
+    "tests/evidence/validate/test_summary.py",
 )
 """Files of few tests that take long: they start first, so that no worker is left with one at the end."""
 

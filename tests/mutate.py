@@ -70,7 +70,8 @@ EVERYWHERE = "planted_changes"
 
 
 def area(files: str, first: str, more: str = "") -> Area:
-    """Of words: patterns below iosim/, and tests by their files' names; '@name' is a recorded study."""
+    """Of words: patterns below iosim/, and tests by their files' names, with a folder where several have one; '@name' is
+    a recorded study."""
     asked = [tuple(map(test, words.split())) for words in (f"{first} {EVERYWHERE}", more)]
     return Area(tuple(f"iosim/{pattern}" for pattern in files.split()), *asked)
 
@@ -78,7 +79,8 @@ def area(files: str, first: str, more: str = "") -> Area:
 def test(word: str) -> str:
     if word.startswith("@"):
         return f"{test('recorded_studies')}::test_studies_are_as_recorded[{word[1:]}]"
-    (file,) = (ROOT / "tests").glob(f"*/test_{word}.py")
+    folder, _, name = word.rpartition("/")
+    (file,) = (ROOT / "tests").glob(f"**/{folder or '*'}/test_{name}.py")
     return file.relative_to(ROOT).as_posix()
 
 
@@ -91,115 +93,146 @@ AREAS = {
     "replay": area(
         "readers/replay/*.py",
         "@engine @replay lowering",
-        "once_missed engine sharing trace coarse sampling true_times placement drift l2_sets followers "
+        "once_missed engine sharing trace coarse sampling true_times placement "
+        "drift l2_sets followers "
         "measured_l2",
     ),
     "timing": area(
         "readers/timing/*.py",
         "once_missed @timing warps said",
-        "energy timing time_mechanisms one_time reason_and_ceiling passes terms linear_times",
+        "energy timing/step_time makespan chain_time tile_terms loop_time "
+        "step_terms rates running launch_time launch_terms one_time "
+        "reason_and_ceiling passes terms linear_times",
     ),
     "count": area(
         "readers/*.py",
-        "count check_bits @counts level_bounds",
-        "traffic_laws memory_bounds what_fits levels shared_memory capacity_curves",
+        "traffic check_bits @counts level_bounds",
+        "traffic_laws memory_bounds tile_rules l2 shared_memory scan",
     ),
     "formula": area(
         "readers/formula/*.py",
-        "floor_sums theory @counts formula",
-        "level_bounds block_sparse check_claim",
+        "floor_sums theory @counts symbolic",
+        "level_bounds masks/blocks check readings",
     ),
     "algorithms": area(
         "catalog/algorithms/*.py",
-        "once_missed @counts execute uniform chain_launches said",
-        "@timing @replay paged mla efficient bias varlen mixture sparse eager_chains library_stores by_hand",
+        "once_missed @counts execute uniform matrix_tiles said",
+        "@timing @replay algorithms/cache mla efficient bias packed mixture "
+        "indexer naive fa2 by_hand",
     ),
     "libraries": area(
         "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
-        "once_missed @catalog catalog",
-        "inference cudnn scope own_kernels serving_kernels amd turing default_kernel fits_or_is_refused flex_backward "
-        "fa3 fa4 sage cascade picked_blocks states cudnn_ampere cudnn_decode triton_tutorial shared_prefix "
-        "library_stores @commands",
+        "once_missed @catalog resolver sdpa loader rules kernel/options",
+        "decode/study cudnn errors catalog_file flashinfer amd cutlass default "
+        "fits_or_is_refused flex_backward "
+        "fa3 fa4 fp8 cascade picked_blocks states cudnn_ampere cudnn_decode "
+        "triton shared_prefix "
+        "fa2 @commands",
     ),
     "kernel": area(
         "kernel/*.py",
         "residency @catalog @tiles lowering",
-        "launch serving uniform orders triton_compiled what_fits @commands",
+        "kernel/launch space orders/code search constant entry compiled tile_rules @commands",
     ),
     "code": area(
-        "code/*.py", "module loops ptx ptx_integers", "code_predictions triton_compiled tile_builds"
+        "code/*.py",
+        "module listing tools loops local opcodes runs counts frame_addresses ptx ptx_values",
+        "prediction/code compiled tile_builds",
     ),
     "problem": area(
-        "problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"
+        "problem/*.py", "masks/files fields masks/blocks", "packed mask bias cli @commands"
     ),
     "hardware": area(
-        "hardware/*.py", "profile_file occupancy hardware said", "backing trust hbm_range @commands"
+        "hardware/*.py",
+        "profile_file occupancy profile quantities said",
+        "confidence trust ranges @commands",
     ),
     "prediction": area(
         "prediction/*.py",
-        "time_range hbm_range replay_cache said",
-        "both_passes default_method warm_start many answers reason_and_ceiling grammar @commands",
+        "time_range ranges prediction/cache said",
+        "call predictor play many answer reason_and_ceiling grammar @commands",
     ),
-    "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
-    "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
+    "tiles": area("studies/tiles/*.py", "once_missed @tiles", "one pick @commands"),
+    "training": area(
+        "studies/training/*.py",
+        "once_missed @training",
+        "training/prediction frontier training/model training/timeline shares "
+        "training/step_time lora replay/blocks @commands",
+    ),
     "distributed": area(
-        "studies/distributed/*.py", "once_missed @distributed", "distributed @commands"
+        "studies/distributed/*.py",
+        "once_missed @distributed",
+        "schedule distributed/links collectives closed_forms count timing "
+        "distributed/study @commands",
     ),
     "comparing": area(
         "studies/compare/*.py studies/*.py",
-        "compare choice explain against said",
+        "compare/study choice explain against said",
         "code_costs terms answers_studies @commands",
     ),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py",
-        "models serving model_files",
-        "models_in_commands stack_times answers_studies whole_models decode_bounds silent_choices @commands",
+        "load asked models/prediction picking latency fit calibration varlen stack kinds",
+        "models_in_commands stack_times answers_studies whole decoder decode "
+        "silent_choices @commands",
     ),
-    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "workers @commands"),
+    "sweep": area(
+        "studies/sweep/*.py studies/orders/*.py",
+        "run closed cases sweep/files sweep/rows space orders/code search constant entry",
+        "workers @commands",
+    ),
     "report": area(
-        "studies/report/*.py studies/formulas/*.py", "report report_files answers", "formula"
+        "studies/report/*.py studies/formulas/*.py", "report/study report_files answer", "symbolic"
     ),
     "trace": area(
         "studies/trace/*.py studies/program/*.py",
         "trace",
-        "torch_traffic torch_values whole_models training pages @commands",
+        "mode values whole decoder training/prediction frontier training/model "
+        "training/timeline shares training/step_time lora replay/blocks pages "
+        "@commands",
     ),
     "validate": area(
         "evidence/validate/*.py",
-        "validate_ncu validation_report validate",
-        "others published validation_own ncu_rule ncu_rows @commands",
+        "recognise report summary validate/rows residuals",
+        "others published/tables match rule ncu_rows @commands",
     ),
     "measure": area(
         "evidence/measure/*.py",
-        "calibrate @plans bundle measure_plan",
-        "measure measure_chains fit_published harness",
+        "calibrate @plans bundle choose",
+        "collect machine chain_case fit_published harness",
     ),
     "times": area(
         "evidence/times/*.py evidence/*.py",
-        "fitted validate_times",
-        "links published shipped_is_validated",
+        "fitted groups",
+        "evidence/links published/tables shipped_is_validated",
     ),
     "reproduce": area(
         "evidence/reproduce/*.py evidence/claims/*.py",
-        "check_claim reproduce said",
-        "reproduce_c reproduce_e reproduce_f @commands",
+        "check readings paper said",
+        "training_grid chunk_schedules reproduce_f @commands",
     ),
     "integrations": area(
         "integrations/*.py",
-        "ncu_rule triton models model_files",
-        "triton_launches whole_models_torch torch_values torch_counts torch_traffic",
+        "rule kernel triton/model streaming_mask load asked models/prediction picking kinds",
+        "launched tape values torch_counts mode",
     ),
     "base": area(
         "base/*.py",
-        "schema progress scope units records registry many",
-        "silent_choices workers attack show replay_cache report_files hardware @commands",
+        "schema progress errors units records registry many",
+        "silent_choices workers attack show/tables show/page html shown "
+        "prediction/cache report_files profile quantities @commands",
     ),
-    "show": area("show/*.py", "show axes terminal timeline", "looks notebook python_api @commands"),
+    "show": area(
+        "show/*.py",
+        "show/tables show/page html shown axes terminal show/timeline",
+        "looks notebook calls @commands",
+    ),
     "commands": area(
         "commands/*.py api/*.py",
-        "cli completion schemas vocabulary python_api",
-        "first_lines files_and_refusals manners pages bad_input silent_choices attack "
-        "tiles orders ncu_rule measure trace validate @commands",
+        "cli completion schemas commands/options calls",
+        "first_lines common defaults pages bad_input silent_choices attack "
+        "pick space orders/code search constant entry rule collect machine "
+        "trace summary validate/rows residuals @commands",
     ),
 }
 """By room, so that a file that moves within one, or is new, is of an area."""

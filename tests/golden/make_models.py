@@ -3,7 +3,7 @@
     python tests/golden/make_models.py      # needs transformers and torch (no GPU, no network); a minute or two
 
 Every model is built whole, without memory. Kept are the numbers of its attention modules and of its config object:
-`tests/studies/test_models.py` holds iosim's reading of the same keys against them, so that the tests need no
+`tests/integrations/models/test_load.py` holds iosim's reading of the same keys against them, so that the tests need no
 transformers.
 """
 

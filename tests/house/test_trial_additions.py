@@ -123,12 +123,12 @@ TRIALS = {
         new={"hardware_profiles/trial-gpu.toml": profile_of_another_name()},
         edits=(
             (
-                "tests/hardware/test_hardware.py",
+                "tests/hardware/test_profile.py",
                 "BUS = {\n",
                 'BUS = {\n    "trial-gpu": (384, 12.5),\n',
             ),
             (
-                "tests/hardware/test_hardware.py",
+                "tests/hardware/test_profile.py",
                 "CORES = {\n",
                 'CORES = {\n    "trial-gpu": (128, 1024),\n',
             ),
@@ -293,7 +293,7 @@ def test_iosim_takes_them(copy: Copy) -> None:
 @pytest.mark.slow
 def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
     """Those of the additions, by their names, and those that hold lists together."""
-    files = ("tests/hardware/test_hardware.py", "tests/kernel/test_catalog.py", "tests/problem/test_every_second.py",
+    files = ("tests/hardware/test_profile.py", "tests/catalog/libraries/test_resolver.py", "tests/problem/test_every_second.py",
              "tests/commands/test_schemas.py", "tests/commands/test_completion.py")  # fmt: skip
     named = "trial or every_second or has_a_schema or listed_ones or completed"
     copy.run(

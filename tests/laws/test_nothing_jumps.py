@@ -12,7 +12,7 @@ What may jump, and why. Each reason is a number that is computed on both sides, 
 - Dirty lines that stay (`stays_dirty`). Writes are counted when lines leave the L2; what is still there at the end of
   a call is not.
 - An L2 that only just holds what is in use (`between_l2s`). Where least recently used lines go first, a working set a
-  few per cent larger misses nearly everywhere (measured: test_capacity_curves.py). Then an L2 of a size that is a few
+  few per cent larger misses nearly everywhere (measured: replay/test_scan.py). Then an L2 of a size that is a few
   per cent off reads what the neighbour reads. Two causes move the working set without more tokens to speak of:
   heads that begin at the same place of a page of memory use the same sets (`test_traffic_laws.py` shifts them), and a
   block of one row costs each CTA a step in which it moves nothing, so that less is in use at a time.

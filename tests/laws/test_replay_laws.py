@@ -9,8 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass, field, replace
-from unittest.mock import patch
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,26 +20,22 @@ from hypothesis import strategies as st
 from lowered import moved
 from scripts import ROOT
 from strategies import cases
+from watched import H200, LINE, Watch, small_l2, watched
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
 from iosim.commands.cli import main
-from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Launch, Role
+from iosim.kernel.launch import Role
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay import engine
-from iosim.readers.replay.engine import L2, MAX_TENSORS, Ctas, TraceRecord
-from iosim.readers.replay.l2 import L2Model, model, sample_lines
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch
+from iosim.readers.replay.engine import L2, Ctas, TraceRecord
+from iosim.readers.replay.lowering import LoweredLaunch
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.templates import Template
 
-LINE = 128
-H200 = load_profile("h200-sxm")
 TOO = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SLOW = settings(max_examples=examples(30), deadline=None, suppress_health_check=TOO)
 PAIRS = [
@@ -51,44 +46,6 @@ PAIRS = [
     ("math", "fwd"),
 ]
 STORE = 1
-
-
-def small_l2(sets: int, ways: int = 4, partitions: int = 2) -> L2Model:
-    return replace(
-        model(H200), sets=sets, ways=ways, partitions=partitions, dirty_ways=ways,
-        foreign_dirty_bytes=0, launch_fetch_bytes=0,
-    )  # fmt: skip
-
-
-@dataclass
-class Watch:
-    """Keeps what a replay shows of itself, and the bytes that hit and missed."""
-
-    l2: L2 | None = None
-    lowered: Lowered | None = None
-    hit: list[np.ndarray] = field(default_factory=list)
-    miss: list[np.ndarray] = field(default_factory=list)
-
-    def __call__(
-        self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin: int
-    ) -> TraceRecord:
-        self.l2, self.lowered = l2, lowered
-        self.hit.append(np.zeros(MAX_TENSORS, dtype=np.int64))
-        self.miss.append(np.zeros(MAX_TENSORS, dtype=np.int64))
-        return TraceRecord(
-            bin_ps=1, bins=1, bin_hit=self.hit[-1].ctypes.data, bin_miss=self.miss[-1].ctypes.data
-        )
-
-
-def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Chain, Replay, Watch]:
-    watch = Watch()
-    kernel = replace(kernel, packs_group=kernel.packs_group and not problem.backward)
-    chain = plan(problem, kernel)
-    with patch.object(engine, "sample_lines", lambda made, size, *_: sample_lines(made, size, 1e9)):
-        played = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=l2), trace=watch)
-    assert watch.l2 is not None
-    assert int(watch.l2.config.sample_bytes) == LINE
-    return chain, played, watch
 
 
 def hbm(played: Replay, direction: str, *tensors: str) -> int:

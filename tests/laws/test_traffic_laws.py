@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lowered import moved, wrong_bytes
 from refusals import refused
 from strategies import cases
-from test_replay_laws import LINE, small_l2, watched
+from watched import LINE, small_l2, watched
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan

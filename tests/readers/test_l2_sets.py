@@ -187,6 +187,16 @@ def test_filled_by_hand() -> None:
     assert BENCHMARK.overfull(8 * counts, 1) == pytest.approx(1 / 6)  # 32 lines of the last page
 
 
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_rows_a_power_of_two_apart_spread_over_the_sets(gpu: str) -> None:
+    """Measured, such rows fill sets as evenly as by chance. Were lines of a page in order in its sets, 12,800 sets being a
+    multiple of 128, an H100's rows of 4 in 128 lines would fill a 32nd of them: a variance of 76 times the mean."""
+    recorded = BENCHMARK.recorded(gpu)
+    for apart, row in BENCHMARK.STRIDES:
+        assert 0.4 < BENCHMARK.rows_measured(recorded, apart, row) < 1.1
+        assert 0.4 < BENCHMARK.rows_modelled(gpu, apart, row) < 1.1
+
+
 @pytest.mark.slow
 def test_another_gpu_has_such_sets() -> None:
     """An H100, on which nothing was fitted: 50 MiB in two partitions of 16 ways are 12,800 sets each."""

@@ -2,7 +2,7 @@
 
 What the engine is given is looked at here and in check.h before it touches anything.
 
-One launch by hand (tests/readers/test_engine.py plays it). Three CTAs of two steps each on two SMs; CTA i runs on SM
+One launch by hand (tests/readers/replay/test_engine.py plays it). Three CTAs of two steps each on two SMs; CTA i runs on SM
 i modulo 2. Each loads its own Q before its loop, K0 and K1 in it, as all others do, and stores its O behind it. A step
 takes 1 us where a CTA has its SM for itself and 2 us where two share it; a miss arrives 0.5 us later. The engine takes
 the earliest event, plays what the CTA does then, and puts the CTA back at the time of its next event:

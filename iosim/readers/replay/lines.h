@@ -2,7 +2,7 @@
  *
  * Pages of memory follow one another around the sets, but for a shuffle among neighbours and a new beginning every
  * `run_pages`; of every page the lines that fall into a followed set, one of every `stride`, are sampled, in each of a few
- * placements of the pages. The arithmetic is of integers and of exact doubles, so that every machine draws the same.
+ * placements of the pages. Within a page short runs of lines are permuted. The arithmetic is of integers and of exact doubles, so that every machine draws the same.
  */
 #ifndef IOSIM_LINES_H
 #define IOSIM_LINES_H
@@ -44,7 +44,7 @@ static int32_t page_places(const Sampler *a, int64_t pages, int64_t each, int64_
 }
 
 /* Lines of a page that are sampled. */
-typedef struct { int64_t line; int32_t set, pad; } Sampled;
+typedef struct { int64_t line; int32_t set, home; } Sampled;
 
 #define BITS 7 /* of a digit */
 
@@ -63,26 +63,39 @@ static Sampled *sort_lines(Sampled *lines, Sampled *other, int n, int64_t from, 
     return lines;
 }
 
+/* Home partition of the line of a twin; twins have different homes. `x` numbers the pairs of twins. */
+static int32_t home_of(int64_t x, int twin) { return (int32_t)((mix((uint64_t)x, 4) + (uint64_t)twin) & 1); }
+
+#define MIXED_LINES 256 /* pairs of twins: an H100's runs of 512 lines bring a set two lines or none (h100_l2_sets.npz) */
+
 /* The lines of page `n` that lie in followed sets of a placement, from `to` on; returns how many. Where a page goes
  * around all sets less than twice, it is drawn which half of it comes first: tensors or heads that lie nearly a round
  * apart do not meet in every set. */
 static int sample_page(const Sampler *a, int64_t n, int64_t place, int placement, Sampled *to, int count) {
     int64_t each = a->page / a->twins, round = (int64_t)a->sets * a->stride, turn = 0;
+    int64_t run = each & -each, drawn_of = -1; /* a power of two that divides a page */
+    uint64_t drawn = 0;
+    if (run > MIXED_LINES) run = MIXED_LINES;
     if (each < 2 * round) turn = (int64_t)(mix((uint64_t)n, 2 * (uint64_t)placement + 7) & 1) * (each / 2);
     for (int64_t at = (a->stride - place % a->stride) % a->stride; at < each; at += a->stride) {
         int32_t set = (int32_t)((place + at) / a->stride % a->sets) + placement * a->sets;
         /* `at` counts sets of the page; a set has one line in each of the page's `twins` halves. */
         int64_t x = n * each + (at + turn) % each;
-        int64_t first = x / a->twin_lines * (a->twin_lines * a->twins) + x % a->twin_lines;
-        for (int twin = 0; twin < a->twins; twin++, count++) to[count] = (Sampled){first + twin * a->twin_lines, set, 0};
+        if (x / run != drawn_of) {
+            drawn_of = x / run;
+            drawn = mix((uint64_t)drawn_of, 2 * (uint64_t)placement + 8);
+        }
+        /* A hash of the address permutes the lines of a run by an exclusive or. The run fills the sets that it would fill
+         * in order, but a head's rows among other heads' rows, a power of two apart, do not all meet in a few of them. */
+        int64_t both = (int64_t)(drawn & (uint64_t)(run - 1)), second = (int64_t)(drawn >> 32) & (a->twin_lines - 1) & (run - 1);
+        for (int twin = 0; twin < a->twins; twin++, count++) {
+            int64_t y = x ^ both;
+            if (twin) y ^= second; /* twins lie now near each other, now far apart */
+            int64_t line = y / a->twin_lines * (a->twin_lines * a->twins) + y % a->twin_lines + twin * a->twin_lines;
+            to[count] = (Sampled){line, set, home_of(x, twin)};
+        }
     }
     return count;
-}
-
-/* Home partition of a line; twins have different homes. */
-static uint32_t home_of(const Sampler *a, int64_t line) {
-    int64_t twin = line / a->twin_lines % a->twins;
-    return (uint32_t)((mix((uint64_t)(line - twin * a->twin_lines), 4) & 1) + (uint64_t)twin) & 1;
 }
 
 /* Samples all pages, object after object; see iosim_sample. */
@@ -101,7 +114,7 @@ static int64_t sample_pages(const Sampler *a, const int32_t *size, int64_t objec
             }
             if (o == objects) break;
             object[taken] = (int32_t)o;
-            place[taken++] = (uint32_t)found[i].set * 2 + home_of(a, found[i].line);
+            place[taken++] = (uint32_t)found[i].set * 2 + (uint32_t)found[i].home;
         }
     }
     while (o < objects) first[++o] = (int32_t)taken;

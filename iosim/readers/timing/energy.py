@@ -4,7 +4,7 @@ Each kind of work costs a fixed energy at the highest clock of the tensor cores:
 memory, operations of the tensor cores, instructions of the other units. Inside the SMs and the L2 it falls with the
 clock, since the voltage falls with it: by `energy_clock_exponent`, near 2. What is awake costs `awake_power_w` all the
 time. The constants of a GPU are those of its profile; docs/timing.md says how they were measured. A GPU without takes
-an H200's, all that moves times its `energy_factor`, and no more for a FLOP than its large products leave, with a range.
+an H200's, all that moves times its `energy_factor`, and no more than its large products leave, with a range.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ operands come from shared memory where mma.sync computes it (CUTLASS's largest).
 H200's large products draw 694 W at 770 TFLOP/s, an H100's 738 at 794; both boards have 700."""
 PRODUCTS = ("tensor_pj_per_flop", "mma_sync_pj_per_flop")
 """Energies of a FLOP, the second where mma.sync is the fastest."""
+ON_CHIP = (*PRODUCTS, "l2_read_pj_per_byte", "l2_write_pj_per_byte", "shared_pj_per_byte")
+"""Energies of what large products move inside the GPU, which their power bounds together."""
 SIXTEEN_BITS = ("fp16", "bf16")
 TEMPLATE = "h200-sxm"
 """The GPU whose constants others take."""
@@ -104,8 +106,10 @@ class Energies:
 def energies(profile: HardwareProfile) -> Energies | None:
     """The constants of a GPU, its own or taken; None where neither its power nor its products, or no clock is known.
 
-    A FLOP costs what is taken for it, or less, so that large products draw the board's power and no more at the rate
-    that they reach (`tensor_flops_achieved_per_s`). Where the board's power is not known, it is what they draw.
+    A FLOP, and a byte at the L2 and at shared memory, cost what is taken for them, or less by one share, so that large
+    products draw the board's power and no more at the rate that they reach (`tensor_flops_achieved_per_s`). One share
+    of all, since their power tells the sum alone: by products alone an L40S's FLOP would cost a third of an H200's,
+    which is of the same process. Where the board's power is not known, it is what they draw.
     """
     top, exponent = (
         (profile.boost_clock_hz or 1.0) * (profile.tensor_clock_fraction or 1.0),
@@ -123,8 +127,9 @@ def energies(profile: HardwareProfile) -> Energies | None:
     drawn = _of_large_products(profile, taken)
     power = profile.power_w or math.fsum(drawn.values()) / (1 - AWAKE_SHARE)
     rest_w = (1 - AWAKE_SHARE) * power - math.fsum(drawn.values())
-    share = max(0.0, min(1.0, 1.0 + rest_w / (drawn["tensor"] or math.inf)))
-    pj |= {"awake_power_w": AWAKE_SHARE * power} | {name: share * pj[name] for name in PRODUCTS}
+    on_chip_w = math.fsum(drawn[level] for level in ("l2", "smem", "tensor"))
+    share = max(0.0, min(1.0, 1.0 + rest_w / (on_chip_w or math.inf)))
+    pj |= {"awake_power_w": AWAKE_SHARE * power} | {name: share * pj[name] for name in ON_CHIP}
     with_limits = replace(taken, power_w=power, peak_power_w=profile.peak_power_w or power)
     return with_limits if power and profile.boost_clock_hz else None
 

@@ -344,15 +344,19 @@ def shared_cycles(step: Step) -> float:
 @term(
     "fragments that show",
     Scope.STEP,
-    "UNHIDDEN_FRAGMENTS x cycles of fragments at shared memory",
+    "UNHIDDEN_FRAGMENTS x cycles of fragments at shared memory, at most what a root of the squares of products and "
+    "fragments has over the products",
     zero="units that fetch their operands themselves; warps that meet in every step",
     constants=("UNHIDDEN_FRAGMENTS",),
 )
 def shown_fragment_cycles(step: Step) -> float:
-    """Cycles of a warp's fragment loads that its own mma.sync does not hide."""
+    """Cycles of a warp's fragment loads that its own mma.sync does not hide: a part of them, and less where products last
+    far longer than their fragments, as on tensor cores that add in fp32 at half the rate."""
     if not step.unit.issued_by_warps:
         return 0.0
-    return UNHIDDEN_FRAGMENTS * shared_cycles(step)
+    products, fragments = product_cycles(step), shared_cycles(step)
+    independent = math.hypot(products, fragments) - products
+    return min(UNHIDDEN_FRAGMENTS * fragments, independent)
 
 
 @term(

@@ -184,7 +184,7 @@ class Builder:
     """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
-    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
+    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/training/test_graph.py
     compares each with PyTorch."""
 
     def __init__(self, model: Decoder, setup: Setup) -> None:

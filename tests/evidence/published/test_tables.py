@@ -1,0 +1,116 @@
+"""Tables of others beside predictions: what is read, what is left out and why, and a row a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.evidence.published.judge import judge
+from iosim.evidence.published.tables import half_digit, is_published, read, shipped
+from iosim.evidence.validate.rows import default_files
+
+NAMES = {path.name: path for path in shipped()}
+COUNTERS = ("a100_attention_ncu_leleucas.csv", "l4_gtx1650ti_attention_ncu_tritonformer.csv")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_table_has_a_form_and_rows_that_are_compared(name: str) -> None:
+    samples, left_out = read(NAMES[name])
+    assert is_published(NAMES[name])
+    assert samples
+    assert all(one.reason for one in left_out)
+
+
+def test_tables_of_our_own_have_none() -> None:
+    assert not any(map(is_published, default_files()))
+    with pytest.raises(InputError, match="no published table"):
+        read(default_files()[0])
+
+
+def test_counters_of_an_a100_and_an_l4_are_met() -> None:
+    of_gpu = {one.gpu: one for one in judge(NAMES[name] for name in COUNTERS).gpus}
+    a100, l4 = of_gpu["a100-sxm-80gb"], of_gpu["l4"]
+    assert (a100.rows["bytes"], l4.rows["bytes"]) == (
+        21,
+        3,
+    )  # two of the L4's five rows are fitted on
+    assert (a100.median_error["bytes"] or 0) < 0.005
+    assert (l4.median_error["bytes"] or 0) < 0.04
+    assert l4.inside == 1.0
+
+
+def test_without_check_bits_an_l4_is_further_off() -> None:
+    with_ecc, without = (
+        judge([NAMES[COUNTERS[1]]], ecc=state).gpus[0].median_error
+        for state in ("delivered", "off")
+    )
+    assert (without["bytes"] or 0) > 4 * (with_ecc["bytes"] or 0)
+
+
+def test_one_command_takes_a_table_as_its_author_wrote_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = str(NAMES["t4_attention_times.csv"])
+    assert main(["validate", "--measurements", table, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (t4,) = found["gpus"]
+    assert (t4["gpu"], t4["backed_by"], t4["times_rows"]) == ("t4", "public times", 3)
+    assert t4["times_median"] < 0.15
+    assert "times: 3 rows within" in found["answer"]
+    assert any("is no number" in one["reason"] for one in found["skipped"])
+    assert main(["validate", "--measurements", table]) == 0
+    assert "backed by" in capsys.readouterr().out
+
+
+def test_what_contradicts_it_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["validate", "--published", "--times"]) == 2
+    assert main(["validate", "--published", "--format", "md"]) == 2
+    (tmp_path / "none.csv").write_text("impl,pass,time_ms,note\nmagic,fwd,1,\n", encoding="utf-8")
+    assert main(["validate", "--measurements", str(tmp_path / "none.csv")]) == 2
+    assert "no kernel of the catalog is 'magic'" in capsys.readouterr().err
+
+
+def test_rows_that_do_not_tell_what_ran_are_left_out_with_their_note() -> None:
+    samples, left_out = read(NAMES["threads_decode.csv"])
+    assert [one.reason for one in left_out if "window not" in one.reason]
+    assert not any(one.problem.window for one in samples if one.profile.name == "l40s")
+    samples, left_out = read(NAMES["threads_prefill.csv"])
+    assert any("hold the same time as flash" in one.reason for one in left_out)
+
+
+def test_clocks_are_those_of_the_source() -> None:
+    clocks = {one.profile.name: one.clocks for one in read(NAMES["threads_prefill.csv"])[0]}
+    assert (clocks["l4"], clocks["rtx-5090"]) == ("boost", "sustained")
+
+
+@pytest.mark.parametrize(
+    ("text", "half"), [("33.6", 0.05), ("815.488", 0.0005), ("721", 0.5), ("1.2e3", 50.0)]
+)
+def test_a_value_is_as_exact_as_its_digits(text: str, half: float) -> None:
+    assert half_digit(text) == pytest.approx(half)
+
+
+def test_decoding_on_a_card_without_curves_of_its_l2() -> None:
+    """Another board's L2 rate and its SM's share of HBM, by the architecture: nothing here was fitted on these rows."""
+    (card,) = judge([NAMES["rtx5060ti_decode_counters_stevenwang.csv"]]).gpus
+    assert card.rows["times"] == 12
+    assert (card.median_error["times"] or 0) < 0.10
+    assert (card.inside or 0) > 0.9
+
+
+@pytest.mark.slow
+def test_times_of_others_lie_in_the_ranges_of_their_gpus() -> None:
+    """Nine in ten of all; of each GPU with ten and more as many, but for what a handful of rows may miss."""
+    times: dict[str, list[bool]] = {}
+    for row in judge(shipped()).judged:
+        if row.sample.quantity == "time" and row.inside is not None and not row.sample.fitted:
+            times.setdefault(row.sample.profile.name, []).append(row.inside)
+    shares = {gpu: sum(inside) / len(inside) for gpu, inside in times.items() if len(inside) >= 10}
+    assert {"h100-sxm", "t4", "rtx-4090", "a100-pcie-80gb", "b200"} <= set(shares)
+    assert min(shares.values()) >= 0.85, shares
+    everywhere = [inside for rows in times.values() for inside in rows]
+    assert sum(everywhere) >= 0.93 * len(everywhere) > 200

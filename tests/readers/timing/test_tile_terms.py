@@ -1,0 +1,270 @@
+"""Mechanisms of the time model beside the steps of a loop: shares of HBM, spills around a loop, masks, adds, clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from timed_launches import call, main_launch
+
+from iosim.kernel.launch import Launch
+from iosim.readers.timing import launch_terms
+from iosim.readers.timing.launch_terms import STREAM_START_S
+from iosim.readers.timing.makespan import Makespan, in_turn
+from iosim.readers.timing.rates import Rates, SmRates, Waits
+from iosim.readers.timing.tile_terms import (
+    FIRST_LOADS,
+    LOCKED_LOADS,
+    code_cycles,
+    lock_cycles,
+)
+
+
+class TestTilesOfServingKernels:
+    def test_a_tile_waits_for_its_place_in_every_round(self) -> None:
+        """1,056 tiles on 132 SMs: in each of 8 rounds 10 loads from the L2, one behind the other, and one more, since
+        five groups of 31 sequences are searched in these rounds."""
+        made = call(
+            "h200", "sglang-fa3", seq_q=100, seq_k=100, batch=132, mask="causal", page_size=64
+        )
+        launch = made.chain.launches[0]
+        assert (launch.work.serial_loads, launch.work_tiles, made.residencies[0].slots) == (
+            11,
+            8 * 132,
+            132,
+        )
+        waiting, free = main_launch(made, hbm=False), main_launch(made, hbm=False, serial_loads=0)
+        rates = Rates(made.profile, measured=True)
+        rates.clock_hz = waiting.clock_hz
+        assert waiting.total_s - free.total_s == pytest.approx(
+            88 * rates.load_latency_s(from_dram=False), rel=0.1
+        )
+
+    def test_warps_that_merge_hold_up_their_sm(self) -> None:
+        """4 warps write 16 x 128 fp32 values each, and each reads those of all, at half a bank's rate: 2,560 cycles for
+        each of an SM's 8 tiles, whether they run side by side or not."""
+        made = call(
+            "l40s", "flashinfer", heads=32, kv_heads=8, seq_q=1, seq_k=64, batch=142, page_size=16
+        )
+        bytes_of_tile = made.chain.launches[0].work.tile_shared_bytes
+        assert bytes_of_tile == 2 * 4 * 5 * 16 * 128 * 4 == 2560 * 128
+        merging, free = (
+            main_launch(made, hbm=False),
+            main_launch(made, hbm=False, tile_shared_bytes=0),
+        )
+        assert merging.clock_hz is not None
+        assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
+
+    def test_a_stream_from_hbm_starts_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where its keys lie in the L2 it does not, nor where several tiles share them."""
+        made = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
+        shared = call("h200", "fa2", heads=32)
+        paged = main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=256))
+        from_hbm, from_l2, twice = (
+            main_launch(made),
+            main_launch(made, hbm=False),
+            main_launch(shared),
+        )
+        tables_s = FIRST_LOADS * Rates(made.profile, True).load_latency_s(from_dram=True)
+        assert paged.total_s - from_hbm.total_s == pytest.approx(tables_s, rel=0.3)
+        few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
+        of_few = main_launch(few)
+        monkeypatch.setattr(launch_terms, "STREAM_START_S", 0.0)
+        assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
+        assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
+        assert (from_l2.total_s, twice.total_s) == (
+            main_launch(made, hbm=False).total_s,
+            main_launch(shared).total_s,
+        )
+
+    def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
+        made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
+        other = replace(made, profile=replace(made.profile, compute_capability=(9, 0)))
+        assert main_launch(made).seconds["exp"] > 1.5 * main_launch(other).seconds["exp"]
+
+    def test_flashinfer_shuffles_what_it_widens_but_where_conversions_hide_it(self) -> None:
+        """64 rows in four warps, each of which has all 256 values of a key and its V: two operations a value."""
+        for gpu, more in (("l40s", 2.0 * 256 * 4 / 64), ("b200", 0.0)):
+            plain, narrow = (
+                call(
+                    gpu,
+                    "flashinfer",
+                    heads=8,
+                    kv_heads=8,
+                    seq_q=64,
+                    seq_k=64,
+                    page_size=16,
+                    cache_dtype=kind,
+                )
+                for kind in (None, "fp8")
+            )
+            assert plain.kernel.tile.block_q == narrow.kernel.tile.block_q == 64
+            loops = [made.kernel.loop.score_operations for made in (plain, narrow)]
+            assert loops[1] - loops[0] == more
+
+
+class TestCode:
+    """Code of FlashAttention-2's forward (experiments/measurements/library_code.csv)."""
+
+    def test_the_first_round_waits_for_all_that_a_tile_runs(self) -> None:
+        one, more = (
+            call("h100", seq_q=128, seq_k=n, heads=256).chain.launches[0] for n in (64, 512)
+        )
+        assert one.work.code == more.work.code == (295, 1564, 2674, 3368)
+        assert code_cycles(one, 1, 264) == pytest.approx(
+            16 * (3368 - (2674 - 1564)) / 44
+        )  # no step in its loop
+        assert (
+            code_cycles(more, 1, 264)
+            == code_cycles(more, 1, 264, 3.0)
+            == pytest.approx(16 * 3368 / 44)
+        )
+        assert code_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2, 1) == 0
+
+    @pytest.mark.parametrize("rate", [2048 / 687, 44])
+    def test_what_lies_behind_comes_slowly(self, rate: float) -> None:
+        launch = call("h100", mask="causal", seq_q=60, seq_k=60, heads=64).chain.launches[0]
+        assert launch.work.code == (586, 1929, 3783, 5820, 6909, 8024)
+        behind = 16 * (8024 - 6909)  # the code after the loop, all of it beyond 70,000 bytes
+        assert code_cycles(launch, 1, 264, rate) == pytest.approx(16 * 1929 / 44 + behind / rate)
+
+    def test_later_tiles_fetch_what_is_outside_of_the_loop_and_unequal_ones_their_masked_steps(
+        self,
+    ) -> None:
+        even, causal = (
+            call("h100", mask=mask, seq_q=512, seq_k=512, heads=64).chain.launches[0]
+            for mask in ("none", "causal")
+        )
+        outside = 16 * (1564 + 3368 - 2674)
+        first, later = 16 * 3368 / 44, outside / 64
+        assert code_cycles(even, 2, 64) == pytest.approx(first / 4 + 3 / 4 * later)  # 256 tiles
+        assert causal.work.code[1:3] == (1642, 3375)
+        twice = [code_cycles(causal, ctas, 64) for ctas in (1, 2)]
+        # two masked steps; of tiles of 2, 4, 6 and 8 steps three in four differ from a given one
+        assert twice[1] - twice[0] == pytest.approx(3 / 4 * 16 * (3375 - 313) * 3 / 4 / 44)
+
+    def test_ctas_of_a_first_round_issue_one_behind_the_other(self) -> None:
+        """What stands outside of the loop, 4 instructions a cycle: of CUTLASS's 4 and 8 warps."""
+        narrow, wide = (
+            call("h100", "cutlass", heads=528, seq_q=64, head_dim=d).chain.launches[0]
+            for d in (64, 128)
+        )
+        assert (narrow.work.code, wide.work.code) == ((489, 2386, 2984), (490, 2422, 2952))
+        assert code_cycles(narrow, 4, 528) == 3 * (489 + 2984 - 2386)
+        assert code_cycles(wide, 2, 528) == 2 * (490 + 2952 - 2422)
+        assert code_cycles(wide, 1, 528) == 0
+
+    def test_code_that_comes_meanwhile_hides_it_but_not_behind_itself(self) -> None:
+        launch = call("h100", seq_q=128, seq_k=512, heads=256).chain.launches[0]
+        alone, two = (code_cycles(launch, ctas, 264) for ctas in (1, 2))
+        assert alone == two
+        assert code_cycles(launch, 2, 264, behind_itself=True) == pytest.approx(
+            alone + 295 + 3368 - 2674
+        )
+
+    def test_splits_have_a_kernel_of_their_own(self) -> None:
+        launch = call("h100", mask="causal", seq_q=40, seq_k=4000, head_dim=200).chain.launches[0]
+        assert (launch.domain.splits > 1, launch.work.code[-1]) == (True, 5568)
+
+    def test_a_window_runs_one_build_for_lengths_of_every_kind(self) -> None:
+        asked = {"mask": "window", "window": 200, "heads": 64}
+        codes = {
+            call("h200", seq_q=n, seq_k=n, **asked).chain.launches[0].work.code for n in (500, 512)
+        }
+        assert codes == {(903, 2453, 4124, 5814, 7237, 8048)}
+
+    def test_the_time_is_that_of_each_tile(self) -> None:
+        made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
+        with_code, without = main_launch(made), main_launch(made, code=(0, 0, 0))
+        cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
+        behind = code_cycles(made.chain.launches[0], 2, 264, 2048 / 687)
+        assert cycles == pytest.approx(behind, rel=0.02)
+
+
+class TestLocks:
+    """CTAs of a head that add to the same sums of dQ (PyTorch's memory-efficient backward)."""
+
+    rates = SmRates(Waits(100.0, 0, 0, 0, 20.0, 0), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
+
+    def main(self, **problem: object) -> Launch:
+        launches = call("h100", "cutlass", passes="bwd", **problem).chain.launches
+        return next(n for n in launches if n.name == "bwd.main")
+
+    def test_how_long_a_lock_is_held(self) -> None:
+        # loads in turn; a product of 128 x 128 x 128 in 3.8 + 128 / 32 k-steps; 128 x 128 sums read and stored
+        held = (
+            LOCKED_LOADS * 100 + 7.8 * 20 + 1.5 * 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
+        )
+        assert lock_cycles(self.main(seq_q=128, seq_k=8192), self.rates) == pytest.approx(held)
+        assert (
+            lock_cycles(self.main(seq_q=8192, seq_k=128), self.rates) == 0
+        )  # a block of keys, nobody to share with
+
+    @pytest.mark.parametrize(
+        ("queries", "heads", "slots", "cycles"),
+        [
+            (
+                128,
+                1,
+                132,
+                6 + 64 * 4,
+            ),  # 64 CTAs of a head start together, and each holds its only lock for 4 cycles
+            (128, 2, 132, 6 + 64 * 4),  # another head has other locks
+            (
+                128,
+                2,
+                64,
+                6 + 4 + 6 + 64 * 4,
+            ),  # the second head begins where the first one's first CTA ends
+            (128, 1, 2, 10 * 32),  # two at once never wait
+            (1024, 1, 132, 6 + 64 * 4),  # eight locks, eight times: all end together
+            (1024, 2, 64, 2 * 64 * 4),  # so that the second head waits for the first to end
+        ],
+    )
+    def test_ctas_of_a_head_take_locks_in_turn(
+        self, queries: int, heads: int, slots: int, cycles: float
+    ) -> None:
+        launch = self.main(heads=heads, seq_q=queries, seq_k=8192)
+        rounds = max(1.0, 64 * heads / slots)
+        alone = Makespan(10.0 * rounds * queries / 128, [1.0], rounds)
+        assert in_turn(launch, alone, slots, 4.0).cycles == pytest.approx(cycles, rel=0.1)
+
+    def test_ctas_that_begin_at_the_same_lock_end_one_behind_the_other(self) -> None:
+        """Under a mask all begin with the first queries: the second head follows before the first has ended."""
+        launch, alone = self.main(heads=2, seq_q=1024, seq_k=8192), Makespan(160.0, [1.0], 2.0)
+        in_line = in_turn(replace(launch, walks_round=False), alone, 64, 4.0).cycles
+        assert in_line == 2 * 8 * 10 + 63 * 4 < 0.9 * in_turn(launch, alone, 64, 4.0).cycles
+
+    @pytest.mark.parametrize(("queries", "cycles"), [(128, 63 * 4), (1024, 7 * 4), (8192, 0)])
+    def test_they_queue_once_where_the_work_takes_longer(self, queries: int, cycles: float) -> None:
+        """64 CTAs at 1, 8 or 64 locks."""
+        launch, alone = self.main(seq_q=queries, seq_k=8192), Makespan(1e6, [1.0], 1.0)
+        assert in_turn(launch, alone, 132, 4.0).cycles == 1e6 + cycles
+
+
+class TestStores:
+    def test_what_a_step_stores_takes_the_l2_longer_than_what_it_loads(self) -> None:
+        """Sums of dQ, dK and dV that pass through memory, and spilled registers; not what a tile stores at its end."""
+        made = call("h100", "cutlass", passes="bwd", head_dim=192, seq_q=1024, seq_k=1024)
+        time = main_launch(made)
+        slow = replace(made.profile, l2_write_fraction=made.profile.need("l2_write_fraction") / 2)
+        assert main_launch(replace(made, profile=slow)).seconds["l2"] > 1.5 * time.seconds["l2"]
+        forward = call("h100", "cudnn")
+        slow_forward = replace(forward, profile=replace(forward.profile, l2_write_fraction=0.05))
+        assert main_launch(slow_forward).seconds["l2"] == main_launch(forward).seconds["l2"]
+
+
+class TestAdds:
+    def test_warps_wait_for_a_request_of_every_line(self) -> None:
+        made = call("h200", passes="bwd")
+        launch = next(one for one in made.chain.launches if one.name == "bwd.main")
+        assert launch.work.add_requests_per_row == 4  # 128 sums of 4 bytes
+        with_adds, without = main_launch(made), main_launch(made, add_requests_per_row=0)
+        cycles = (with_adds.pace.step_s[0] - without.pace.step_s[0]) * (with_adds.clock_hz or 0.0)
+        assert cycles == pytest.approx(
+            launch.domain.block_q * 4 * made.profile.need("add_packet_cycles"), rel=0.02
+        )
+
+    def test_a_warp_of_its_own_holds_nobody_up(self) -> None:
+        launches = call("h100", "fa3", passes="bwd").chain.launches
+        assert all(one.work.add_requests_per_row == 0 for one in launches)
