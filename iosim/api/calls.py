@@ -191,30 +191,6 @@ def predict_code(
     )
 
 
-@overload
-def compare(
-    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
-    kernel: str | Sequence[str] | None = ...,
-    gpu: str | Sequence[str] = ...,
-    *,
-    model: ModelLike | None = ...,
-    per: None = ...,
-    batch: int | str | Sequence[int | str] | None = ...,
-    seq_len_k: int | str | Sequence[int | str] | None = ...,
-    **options: Unpack[typed.CompareKeywords],
-) -> Comparison: ...
-@overload
-def compare(
-    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
-    kernel: str | Sequence[str] | None = ...,
-    gpu: str | Sequence[str] = ...,
-    *,
-    model: ModelLike | None = ...,
-    per: str,
-    batch: int | str | Sequence[int | str] | None = ...,
-    seq_len_k: int | str | Sequence[int | str] | None = ...,
-    **options: Unpack[typed.CompareKeywords],
-) -> Choice: ...
 @public
 def explain_code(
     code: Any,
@@ -288,6 +264,30 @@ def kernel_of_code(
     return read_kernel(request(requests.CodeRequest, options, **launch), problem)
 
 
+@overload
+def compare(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
+    kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ...,
+    *,
+    model: ModelLike | None = ...,
+    per: None = ...,
+    batch: int | str | Sequence[int | str] | None = ...,
+    seq_len_k: int | str | Sequence[int | str] | None = ...,
+    **options: Unpack[typed.CompareKeywords],
+) -> Comparison: ...
+@overload
+def compare(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ...,
+    kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ...,
+    *,
+    model: ModelLike | None = ...,
+    per: str,
+    batch: int | str | Sequence[int | str] | None = ...,
+    seq_len_k: int | str | Sequence[int | str] | None = ...,
+    **options: Unpack[typed.CompareKeywords],
+) -> Choice: ...
 @public
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
