@@ -41,7 +41,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         kv_num_blocks=numbers.astype(np.int32),
         kv_indices=indices.astype(np.int32),
     )
-    assert main("kernels new --from fa2 --name mine --out mine.toml".split()) == 0
+    assert main(["kernels", "new", "--from", "fa2", "--name", "mine", "--out", "mine.toml"]) == 0
     asked = "predict --kernel mine.toml --gpu h100 --seq-len 4k --format json --out base.json"
     assert main(asked.split()) == 0
     return tmp_path
