@@ -7,7 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shipped import SHIPPED
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
@@ -25,50 +26,6 @@ from iosim.hardware.profile_file import KINDS
 from iosim.hardware.quantities import QUANTITIES
 
 MIB = 2**20
-BUS = {
-    "t4": (256, 10.0),
-    "v100-sxm2": (4096, 1.757),
-    "a10": (384, 12.5),
-    "a30": (3072, 2.43),
-    "a40": (384, 14.5),
-    "rtx-a6000": (384, 16.0),
-    "l40": (384, 18.0),
-    "rtx-5090": (512, 28.0),
-    "rtx-pro-6000-server": (512, 25.0),
-    "h20": (6144, 5.2),
-    "h800-sxm": (5120, 5.2375),
-    "gb200": (8192, 8.0),
-    "gb300": (8192, 8.0),
-    "l4": (192, 12.5),
-    "l40s": (384, 18.0),
-    "a100-sxm-40gb": (5120, 2.43),
-    "a100-sxm-80gb": (5120, 3.186),
-    "a100-pcie-80gb": (5120, 3.024),
-    "h100-sxm": (5120, 5.2375),
-    "h100-pcie": (5120, 3.186),
-    "h200-sxm": (6144, 6.25),
-    "rtx-3090": (384, 19.5),
-    "rtx-4090": (384, 21.0),
-    "b200": (8192, 8.0),
-    "b300": (8192, 8.0),
-    "mi300x": (8192, 5.2),
-    "mi355x": (8192, 8.0),
-    "a10g": (384, 12.5),
-    "a800": (5120, 3.186),
-    "gb10": (256, 8.533),
-    "gh200": (6144, 5.2),
-    "l20": (384, 18),
-    "mi325x": (8192, 5.9),
-    "mi350x": (8192, 8.0),
-    "rtx-2080-ti": (352, 14),
-    "rtx-3080": (320, 19),
-    "rtx-4080": (256, 22.4),
-    "rtx-5060-ti": (128, 28),
-    "rtx-5080": (256, 30),
-    "rtx-a5000": (384, 16),
-}
-"""GPU -> (bits of its memory bus, gigabits a second and pin): what its bandwidth is held to."""
-SHIPPED = sorted(BUS)
 
 
 def entry(value: object, **more: object) -> dict[str, object]:
@@ -83,9 +40,6 @@ def minimal(**more: object) -> dict[str, Any]:
         "sm_count": entry(108),
         **more,
     }
-
-
-# --- The shipped profiles ---------------------------------------------------------------------------------------------
 
 
 def test_the_shipped_profiles_are_the_listed_ones() -> None:
@@ -142,118 +96,6 @@ def test_measured_stands_beside_specified() -> None:
     # What the driver of an H200 reports, in bytes.
     assert h200.shared_memory_per_sm_bytes == 233_472
     assert h200.shared_memory_per_block_optin_bytes == 232_448
-
-
-# --- Units: each number against arithmetic that knows nothing of the files --------------------------------------------
-
-# Width of the memory bus in bits, data rate of a pin in Gbit/s.
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_bandwidth_is_decimal(name: str) -> None:
-    bits, gigabits = BUS[name]
-    expected = bits / 8 * gigabits * 1e9
-    given_rate = load_profile(name).need("dram_bandwidth_bytes_per_s")
-    # A terabyte read as a tebibyte is off by 10 %, a gigabyte read as a gibibyte by 7 %: both leave this interval.
-    assert given_rate == pytest.approx(expected, rel=0.025)
-    assert given_rate * 2**40 / 10**12 != pytest.approx(expected, rel=0.025)
-    assert given_rate * 2**30 / 10**9 != pytest.approx(expected, rel=0.025)
-
-
-# fp32 units of an SM, dense fp16 operations of an SM's tensor cores in a clock (fp32 accumulate).
-CORES = {
-    "t4": (64, 1024),
-    "v100-sxm2": (64, 1024),
-    "a10": (128, 1024),
-    "a30": (64, 2048),
-    "a40": (128, 1024),
-    "rtx-a6000": (128, 1024),
-    "l40": (128, 512),
-    "rtx-5090": (128, 512),
-    "rtx-pro-6000-server": (128, 1024),
-    "h20": (128, 1024),
-    "h800-sxm": (128, 4096),
-    "gb200": (128, 8192),
-    "gb300": (128, 8192),
-    "l4": (128, 1024),
-    "l40s": (128, 1024),
-    "a100-sxm-40gb": (64, 2048),
-    "a100-sxm-80gb": (64, 2048),
-    "a100-pcie-80gb": (64, 2048),
-    "h100-sxm": (128, 4096),
-    "h100-pcie": (128, 4096),
-    "h200-sxm": (128, 4096),
-    "rtx-3090": (128, 512),
-    "rtx-4090": (128, 512),
-    "b200": (128, 8192),
-    "b300": (128, 8192),
-    "mi300x": (128, 2048),
-    "mi355x": (128, 4096),
-    "a10g": (128, 512),
-    "rtx-2080-ti": (64, 512),
-    "rtx-3080": (128, 512),
-    "rtx-4080": (128, 512),
-    "rtx-5080": (128, 512),
-    "rtx-5060-ti": (128, 512),
-    "rtx-a5000": (128, 1024),
-    "l20": (128, 512),
-    "a800": (64, 2048),
-    "gb10": (128, 1024),
-    "gh200": (128, 4096),
-    "mi325x": (128, 2048),
-    "mi350x": (128, 4096),
-}
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_rates_follow_from_units_and_clocks(name: str) -> None:
-    profile = load_profile(name)
-    units, tensor = CORES[name]
-    rated = profile.rated_clock_hz
-    clocks = profile.sm_count * (rated or profile.need("boost_clock_hz"))
-    tensor_clocks = profile.sm_count * (
-        rated or profile.sustained_clock_hz or profile.need("boost_clock_hz")
-    )
-    assert profile.tensor_flops("fp32") == pytest.approx(2 * units * clocks, rel=0.08)
-    assert profile.tensor_flops("fp16") == pytest.approx(tensor * tensor_clocks, rel=0.06)
-    double = {"tf32": 0.375 if profile.is_amd else 0.5, "bf16": 1.0, "fp8": 2.0}
-    for dtype, factor in double.items():
-        if dtype in profile.tensor_flops_per_s:
-            assert profile.tensor_flops(dtype) == pytest.approx(
-                factor * profile.tensor_flops("fp16"), rel=0.02
-            )
-    supported = {"bf16": 80, "tf32": 80, "fp8": 89, "int8": 75}
-    supported |= {"tf32": 10_000} if name in ("mi350x", "mi355x") else {}
-    for dtype, since in supported.items():
-        assert (dtype in profile.tensor_flops_per_s) == (profile.cc >= since)
-
-
-def test_sizes_are_bytes() -> None:
-    l2_mib = {
-        "t4": 4,
-        "v100": 6,
-        "a10": 6,
-        "a30": 24,
-        "a40": 6,
-        "a6000": 6,
-        "l40": 96,
-        "5090": 96,
-        "h20": 60,
-        "h800": 50,
-        "gb200": 126.5,
-        "gb300": 126.5,
-        "l4": 48,
-        "l40s": 96,
-        "3090": 6,
-        "4090": 72,
-        "a100": 40,
-        "h100": 50,
-        "b200": 126.5,
-        "b300": 126.5,
-    }
-    assert {name: load_profile(name).l2_bytes for name in l2_mib} == {
-        n: int(m * 1024 * 1024) for n, m in l2_mib.items()
-    }
 
 
 @pytest.mark.parametrize(
@@ -320,25 +162,6 @@ def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> Non
     assert p.exp_per_clock_per_sm == 16
 
 
-# --- The profile itself -----------------------------------------------------------------------------------------------
-
-
-def test_every_quantity_has_its_attribute() -> None:
-    attributes = {f.name for f in fields(HardwareProfile)}
-    others = {
-        "name",
-        "title",
-        "aliases",
-        "backed_by",
-        "compute_capability",
-        "sources",
-        "kinds",
-        "taken",
-        "validation",
-    }
-    assert attributes == set(QUANTITIES) | others
-
-
 def test_unknown_is_none_and_need_says_so() -> None:
     l4 = load_profile("l4")
     assert l4.dram_bandwidth_measured_bytes_per_s is None
@@ -372,9 +195,6 @@ def test_round_trips(name: str) -> None:
     assert hash(again) == hash(profile)
     assert (again.sources, again.kinds) == (profile.sources, profile.kinds)
     assert pickle.loads(pickle.dumps(profile)) == copy.deepcopy(profile) == profile
-
-
-# --- Names ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -213,14 +213,23 @@ def test_labels_stand_apart_around_the_mean_of_their_places() -> None:
 
 
 def test_a_published_time_is_inside_its_range() -> None:
-    def inside(measured: float, ends: tuple[float, float] | None) -> bool | None:
+    def inside(
+        measured: float, ends: tuple[float, float] | None, rounding: float = 0.0
+    ) -> bool | None:
         time_range = None if ends is None else SimpleNamespace(seconds=ends)
         prediction = SimpleNamespace(
             time_range=time_range, time_s=5.0, kernel=SimpleNamespace(algorithm="flash")
         )
-        sample = SimpleNamespace(quantity="time", measured=measured, launches_before=0)
+        sample = SimpleNamespace(
+            quantity="time", measured=measured, launches_before=0, rounding=rounding
+        )
         return _judged(sample, prediction).inside  # type: ignore[arg-type]
 
     assert [inside(5.0, (4.0, 6.0)), inside(7.0, (4.0, 6.0)), inside(5.0, None)] == [
         True, False, None,
+    ]  # fmt: skip
+    # 1 outside: inside as far as digits tell that are printed to within 1.1, not to within 0.6
+    ends = (4.0, 6.0)
+    assert [inside(7.0, ends, 0.6), inside(7.0, ends, 1.1), inside(3.0, ends, 0.6), inside(3.0, ends, 1.1)] == [
+        False, True, False, True,
     ]  # fmt: skip

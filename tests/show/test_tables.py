@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts import ROOT, load_script
 
 from iosim import AttentionProblem, predict
-from iosim.commands import common
-from iosim.prediction.code import CodePrediction
-from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.axes import alike, apart, layered
-from iosim.show.html import STATIC, group_columns, groups, html, is_cards, unpacked
-from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
-from iosim.show.shown import Faced
+from iosim.show.html import group_columns, groups
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
-from iosim.studies.compare import Choice, Comparison, compare
+from iosim.studies.compare import compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
@@ -33,11 +24,9 @@ COLUMNS = (
     Column("hbm_bytes", "HBM", "bytes"),
     Column("time_s", "time", "seconds"),
 )
+
+
 TABLE = Table(COLUMNS, (("fa2", 2_500_000_000, 0.00125), ("naive|wide", 3 << 53, None)))
-NASTY = "<script>alert('&')</script>"
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def test_text_is_aligned_with_numbers_to_the_right() -> None:
@@ -138,9 +127,6 @@ def test_columns_that_repeat_themselves_head_groups_of_rows() -> None:
     ]
 
 
-# --- results as DataFrames -------------------------------------------------------------------------------------------
-
-
 def test_a_prediction_is_a_frame_of_its_traffic() -> None:
     made = predict(AttentionProblem(heads=2, seq_q=512), "fa2", "a100")
     frame = made.to_pandas()
@@ -167,74 +153,6 @@ def test_studies_are_frames_of_their_rows() -> None:
     assert grid.to_numpy().tolist() == [list(row) for row in fitting.peak_bytes]
 
 
-# --- pages ------------------------------------------------------------------------------------------------------------
-
-
-def page(word: str) -> Page:
-    """A page that says `word` in every place there is."""
-    table = Table(
-        (Column("word", word), Column("commands", word, COMMANDS)), ((word, "P1"), (word, "P1"))
-    )
-    panel = Panel("plot-1", word, word, ({"type": "bar", "x": [word], "y": [1]},), {"title": word})
-    figure = Figure("bars", word, word, table, (panel,), (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
-                    "word", ("word",), (word,), by=("word",))  # fmt: skip
-    sections = (
-        Section("first", word, (word,), table=table), figure.section(), *listed("notes", word, (word,)),
-    )  # fmt: skip
-    return Page(
-        word,
-        word,
-        sections,
-        text=(word,),
-        command=word,
-        commands={"P1": word},
-        answer=(word, f"{word}; {word}"),
-    )
-
-
-def test_everything_is_escaped() -> None:
-    text = html(page(NASTY))
-    assert "<script>alert" not in text
-    assert "('&')" not in text.partition("<script")[0]
-    assert text.count("<script") == 3  # data, the plots' and the page's own
-    assert text.count("&lt;script&gt;") > 15
-    data = unpacked(text)
-    assert data["panels"]["plot-1"]["data"][0]["x"] == [NASTY]
-    assert data["tables"]["first"]["rows"][0][0] == NASTY
-    assert data["commands"] == {"P1": NASTY}
-
-
-def test_prose_has_bold_code_arrows_and_breaks_and_nothing_else() -> None:
-    text = html(Page("t", "SM<->L2 by **hand** and `a < b`\nnext <i>", ()))
-    assert ">SM↔L2 by <b>hand</b> and <code>a &lt; b</code><br>next &lt;i&gt;</p>" in text
-
-
-def test_lists_and_sections_without_content_are_left_out() -> None:
-    assert listed("notes", "Notes", ()) == ()
-    plots = Section("plots", "Only plots", ("about plots",), panels=(Panel("p", "p", "p", (), {}),))
-    text = markdown(Page("t", "s", (plots, Section("said", "Said", ("prose",)))))
-    assert "Only plots" not in text
-    assert "## Said\n\nprose" in text
-
-
-@pytest.mark.parametrize(
-    ("count", "across"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (7, 3)]
-)
-def test_panels_fill_rows_alike(count: int, across: int) -> None:
-    panels = tuple(Panel(f"p{n}", "", "", (), {}) for n in range(count))
-    assert Section("s", "s", panels=panels).across == across
-
-
-def test_markdown_lists_the_commands_that_its_tables_name() -> None:
-    text = markdown(page("w"))
-    assert text.startswith("# w\n\nw\n\nw; w\n\nw\n")
-    assert "P1  w" in text
-    unnamed = Page(
-        "t", "s", (Section("a", "A", ("prose",)),), command="iosim x", commands={"P1": "iosim y"}
-    )
-    assert "iosim y" not in markdown(unnamed)
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.3))
 def test_labels_stand_apart_in_the_order_of_their_lines(wanted: list[float], gap: float) -> None:
     places = apart(wanted, gap, 0.0, 1.0)
@@ -257,79 +175,3 @@ def test_a_line_below_others_is_wider_and_lines_without_difference_are_one() -> 
     widths = [line["line"]["width"] for line in layered(lines)]
     assert widths[0] > widths[1] == widths[2]
     assert alike({"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [1.001, 5.0]}) == [["a", "c"], ["b"]]
-
-
-@pytest.mark.parametrize("ground", ["#f7f8fa", "#1c2027"])  # --panel of page.css, light and dark
-def test_colours_of_series_stand_out_on_both_grounds(ground: str) -> None:
-    assert ground in (STATIC / "page.css").read_text(encoding="utf-8")
-    for colour in axes.COLOURS:
-        assert contrast(colour, ground) >= 3, colour  # WCAG's least for graphics
-
-
-def contrast(a: str, b: str) -> float:
-    """WCAG's ratio of luminances."""
-
-    def luminance(colour: str) -> float:
-        parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(a), luminance(b)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_sixteen_series_differ_in_colour_or_mark() -> None:
-    assert len({(axes.colour(n), axes.symbol(n)) for n in range(16)}) == 16
-
-
-def test_a_page_says_which_command_made_it_and_its_verdict_first() -> None:
-    made = Page(
-        "t", "s", (), command="iosim x --y", answer=("It is 1.5 MB. Of them 2 are read.", "More.")
-    )
-    assert (made.made_by, made.lead) == ("iosim x", ("It is 1.5 MB.",))
-    text = html(made)
-    assert '<meta name="generator" content="iosim x">' in text
-    assert text.index("It is 1.5 MB.") < text.index("Of them 2 are read.") < text.index("More.")
-    assert Page("t", "s", (), answer=("One.",), verdict=("V.",)).lead == ("V.",)
-
-
-def test_rows_are_cards_where_columns_are_many_and_rows_few() -> None:
-    columns = tuple(Column(f"c{n}", "a<b") for n in range(6))
-    wide = Table(columns, (("1",) * 6,))
-    assert is_cards(wide)
-    assert html(Page("t", "s", (Section("w", "w", table=wide),))).count('data-label="a&lt;b"') == 6
-    assert not is_cards(Table(columns[:4], (("1",) * 4,)))
-    assert not is_cards(Table(columns, (("1",) * 6,) * 100))
-
-
-def test_a_typed_command_does_not_say_where_its_files_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["ring", "--num-gpus", "4", "--html", "/x/y.html", "--csv=a.csv", "-o", "b", "--out", "c", "--link", "a b",
-             "--force"]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["iosim", *words])
-    assert common.typed("ring") == "iosim ring --num-gpus 4 --link 'a b'"
-    assert common.typed("trace") == "iosim trace"
-
-
-# --- the gallery ------------------------------------------------------------------------------------------------------
-
-GALLERY = sorted((ROOT / "reports").glob("*.html"))
-
-
-@pytest.mark.parametrize("file", GALLERY, ids=lambda file: file.name)
-def test_the_gallery_is_small(file: Path) -> None:
-    assert file.stat().st_size < 400_000
-    assert file.with_suffix(".md").exists()
-
-
-@pytest.mark.slow
-def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
-    load_script("docs/make_gallery.py").make(["decode"], tmp_path)
-    assert "<figure>" in (tmp_path / "decode.html").read_text(encoding="utf-8")
-    assert "| h200-sxm |" in (tmp_path / "decode.md").read_text(encoding="utf-8")
-
-
-def test_every_face_has_the_four_functions() -> None:
-    for faced in (Prediction, CodePrediction, Comparison, Choice):
-        assert issubclass(faced, Faced)
-        face = importlib.import_module(faced._face)
-        assert all(callable(vars(face)[name]) for name in ("line", "as_text", "parts", "panels"))

@@ -6,38 +6,30 @@ import csv
 import re
 
 import pytest
-from scripts import load_script, measurements
+from chosen import chosen
+from scripts import measurements
 
 from iosim.base.errors import InputError
-from iosim.catalog.algorithms import options_for, plan
-from iosim.catalog.libraries import Overrides, entry, entry_name, entry_names, resolve, sdpa
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.libraries.fa2 import fa2_splits
 from iosim.catalog.libraries.fa3 import fa3_section_heads
-from iosim.catalog.libraries.loader import CHECKED, _aliases, checked, counted_on, fold
-from iosim.catalog.libraries.rules import Rules, rule_book, rule_books, rules_of
-from iosim.commands.cli import main
-from iosim.evidence.validate.match import _catalog_name
-from iosim.evidence.validate.rows import read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
 from iosim.prediction.call import Call
-from iosim.prediction.confidence import basis
 from iosim.prediction.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
 
 PAIRS = ("a100", "h100", "l4", "rtx-3090")  # cc 8.0, 9.0, 8.9, 8.6
 
 
-def chosen(name: str, gpu: str, **problem: object) -> Kernel:
-    shape: dict[str, object] = {"batch": 4, "heads": 32, "seq_q": 4096, "dtype": "bf16"}
-    return resolve(name, AttentionProblem(**(shape | problem)), load_profile(gpu))  # type: ignore[arg-type]
-
-
-# --- FlashAttention-2 forward: head_dim, GPUs, causal, dropout -> tile, warps, shared memory in KB --------------------
-
 BOTH = (False, True)
+
+
 BIG, SMALL = ("a100", "h100"), ("l4", "rtx-3090")
+
+
 FA2: tuple[tuple[int, tuple[str, ...], tuple[bool, ...], bool, str, int, int], ...] = (
     (32, PAIRS, BOTH, False, "128x128", 4, 24),
     (64, PAIRS, BOTH, False, "128x128", 4, 48),
@@ -54,6 +46,8 @@ FA2: tuple[tuple[int, tuple[str, ...], tuple[bool, ...], bool, str, int, int], .
     (256, ("h100",), BOTH, False, "64x64", 4, 96),
     (256, SMALL, BOTH, False, "64x64", 4, 96),
 )
+
+
 FA2_ROWS = [
     (d, gpu, causal, dropout, tile, warps, kb)
     for d, gpus, masks, dropout, tile, warps, kb in FA2
@@ -118,8 +112,6 @@ def test_fa2_backward(d: int, gpu: str, tile: str) -> None:
     assert kernel.backward.tile.warps == 8
 
 
-# --- FlashAttention-3 forward: head_dim -> not causal, causal, fp8 ----------------------------------------------------
-
 FA3 = (
     (64, "192x192", "192x128", "192x160"),
     (96, "192x144", "192x144", "192x128"),
@@ -173,8 +165,6 @@ def test_fa3_section_rule(seq_k: int, d: int, dtype: str, group: int, heads: int
     assert fa3_section_heads(p) == heads
 
 
-# --- The other kernels ------------------------------------------------------------------------------------------------
-
 OTHERS = (
     ("fa1", "a100", {"head_dim": 64}, "16x256"),
     ("fa1", "a100", {"head_dim": 128}, "16x128"),
@@ -204,9 +194,6 @@ def test_flash1_takes_the_papers_own_tile() -> None:
     kernel = chosen("flash1", "a100", head_dim=64)
     assert kernel.tile.block_k == -(-elements // (4 * 64))
     assert kernel.tile.block_q == min(kernel.tile.block_k, 64)
-
-
-# --- Splits -----------------------------------------------------------------------------------------------------------
 
 
 def test_recorded_splits() -> None:
@@ -261,9 +248,6 @@ def test_one_query_token_packs_a_group_into_a_tile() -> None:
     assert (domain.heads, domain.rows, domain.pack) == (8, 4, 4)
 
 
-# --- What runs where --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "gpu", "words"),
     [
@@ -277,96 +261,6 @@ def test_one_query_token_packs_a_group_into_a_tile() -> None:
 def test_a_gpu_too_old_or_too_new_is_named(name: str, gpu: str, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         chosen(name, gpu, dtype="fp16")
-
-
-SDPA = (
-    ("t4", "fp16", "cutlass", "cc 7.5 has no flash"),
-    ("t4", "fp32", "cutlass", "fp32"),
-    ("t4", "bf16", "math", "no bf16"),
-    ("v100", "fp16", "cutlass", "cc 7.0 has no flash"),
-    ("a100", "fp16", "fa2", "cc 8.0"),
-    ("a100", "bf16", "fa2", "flash"),
-    ("a100", "fp32", "cutlass", "fp32"),
-    ("l4", "fp16", "fa2", "flash"),
-    ("rtx-3090", "bf16", "fa2", "flash"),
-    ("a30", "bf16", "fa2", "flash"),
-    ("a40", "fp32", "cutlass", "fp32"),
-    ("l40", "bf16", "fa2", "flash"),
-    ("rtx-5090", "bf16", "fa2", "flash"),
-    ("h100", "fp16", "fa2", "cuDNN comes first with cuDNN later than 9.15.0"),
-    ("h200", "tf32", "cutlass", "fp32"),
-    ("b200", "bf16", "fa2", "flash"),
-)
-
-
-@pytest.mark.parametrize(("gpu", "dtype", "name", "why"), SDPA)
-def test_sdpa_says_what_pytorch_would_take_and_why(
-    gpu: str, dtype: str, name: str, why: str
-) -> None:
-    kernel = chosen("sdpa", gpu, dtype=dtype)
-    assert kernel.name == name
-    assert why in kernel.notes[0]
-
-
-def test_sdpa_leaves_flash_for_wide_or_unequal_heads() -> None:
-    assert chosen("sdpa", "a100", head_dim=264).name == "cutlass"
-    assert chosen("sdpa", "a100", head_dim=64, head_dim_v=128).name == "cutlass"
-
-
-@pytest.mark.parametrize(
-    ("gpu", "head_dim", "passes", "dropout", "name"),
-    [
-        # sdp_utils.cpp, check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120
-        ("l4", 192, "fwd+bwd", 0.0, "fa2"),
-        ("l4", 200, "fwd+bwd", 0.0, "cutlass"),
-        ("rtx-3090", 224, "fwd+bwd", 0.0, "cutlass"),
-        ("rtx-5090", 208, "fwd+bwd", 0.0, "cutlass"),
-        ("l4", 256, "fwd+bwd", 0.1, "cutlass"),
-        ("l4", 200, "fwd", 0.0, "fa2"),
-        ("a100", 200, "fwd+bwd", 0.0, "fa2"),
-        ("h100", 256, "fwd+bwd", 0.1, "fa2"),
-        # check_head_dim_size_mem_efficient: 128 bits a row's step for half types, 4 elements for fp32 from cc 8.0 on
-        ("t4", 60, "fwd", 0.0, "math"),
-        ("t4", 64, "fwd", 0.0, "cutlass"),
-    ],
-)
-def test_sdpa_by_width_of_heads(
-    gpu: str, head_dim: int, passes: str, dropout: float, name: str
-) -> None:
-    asked = AttentionProblem(head_dim=head_dim, dtype="fp16", passes=passes, dropout=dropout)
-    kernel, why = sdpa.sdpa(asked, load_profile(gpu))
-    assert kernel == name, why
-    assert "PyTorch @" in why
-
-
-# --- The files --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", entry_names())
-def test_every_entry_is_complete(name: str) -> None:
-    data = entry(name)
-    assert data["schema"] == 1
-    assert data["source"].strip()
-    assert data["title"].strip()
-    assert data["requires"]["dtypes"]
-    assert data["tile"]
-    for spill in data.get("spill", ()):
-        assert spill["source"].strip(), "a fitted number says what it is fitted to"
-
-
-@pytest.mark.parametrize("name", ["cudnn", "cutlass"])
-def test_what_is_inferred_is_labelled(name: str) -> None:
-    assert any("inferred" in n for n in chosen(name, "h100").notes)
-
-
-@pytest.mark.parametrize(
-    ("alias", "name"),
-    [("pytorch_flash", "fa2"), ("FlashAttention2", "fa2"), ("flash_attention_2", "fa2"), ("flash3", "fa3"),
-     ("pytorch_mem_efficient", "cutlass"), ("xformers", "cutlass"), ("triton_plain", "triton"),
-     ("pytorch_flash_backward", "fa2"), ("standard", "naive"), ("pytorch_eager", "eager"), ("FA2", "fa2")],
-)  # fmt: skip
-def test_aliases(alias: str, name: str) -> None:
-    assert entry_name(alias) == name
 
 
 def test_settings_by_hand_replace_the_librarys() -> None:
@@ -425,81 +319,6 @@ def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> N
     assert predict(problem, "fa3", gpu, method="capacity").total("l2", "read") > 0
 
 
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "values", "message"),
-    [
-        (
-            "flash1",
-            {"to_the_leter": False},
-            "flash1: option 'to_the_leter' is not known; did you mean to_the_letter",
-        ),
-        ("flash1", {"to_the_letter": 1}, "to_the_letter: must be true or false, not 1"),
-        ("flash", {"combine_rows": 0}, "combine_rows: 0 is out of range; accepted: 1 or more"),
-        (
-            "flash",
-            {"statistics_per_row": 3},
-            "statistics_per_row: 3 is out of range; accepted: 1 to 2",
-        ),
-        ("flash", {"combine_threads": 128.0}, "combine_threads: 128.0 is not a whole number"),
-        (
-            "naive",
-            {"passes": ["scale", "mask", "twist"]},
-            "'twist' is not known; accepted: scale_q, scale",
-        ),
-        ("naive", {"gemm_tile": [64]}, r"gemm_tile: must be a list of 2, not of 1"),
-        (
-            "minimal",
-            {"splits": 1},
-            "algorithm minimal: option 'splits' is not known; accepted: none",
-        ),
-    ],
-)
-def test_options_are_checked(algorithm: str, values: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        options_for(algorithm, values)
-
-
-def test_options_of_another_algorithm_are_refused() -> None:
-    kernel = Kernel("k", "flash", Tile(64, 64), options=options_for("naive", {}))
-    with pytest.raises(
-        InputError, match="kernel 'k' has NaiveOptions; accepted by algorithm flash: FlashOptions"
-    ):
-        plan(AttentionProblem(seq_q=64), kernel)
-
-
-# Rule books.
-
-
-def test_a_rule_book_is_registered_once_and_its_name_is_checked() -> None:
-    with pytest.raises(ValueError, match="rules 'fa3' is registered already"):
-        rule_book("fa3")(Rules)
-    with pytest.raises(InputError, match="rules 'fa9' is not known; did you mean fa"):
-        rules_of("fa9")
-    assert {entry(name)["rules"] for name in entry_names() if "rules" in entry(name)} <= set(
-        rule_books()
-    )
-
-
-def test_a_library_of_ones_own_decides_at_launch() -> None:
-    class Halves(Rules):
-        def splits_of_tile(
-            self, problem: AttentionProblem, sms: int, block_q: int, block_k: int
-        ) -> int | None:
-            return 2
-
-    problem, without = AttentionProblem(seq_q=256, head_dim=64), Rules()
-    assert Halves().splits_of_tile(problem, 108, 64, 64) == 2
-    assert without.splits_of_tile(problem, 108, 64, 64) is None
-    assert without.as_launched(problem) is problem
-    assert [without.packs_group(problem.with_(seq_q=q), True, 1, 64, 64) for q in (1, 2)] == [
-        True,
-        False,
-    ]
-
-
 def test_fold_and_clusters_by_hand() -> None:
     p, h100 = AttentionProblem(seq_q=1024, mask="causal", dtype="bf16"), load_profile("h100")
     schedule = resolve("fa3", p, h100, Overrides(fold=True, cluster=2)).schedule
@@ -538,86 +357,6 @@ def test_passes_around_a_backward_are_rows_of_the_file() -> None:
         for o in launch.overheads
         if o.name == "tile_counter"
     ]
-
-
-# --- What each was checked against -----------------------------------------------------------------------------------
-
-
-def test_what_kernels_were_checked_against_is_what_recorded_tables_hold() -> None:
-    script = load_script("benchmarks/checked.py")
-    assert CHECKED.read_text(encoding="utf-8") == script.text(), (
-        "python benchmarks/checked.py --write"
-    )
-
-
-def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> None:
-    """By validate's own reading of every table that it can read, but for what no catalog entry is."""
-    script = load_script("benchmarks/checked.py")
-    seen = {"gdn", "kda", "vllm-triton"}  # whose tables have columns of their own
-    for path in script.TABLES:
-        try:
-            rows = [] if any(word in path.name for word in script.PREDICTED) else read(path)
-        except InputError:
-            continue
-        names = {_catalog_name(row) for row in rows if {"hbm_read", "l2_read"} & {*row.measured}}
-        known = {entry_name(name) for name in names if fold(name) in (*entry_names(), *_aliases())}
-        assert all(
-            any(kind.startswith("bytes counted") for kind in checked(name)) for name in known
-        ), path
-        seen |= known | {script.STAND_FOR.get(name, name) for name in known}
-    assert {name for name in entry_names() if "bytes counted" in checked(name)[0]} == seen
-
-
-@pytest.mark.parametrize(
-    ("line", "counted"),
-    [
-        ("--kernel fa2", True),
-        ("--kernel fa2 --tile 64x64", False),
-        ("--kernel fa2 --pass bwd", True),
-    ],
-)
-def test_counters_are_of_the_tile_that_a_kernel_takes(
-    line: str, counted: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A tile given by hand was counted nowhere."""
-    assert main(f"predict --gpu h200 --seq-len 256 --heads 4 {line}".split()) == 0
-    said = capsys.readouterr().out
-    assert ("checked against counters" in said.split("\n\n")[0]) == counted
-
-
-@pytest.mark.parametrize(
-    ("name", "counted", "said"),
-    [
-        ("vllm-triton", True, "bytes counted on h100-sxm"),
-        ("gdn", True, "bytes counted on h100-sxm"),
-        ("fa2", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm, h200-sxm"),
-        ("flex", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm"),
-        ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
-        (
-            "trtllm-gdn",
-            False,
-            "published times on b200, b300, gb200, gb300, h100-sxm, h200-sxm, l40s",
-        ),
-        ("fa4", False, "execution only"),
-        ("examples/kernels/jax-pallas-triton.toml", False, None),
-    ],
-)
-def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
-    name: str, counted: bool, said: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bool(counted_on(name)) == counted
-    gpu = "b200" if name == "fa4" else "h100"
-    problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
-    told = ". ".join(basis([predict(problem, name, gpu)]))
-    assert ("no counters of this kernel" in told) == (not counted)
-    assert ("checked against that GPU's counters" in told) == counted
-    if said is None:
-        return
-    assert main(["kernels", "list", "--format", "csv"]) == 0
-    rows = {row["name"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
-    assert rows[name]["checked"] == said
-    assert main(["kernels", "show", name]) == 0
-    assert f"\nchecked against: {said}" in capsys.readouterr().out
 
 
 def test_minimal_is_what_its_source_compiles_to() -> None:

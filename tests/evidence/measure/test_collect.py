@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from refusals import refused
-from scripts import measurements, read_provenance
+from scripts import read_provenance
 
 from iosim.base.errors import InputError
-from iosim.base.schema import read_toml
 from iosim.commands.cli import main
 from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
@@ -21,14 +20,12 @@ from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
 from iosim.evidence.cuda.spec import FwdSpec
 from iosim.evidence.measure import collect, library_case, run, table
 from iosim.evidence.measure.case import Case
-from iosim.evidence.measure.machine import PROVENANCE, write_provenance
 from iosim.evidence.measure.table import COLUMNS, read_table
 
 SMALL = Case(FwdSpec(64, 64, 64, 4, 2), Shape(1, 8, 8, 512, 512, 64))
+
+
 SPLIT = Case(FwdSpec(64, 64, 64, 4, 2, split=True), Shape(1, 8, 8, 1, 4096, 64), Order(splits=4))
-
-
-# The profiler
 
 
 def made_of(*cases: Case) -> dict[int, list[dict[str, str]]]:
@@ -182,40 +179,6 @@ def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
     assert told["largest_relative_error"] == collect.TOLERANCE
 
 
-def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.csv", tmp_path / "two.npz"
-    told = {
-        "gpu": 'a "GPU"\\',
-        "runs": ["a", "b"],
-        "largest": {"fp16": 2e-3, "p 95": 1},
-        "many": 3,
-        "left": True,
-    }
-    write_provenance(two, {"gpu": "another", "nothing": ""})
-    write_provenance(one, {"gpu": "before", "old": 1})
-    write_provenance(one, told)
-    assert read_provenance(one) == told
-    assert read_provenance(two) == {"gpu": "another"}
-    assert read_provenance(tmp_path / "three.csv") == {}
-    assert [path.name for path in tmp_path.iterdir()] == [PROVENANCE]
-
-
-def test_a_provenance_that_is_no_toml_is_refused_and_left(tmp_path: Path) -> None:
-    (tmp_path / PROVENANCE).write_text("gpu = ", encoding="utf-8")
-    with pytest.raises(InputError, match="not valid TOML"):
-        write_provenance(tmp_path / "one.csv", {"gpu": "one"})
-    assert (tmp_path / PROVENANCE).read_text(encoding="utf-8") == "gpu = "
-
-
-@pytest.mark.parametrize("name", ["h200_iosim_kernels.csv", "h200_orders.csv"])
-def test_every_table_that_a_folder_tells_of_is_there(name: str) -> None:
-    folder = measurements(name).parent
-    told = read_toml(folder / PROVENANCE)
-    assert told.pop("schema") == 1
-    assert all((folder / file).is_file() for file in told)
-    assert not list(folder.glob("*.provenance.toml"))
-
-
 def test_calls_of_a_library_go_on_where_they_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -362,9 +325,6 @@ def test_cells_that_are_no_count_are_refused() -> None:
             parse_raw(f'{page},"(1, 1, 1)","{cell}"\n')
     with pytest.raises(InputError, match="not three numbers"):
         parse_raw(f'{page},"128","1"\n')
-
-
-# The command
 
 
 def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

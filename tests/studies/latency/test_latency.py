@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stack_calls import decoding, kernel, prompt
 
 import iosim
 from iosim.base.errors import InputError
@@ -16,108 +15,13 @@ from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.catalog.libraries import entry, resolve
 from iosim.catalog.libraries.flashinfer import chunk_tokens, key_rows
-from iosim.catalog.libraries.varlen import combines_nothing, varlen_splits
 from iosim.catalog.serving import read_stack, stack_names
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.kernel import Kernel
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.rates import Rates
-from iosim.studies.latency.calibration import (
-    BOUNDS,
-    Calibration,
-    calibration_text,
-    read_calibration,
-)
-from iosim.studies.latency.fit import NAMES, Timed, fit, held_out_error, read_times
 from iosim.studies.latency.latency import REORDER_WAITS
 
 H100, A100 = load_profile("h100"), load_profile("a100-sxm-80gb")
-
-
-def decoding(
-    context: int, batch: int = 1, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
-) -> AttentionProblem:
-    return AttentionProblem(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=1, seq_k=context, head_dim=head_dim,
-                            dtype="bf16", page_size=64)  # fmt: skip
-
-
-def prompt(
-    tokens: int, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
-) -> AttentionProblem:
-    return AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=head_dim, dtype="bf16",
-                            mask="causal", page_size=64)  # fmt: skip
-
-
-def kernel(stack: str, problem: AttentionProblem, gpu: str) -> Kernel:
-    profile = load_profile(gpu)
-    return resolve(read_stack(stack).kernel(profile), problem, profile)
-
-
-# --- rule books -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("stack", "gpu", "problem", "tile", "splits", "packs"), [
-    ("vllm", "a100", decoding(65536, kv_heads=32), "64x128", 1, False),  # flash_api.cpp: only packed rows are split
-    ("vllm", "a100", decoding(8192, batch=16), "64x128", 3, True),  # 128 tiles on 216 slots: 3 waves of 0.89
-    ("vllm", "a100", prompt(4096), "64x128", 1, False),  # pages: the split kernel's tile
-    ("vllm", "l40s", prompt(4096, head_dim=64), "64x256", 1, False),
-    ("vllm", "h100", prompt(4096), "128x128", 1, True),  # pages without TMA
-    ("vllm", "h100", decoding(4096, batch=8, heads=64, head_dim=64), "64x192", 2, True),  # 22 blocks, 12 an SM
-    ("sglang", "a100", prompt(4096), "128x64", 1, True),
-    ("sglang", "a100", decoding(4096, batch=4), "128x112", 3, True),  # 37 blocks, ceil(148 x 1.1 x 8 / 108) = 13
-    ("sglang", "h100", decoding(32768), "64x128", 15, True),  # 256 blocks, ceil(256 x 1.1 x 8 / 132) = 18
-    ("flashinfer", "a100", decoding(8192, batch=4), "16x128", 6, True),  # 27 CTAs a head: chunks of 22 pages
-])  # fmt: skip
-def test_a_stacks_kernel_has_the_tile_and_splits_of_its_source(
-    stack: str, gpu: str, problem: AttentionProblem, tile: str, splits: int, packs: bool
-) -> None:
-    found = kernel(stack, problem, gpu)
-    assert (str(found.tile), found.splits, found.packs_group) == (tile, splits, packs)
-
-
-def test_splits_of_a_batch_go_by_its_sequences() -> None:
-    """8, 40 and 157 blocks of 128 keys and 8 heads: an SM gets ceil(205 x 1.1 x 8 / 132) = 14 of them."""
-    batch = replace(
-        decoding(1000), seq_lens=(1, 1, 1), seq_lens_k=(1000, 5000, 20000), seq_q=3, seq_k=26000
-    )
-    assert varlen_splits(batch, 132, 64, 128, 32) == (1, 3, 12)
-    assert varlen_splits(batch, 132, 64, 128, 4) == (1, 3, 4)
-    assert varlen_splits(decoding(4096, batch=993), 132, 64, 128, 32) == (1,) * 993
-
-
-def test_the_combine_is_launched_where_splits_were_possible() -> None:
-    one = kernel("vllm", decoding(8192, batch=64), "h100")
-    assert one.splits == 1
-    assert combines_nothing(one, decoding(8192, batch=64), 132)
-    long = prompt(8192)
-    assert not combines_nothing(kernel("vllm", long, "h100"), long, 132)
-    split = decoding(32768)
-    assert not combines_nothing(kernel("sglang", split, "h100"), split, 132)
-
-
-def test_vllms_bound_on_splits_holds_where_a_graph_may_hold_the_call() -> None:
-    """512 new tokens are in its largest graph, 513 in none: then four key blocks are no reason to split."""
-    few, many = prompt(512), prompt(513)
-    assert combines_nothing(kernel("vllm", few, "h100"), few, 132)
-    assert not combines_nothing(kernel("vllm", many, "h100"), many, 132)
-
-
-def test_a_narrow_cache_costs_sglang_casts_of_what_it_stores() -> None:
-    """K, V and Q as new are read in 16 bits and written in 8."""
-    extras = {
-        extra.name: extra for extra in read_stack("sglang").extras if extra.name.startswith("cast")
-    }
-    for dtype, launched in (("bf16", False), ("fp8", True)):
-        problem = replace(decoding(8192, batch=4), dtype=dtype)
-        made, profile = kernel("sglang", problem, "h100"), load_profile("h100")
-        assert [extra.is_launched(problem, made, profile) for extra in extras.values()] == [
-            launched
-        ] * 3
-    moved = {name: extra.bytes_moved(problem) for name, extra in extras.items()}
-    each = 4 * 128 * (2 + 1)  # sequences, columns, bytes
-    assert moved == {"cast of K": each * problem.kv_heads, "cast of V": each * problem.kv_heads,
-                     "cast of Q": each * problem.heads}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -171,9 +75,6 @@ def test_a_kernel_file_of_ones_own_may_be_like_the_catalogs(tmp_path: Path) -> N
         encoding="utf-8",
     )
     assert str(resolve(str(path), prompt(1024).with_(page_size=None), A100).tile) == "64x64"
-
-
-# --- latencies --------------------------------------------------------------------------------------------------------
 
 
 def test_the_parts_of_a_call_are_its_time_and_its_launches() -> None:
@@ -231,15 +132,6 @@ def test_a_batch_of_contexts_is_one_launch_with_the_work_of_all() -> None:
     assert any("different lengths" in sentence for sentence in together.assumes)
 
 
-def test_every_stack_runs_where_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["latency", "--stack", "list", "--format", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["stacks"]
-    assert tuple(one["name"] for one in listed) == stack_names()
-    for name in stack_names():
-        shape = {"seq_len": 1, "seq_len_k": 256, "heads": 32, "kv_heads": 8, "head_dim": 64}
-        assert iosim.latency(stack=name, gpu="a100", **shape).points[0].total_s > 0
-
-
 NEW = "--seq-len-k {} leaves open how many tokens are new; accepted with it: --seq-len 1"
 
 
@@ -264,121 +156,6 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, to
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
-
-
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-TRUE = Calibration(12e-6, 0.93, 1.05, 0.12, 1.3)
-
-
-def timed(n: int, constants: Calibration) -> Timed:
-    """A made-up call: decoding or prefill, short or long, with what the constants make of it."""
-    scale = 10e-6 * 1.5 ** (n % 11)
-    attention, hbm_share = ((0.0, scale), 0.9) if n % 2 == 0 else ((scale, 0.0), 0.2)
-    one = Timed(1.0, (1.0, *attention, scale * hbm_share, scale * 0.1 * (n % 3)), 1e-6)
-    return replace(one, measured_s=one.predicted_s(constants))
-
-
-def test_twenty_rows_find_the_constants_through_odd_ones() -> None:
-    rows = [timed(n, TRUE) for n in range(20)]
-    rows[3], rows[10] = (replace(row, measured_s=3 * row.measured_s) for row in (rows[3], rows[10]))
-    found = fit(rows, Calibration(7e-6))
-    assert found.call_gap_s == pytest.approx(TRUE.call_gap_s, rel=0.15)
-    fresh = [timed(n, TRUE) for n in range(20, 60)]
-    assert (
-        max(row.error(found) for row in fresh)
-        < 0.04
-        < min(row.error(Calibration(7e-6)) for row in fresh[:1])
-    )
-
-
-def test_constants_stay_within_bounds_and_near_the_prior_where_rows_tell_nothing() -> None:
-    rows = [replace(timed(n, TRUE), measured_s=1.0) for n in range(10)]
-    assert all(
-        BOUNDS[name][0] <= getattr(fit(rows, TRUE), name) <= BOUNDS[name][1] for name in NAMES
-    )
-    prefill = [timed(n, TRUE) for n in range(1, 41, 2)]
-    assert fit(prefill, Calibration(7e-6)).decode_factor == 1.0
-
-
-def test_the_held_out_error_is_of_rows_that_a_fit_has_not_seen() -> None:
-    noisy = [
-        replace(timed(n, TRUE), measured_s=timed(n, TRUE).measured_s * (1.2 if n % 5 == 0 else 1))
-        for n in range(20)
-    ]
-    seen = fit(noisy, Calibration(7e-6))
-    assert held_out_error(noisy, Calibration(7e-6)) > sum(row.error(seen) for row in noisy) / 20
-
-
-def test_a_users_times_make_a_file_that_latency_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    problems = [decoding(1024 * n, batch=n % 3 + 1) for n in range(1, 7)] + [
-        prompt(512 * n) for n in range(1, 4)
-    ]
-    truth = [
-        one.total_s + 10e-6 for one in iosim.latency(problems, stack="vllm", gpu="a100").points
-    ]
-    times, made = tmp_path / "times.csv", tmp_path / "a100.toml"
-    with times.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "us"])
-        for p, seconds in zip(problems, truth, strict=True):
-            writer.writerow(
-                [p.batch, p.heads, p.kv_heads, p.seq_q, p.seq_k, p.head_dim, 1e6 * seconds]
-            )
-    assert main(["calibrate", "--times", str(times), "--gpu", "a100", "--out", str(made)]) == 0
-    told = capsys.readouterr().out
-    assert "9 calls of vllm on a100-sxm-80gb are predicted" in told
-    constants = read_calibration(str(made), "vllm", "a100-sxm-80gb")
-    assert constants.call_gap_s == pytest.approx(read_stack("vllm").call_gap_s + 10e-6, rel=0.1)
-    line = [
-        "latency",
-        "--gpu",
-        "a100",
-        "--calibration",
-        str(made),
-        "--seq-len",
-        "1",
-        "--seq-len-k",
-        "2k",
-        "--kv-heads",
-    ]
-    assert main([*line, "8", "--format", "json"]) == 0
-    (entry_made,) = json.loads(capsys.readouterr().out)["latencies"]
-    assert entry_made["calibrated"]
-    assert entry_made["parts"][-1]["time_s"] == pytest.approx(constants.call_gap_s, rel=1e-5)
-    assert main(["latency", "--gpu", "h100", "--calibration", str(made)]) == 2
-    assert "is of gpu a100-sxm-80gb, not h100-sxm" in capsys.readouterr().err
-
-
-def test_a_file_of_constants_is_read_as_written(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(
-        calibration_text(TRUE, "vllm", "l4", {"rows": 20, "before": 0.1, "held_out": 0.05}),
-        encoding="utf-8",
-    )
-    assert asdict(read_calibration(str(path), "vllm", "l4")) == pytest.approx(asdict(TRUE))
-    path.write_text(path.read_text(encoding="utf-8").replace("0.93", "9.3"), encoding="utf-8")
-    with pytest.raises(iosim.InputError, match="prefill_factor"):
-        read_calibration(str(path), "vllm", "l4")
-
-
-@pytest.mark.parametrize(("text", "told"), [
-    ("batch,heads\n1,2\n", "has no column kv_heads, seq_q, seq_k, head_dim, seconds, ms or us"),
-    ("batch,heads,kv_heads,seq_q,seq_k,head_dim,ms\n1,2,2,1,9,64,1\n", "holds 1 rows; accepted: 8 or more"),
-    ("batch,heads,kv_heads,seq_q,seq_k,head_dim,ms\n1,2,2,1,x,64,1\n", "line 2: seq_k 'x' is no number"),
-    ("batch,heads,kv_heads,seq_q,seq_k,head_dim,ms\n1,2,2,1,9,64,-1\n", "line 2: ms '-1' is out of range"),
-    ("batch,heads,kv_heads,seq_q,seq_k,head_dim,ms\n1,3,2,1,9,64,1\n", "line 2: heads 3 is not a multiple"),
-])  # fmt: skip
-def test_a_bad_file_of_times_is_refused_by_its_line(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "times.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(iosim.InputError, match=told):
-        read_times(str(path))
-
-
-# --- decoding ---------------------------------------------------------------------------------------------------------
 
 
 def test_split_rules_stand_side_by_side() -> None:

@@ -14,41 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from scripts import ROOT
+from whole_models import CONFIGS, LATENT, PLAIN, ROUTED, one
 
 import iosim
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.integrations.models import load_model, preset_names
-from iosim.studies.models.decoder import touched
-from iosim.studies.models.layers import Mlp
 from iosim.studies.models.whole import PARTS, WholeRun
 from iosim.studies.program.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
-WIDTH = 256
-PLAIN: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": WIDTH, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024,
-    "num_hidden_layers": 3, "intermediate_size": 512, "torch_dtype": "bfloat16",
-}  # fmt: skip
-ROUTED = PLAIN | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-LATENT = PLAIN | {
-    "model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 64, "v_head_dim": 64,
-    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
-    "n_shared_experts": 1, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
-}  # fmt: skip
-
-
-def one(config: Any, **asked: Any) -> WholeRun:
-    (run,) = iosim.model(config, **({"gpu": "h100", "context": 0} | asked))
-    return run
-
 
 def read(run: WholeRun, part: str) -> int:
     return sum(row.hbm_read for row in run.parts[part])
-
-
-# --- by hand ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_of_decoding_reads_every_weight_and_the_cache_once() -> None:
@@ -148,21 +127,6 @@ def test_every_sequence_has_a_cache_of_its_own() -> None:
         assert three["compulsory_bytes"] == 3 * alone["compulsory_bytes"]
 
 
-def test_experts_that_are_touched() -> None:
-    assert touched(Mlp(0, 3, 8, 64, 2), 1).mean == pytest.approx(2)
-    two = touched(Mlp(0, 3, 8, 64, 2), 2)
-    assert (two.least, two.mean, two.most) == (2, pytest.approx(8 * (1 - (6 / 8) ** 2)), 4)
-
-
-@given(st.integers(1, 64), st.data(), st.integers(1, 5000))
-def test_experts_lie_between_the_least_and_the_most(
-    experts: int, data: st.DataObject, tokens: int
-) -> None:
-    one_step = touched(Mlp(0, 3, experts, 64, data.draw(st.integers(1, experts))), tokens)
-    assert one_step.least - 1e-9 <= one_step.mean <= one_step.most + 1e-9
-    assert one_step.least <= one_step.counted <= one_step.most
-
-
 @pytest.mark.slow
 def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
     """The Llama of experiments/torch_models.py, which took no step of an optimizer."""
@@ -182,11 +146,6 @@ def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
     assert rest["hbm_read_bytes"] == pytest.approx(int(counted["hbm_read"]), rel=0.05)
     assert rest["hbm_write_bytes"] == pytest.approx(int(counted["hbm_write"]), rel=0.05)
     assert rest["time_s"] == pytest.approx(float(counted["seconds"]), rel=0.05)
-
-
-# --- laws -------------------------------------------------------------------------------------------------------------
-
-CONFIGS = st.sampled_from([PLAIN, ROUTED, LATENT])
 
 
 def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -220,21 +179,6 @@ def test_parts_add_up_and_a_layer_more_adds_a_layer(
     assert times[0] < times[1] < times[2]
 
 
-@settings(max_examples=examples(8), deadline=None)
-@given(CONFIGS, st.integers(1, 4), st.sampled_from([{"seq_len": 64}, {"context": 65}]))
-def test_fused_launches_are_fewer_and_move_no_more(
-    config: dict[str, Any], batch: int, how: dict[str, int]
-) -> None:
-    eager, fused = one(config, batch=batch, **how), one(config, batch=batch, fused=True, **how)
-    assert len(fused.traffic.rows) < len(eager.traffic.rows)
-    assert sum(r.compulsory for r in fused.traffic.rows) < sum(
-        r.compulsory for r in eager.traffic.rows
-    )
-    assert fused.traffic.time_s < eager.traffic.time_s
-    assert fused.traffic.flops == eager.traffic.flops
-    assert fused.traffic.attention.flops == eager.traffic.attention.flops
-
-
 @pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(
@@ -248,16 +192,6 @@ def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> Non
                 r.flops for r in whole.parts[part]
             )
     assert half.weight_bytes < whole.weight_bytes
-
-
-@pytest.mark.slow
-def test_layers_that_are_written_stand_for_all() -> None:
-    """Two of the 126 layers of Llama 3.1 405B are played, their embedding and head beside them."""
-    run = one("llama-3.1-405b", context=64)
-    assert len(run.parts["attention"]) == 126
-    assert len({row.hbm_read for row in run.parts["projections"]}) <= 2 * 4
-    table = 2 * 128256 * 16384
-    assert run.traffic.hbm.read == pytest.approx(run.weight_bytes - table, rel=0.03)
 
 
 def dense_decoders() -> list[str]:
@@ -296,9 +230,6 @@ def test_a_config_that_makes_no_sense_is_refused_in_a_line(
         refusal = ""
         assert run.traffic.time_s > 0
     assert "\n" not in refusal
-
-
-# --- what is asked, and what is shown ---------------------------------------------------------------------------------
 
 
 def phases(**asked: Any) -> list[tuple[str, int, int]]:

@@ -1,0 +1,137 @@
+"""Rows beside predictions: nothing measured is an input, own kernels by their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from validated import CHAINS, FOLDER, LIBRARY, some_calls, table, write
+
+from iosim.evidence.validate import compare, read
+from iosim.evidence.validate.match import NoModel, match
+from iosim.evidence.validate.residuals import calls
+from iosim.evidence.validate.rows import NEEDED
+from iosim.hardware.profile import load_profile
+from iosim.kernel.schedule import Start
+
+OWN = str(FOLDER / "h200_iosim_kernels.csv")
+
+
+@pytest.mark.slow
+def test_measured_columns_are_no_inputs(tmp_path: Path) -> None:
+    """Scrambled bytes and times leave every prediction as it was."""
+    numbers = [int(r["call"]) for r in table(LIBRARY) if r["implementation"] != "pytorch_flex"][::9]
+    rows = some_calls(LIBRARY, *[n for n in numbers if n < 110])
+    own = some_calls(OWN, 1, 2, 3, 88, 111, 240)
+    profile = load_profile("h200")
+    measured = (*NEEDED, "seconds", "l2_slice_read", "l2_slice_write", "l2_slice_miss", "l2_fabric", "local_read",
+                "local_write", "smem_wavefronts", "sm_clock_hz")  # fmt: skip
+    for name, given in (("library.csv", rows), ("own.csv", own), ("chains.csv", table(CHAINS)[:4])):
+        scrambled = [{k: "7" if k in measured else v for k, v in r.items()} for r in given]
+        before, after = (
+            compare(read(write(tmp_path / f"{word}-{name}", t)), profile)
+            for word, t in (("true", given), ("scrambled", scrambled))
+        )
+        assert len(before.residuals) > 10
+        assert [(r.predicted, r.regime, r.spills) for r in before.residuals] == [
+            (r.predicted, r.regime, r.spills) for r in after.residuals
+        ]
+    assert not any(set(r.facts) & set(measured) for r in read(LIBRARY))
+
+
+def test_settings_of_own_kernels_reach_the_model() -> None:
+    profile = load_profile("h200")
+    found = {}
+    for members in calls(read(OWN)):
+        f = members[0].facts
+        if members[0].implementation == "flash_fwd" and f["splits"] == "1" and len(members) == 1:
+            found[(f["order"], f["heavy_first"], f["section"], f["direction"], f["persistent"])] = (
+                members
+            )
+    assert len(found) > 30
+    for (order, heavy, section, direction, persistent), members in found.items():
+        case = match(members, profile)
+        schedule = case.kernel.schedule
+        assert (str(schedule.order), str(schedule.direction)) == (order, direction)
+        assert (schedule.start is Start.HEAVY_FIRST) == (heavy == "1")
+        assert schedule.section_heads == int(section)
+        assert (schedule.scheduler == "persistent") == (persistent == "1")
+        launch = case.chains[0].launches[0]  # type: ignore[union-attr]
+        ctas = int(members[0].facts["grid"].strip("()").split(",")[0])
+        assert launch.ctas == ctas
+        assert launch.resources.registers == int(members[0].facts["registers"])
+
+
+def test_own_kernels_between_sms_and_l2() -> None:
+    """Counted bytes of a spread of the project's kernels, whose sources are known, to the counters' own precision."""
+    picked = [
+        c
+        for c in calls(read(OWN))
+        if c[0].implementation == "flash_fwd" and int(c[0].facts["seq_q"]) <= 4097
+    ]
+    made = compare([row for c in picked[::7] for row in c], load_profile("h200"))
+    reads = [
+        r for r in made.residuals if r.quantity == "l2_read" and r.launch == "main" and not r.spills
+    ]
+    assert len(reads) > 20
+    for r in reads:
+        if r.row.call in (3, 127):
+            continue  # FlashAttention-2's build for split keys and whole tiles stores 8 bytes a thread: not recorded
+        assert abs(r.difference) <= max(1000, 2e-3 * r.measured), (r.row.call, r.launch)
+
+
+def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
+    """minimal stores O a packet of 32 bytes an element; the row sums before the backward read O, dO and whole sectors
+    of log-sum-exp, four rows a CTA."""
+    own = [c for c in calls(read(OWN)) if not c[0].facts["note"]]
+    minimal = [row for c in own for row in c if row.implementation == "minimal"]
+    writes = [
+        r for r in compare(minimal, load_profile("h200")).residuals if r.quantity == "l2_write"
+    ]
+    assert len(writes) == 6
+    for r in writes:
+        p = r.problem
+        # a key block: 32 bytes an element of O, 4 bytes each of sum and maximum a row
+        assert (
+            r.predicted == r.measured == p.heads * (p.seq_q // 32) * p.seq_q * (32 * p.head_dim + 8)
+        )
+    backward = [
+        c for c in own if c[0].implementation == "flash_bwd" and int(c[0].facts["seq_q"]) <= 2048
+    ]
+    found = compare([row for c in backward for row in c], load_profile("h200")).residuals
+    sums = [r for r in found if r.launch == "bwd.dot" and r.quantity == "l2_read"]
+    assert len(sums) >= 10
+    for r in sums:
+        p = r.problem
+        assert r.predicted == p.heads * p.seq_q * (2 * 2 * p.head_dim + 8)
+        assert abs(r.difference) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"note": "with sinks"}, "note 'with sinks'"), ({"implementation": "flashier"}, "no model for 'flashier'"),
+     ({"dtype": "fp32"}, "not supported by kernel cudnn"), ({"kv_heads": ""}, "without kv_heads"),
+     ({"grid": "(0, 1, 1)"}, "grid 0"), ({"block": "(2048, 1, 1)"}, "block 2048"), ({"grid": "264"}, "grid '264'"),
+     ({"registers": "256"}, "registers 256"), ({"spill_store_bytes": "9" * 18}, "spill_store_bytes"),
+     ({"block_k": ""}, "needs block_q and block_k"), ({"splits": "2"}, "the model has 2 launches"),
+     ({"launch": "2"}, "not 1 to 1"), ({"seq_q": "16777216", "seq_k": "16777216"}, "pairs of tiles")],
+)  # fmt: skip
+def test_rows_without_a_model_are_skipped_with_a_reason(
+    change: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    own = set(change) & {"grid", "block", "registers", "spill_store_bytes", "block_k", "splits"}
+    rows = table(OWN if own else LIBRARY)
+    row = next(r for r in rows if r.get("persistent") == "1" or r["implementation"] == "cudnn")
+    (members,) = calls(read(write(tmp_path / "one.csv", [{**row, **change}])))
+    with pytest.raises(NoModel, match=reason):
+        match(members, load_profile("h200"))
+
+
+def test_another_number_of_launches_is_skipped(tmp_path: Path) -> None:
+    rows = [r for r in table(LIBRARY) if r["implementation"] == "pytorch_flash_backward"]
+    call = [r for r in rows if r["call"] == rows[0]["call"]]
+    made = compare(read(write(tmp_path / "cut.csv", call[:-1])), load_profile("h200"))
+    assert not made.residuals
+    assert {s.reason.split(" (")[0] for s in made.skipped} == {
+        f"the model has {len(call)} launches"
+    }

@@ -1,0 +1,14 @@
+"""Models whose config files tests read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iosim.integrations.models import load_model
+
+
+def kind(name: str, layer: str) -> Any:
+    return next(one for one in load_model(name).kinds if one.name == layer)
+
+
+SMALL: dict[str, Any] = {"seq_len": 2048, "gpu": "h100"}
