@@ -65,6 +65,13 @@ def test_what_every_cta_reads_comes_once_from_hbm() -> None:
     assert hbm["in", "read"] == pytest.approx(600 * 4096 * 4, rel=0.05)
     assert hbm["w", "read"] == pytest.approx(4096 * 4, rel=0.5)
     assert p.traffic.total("l2", "read", tensor="in") >= 600 * 4096 * 4
+    # Each of 600 CTAs of 8 warps has a row: half of the CTAs execute half of the instructions.
+    half = {**tensors, "in": "TENSOR(300x4096,fp32)", "out": "TENSOR(300x4096,fp32)"}
+    fewer = iosim.predict_code(ACCESSES, (300,), half, "h100", entry="row_norm", block=(256,))
+    if p.work is not None and fewer.work is not None:
+        assert (p.work.warps, fewer.work.warps) == (4800, 2400)
+        assert p.work.counters["instructions"] == 2 * fewer.work.counters["instructions"]
+        assert p.work.counters["xu_instructions"] == 2 * fewer.work.counters["xu_instructions"]
 
 
 @replays
