@@ -247,7 +247,7 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     baseline: str | None
     """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
     price: str | Sequence[str] | None
-    """Dollars an hour of a GPU, with `per`: a100=1.5,h100=2.5."""
+    """Dollars per hour of a GPU, with `per`: a100=1.5,h100=2.5."""
     heads: int | str
     """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
     kv_heads: int | str | None
@@ -561,7 +561,7 @@ class ModelKeywords(TypedDict, total=False):
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
     price: str | Sequence[str] | None
-    """Dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5."""
+    """Dollars per hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5."""
     fused: bool
     """One launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them."""
     layers: int | str | None

@@ -26,6 +26,7 @@ from iosim.show.tables import Table
 from iosim.studies.orders import OrderRanking
 from iosim.studies.orders.constant import check_constant
 from iosim.studies.orders.entry import ranking_answer
+from iosim.studies.orders.page import page as orders_page
 from iosim.studies.orders.search import rank_orders as search
 from iosim.studies.requests import OrdersRequest, TilesRequest
 from iosim.studies.tiles.one import (
@@ -36,6 +37,7 @@ from iosim.studies.tiles.one import (
     study_tile,
     tiles_answer,
 )
+from iosim.studies.tiles.page import page as tiles_page
 from iosim.studies.tiles.pick import TIED_PERCENT, TileCandidate, TileRanking, check_tiles
 from iosim.studies.tiles.pick import rank_tiles as rank
 
@@ -79,6 +81,7 @@ def tiles(args: argparse.Namespace) -> int:
         json=lambda: _tiles_json(picks, args.top),
         rows=lambda: rows,
         text=text,
+        **common.html_page(args, lambda: tiles_page(picks, common.typed("tiles"))),
     )
 
 
@@ -308,7 +311,12 @@ def orders(args: argparse.Namespace) -> int:
     )
     answers = " ".join(map(ranking_answer, rankings)) if args.format == "json" else None
     return common.tell(
-        args, answers, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text
+        args,
+        answers,
+        json=lambda: _orders_json(rankings, args.top),
+        rows=lambda: rows,
+        text=text,
+        **common.html_page(args, lambda: orders_page(rankings, common.typed("orders"))),
     )
 
 

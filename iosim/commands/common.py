@@ -234,17 +234,24 @@ def show(
         json=lambda: result.to_dict() if whole is None else whole,
         rows=result.records,
         table=result.to_text,
-        **paged(lambda: (page or result.as_page)(typed(args.command))),
+        **paged(args, lambda: (page or result.as_page)(typed(args.command))),
     )
 
 
-def paged(page: Callable[[], Page]) -> dict[str, Any]:
+def paged(args: argparse.Namespace, page: Callable[[], Page]) -> dict[str, Any]:
+    """A page's two forms, as `tell` takes them."""
+    return {**html_page(args, page), "md": lambda: markdown(page())}
+
+
+def html_page(args: argparse.Namespace, page: Callable[[], Page]) -> dict[str, Any]:
+    """A page as HTML; with --interactive its figures are plotly's."""
+
     def as_html() -> str:
         from iosim.show.html import html  # its libraries are slow to load
 
-        return html(page())
+        return html(page(), interactive=vars(args).get("interactive", False))
 
-    return {"html": as_html, "md": lambda: markdown(page())}
+    return {"html": as_html}
 
 
 def held(exceeded: Sequence[str | None]) -> int:
@@ -340,6 +347,8 @@ def check_files(args: argparse.Namespace) -> None:
         "html": getattr(args, "html", None),
         "out": args.out if vars(args).get("format") == "html" else None,
     }
+    if vars(args).get("interactive") and not any(pages.values()) and args.command != "report":
+        raise InputError("--interactive is for pages; accepted: with --html FILE")
     for name in (*vars(args).get("places", ()), "html"):
         check_place(getattr(args, name, None), spelling(name))
     for name, place in pages.items():

@@ -33,7 +33,7 @@ def compare(args: argparse.Namespace) -> int:
     sentence, rows, result, page = _chosen(args) if args.per is not None else _compared(args)
     files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}
     if args.html is not None:
-        files[Path(args.html)] = html(page(common.typed("compare")))
+        files[Path(args.html)] = html(page(common.typed("compare")), interactive=args.interactive)
     # Both files or neither: a page beside last week's CSV would be worse than none.
     write_together(files)
     common.say_written(*files)
@@ -112,7 +112,7 @@ def _write_report(
     conditions = {"l2_start": args.l2_start, "method": args.method}
     request = CaseGrid.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
     report = build(request, progress("predicting"))
-    paths = write(report, out, args.format)
+    paths = write(report, out, args.format, interactive=args.interactive)
     with output(for_a_person=True):  # whatever the files' format
         sentences = verdicts(report.points, baseline(report.points))
         common.emit("".join(f"{verdict}\n\n" for verdict in sentences), None)

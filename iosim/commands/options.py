@@ -414,6 +414,11 @@ class CommandParser(argparse.ArgumentParser):
         g = self.group("output")
         g.add_argument("--html", metavar="FILE", help=help_text)
         g.add_argument(
+            "--interactive",
+            action="store_true",
+            help="figures drawn by plotly, to zoom, select and export (needs iosim[plot])",
+        )
+        g.add_argument(
             FORCE,
             action="store_true",
             help="write pages over files that this command did not write",

@@ -89,7 +89,7 @@ def _page(args: argparse.Namespace, values: Columns, table: Table | None, answer
     from iosim.show.html import html  # its libraries are slow to load
 
     drawn = page(values, plot_of(values, args.plot), answer, table, common.typed(args.command))
-    return html(drawn)
+    return html(drawn, interactive=args.interactive)
 
 
 def _sweep_into_file(

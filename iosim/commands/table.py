@@ -240,7 +240,7 @@ def tiles(parser: CommandParser) -> None:
     parser.add_problem()
     parser.add_fields("tiles", TILES_SHOWN)
     parser.add_fields("tiles", TILES, but=OF_MODEL, several=("tile",))
-    parser.add_output(("table", "json", "csv", "md"))
+    parser.add_output(("table", "json", "csv", "md"), page=True)
 
 
 def run_orders(args: argparse.Namespace) -> int:
@@ -262,7 +262,7 @@ def orders(parser: CommandParser) -> None:
     parser.add_fields("orders", ORDERS, ("weights",))
     parser.add_fields("orders", ORDERS_SHOWN)
     parser.add_fields("orders", ORDERS, ("tile", *PINNED), several=("tile",))
-    parser.add_output(("table", "json", "csv", "md"))
+    parser.add_output(("table", "json", "csv", "md"), page=True)
 
 
 def run_report(args: argparse.Namespace) -> int:
@@ -345,7 +345,7 @@ def latency(parser: CommandParser) -> None:
     parser.add_fields("the call", LATENCY, ("batch_contexts", "cache_write", "calibration"))
     parser.add_conditions("method")
     parser.add_fields(MODEL, LATENCY, ("l2_start", "clocks", "launched", "ecc"))
-    parser.add_output()
+    parser.add_output(page=True)
 
 
 def run_ring(args: argparse.Namespace) -> int:

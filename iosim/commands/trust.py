@@ -129,7 +129,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
             [row for file in files for row in read(file)], profile, progress("predicting")
         )
     if args.report is not None:
-        for kind, written in common.paged(lambda: as_page(comparison)).items():
+        for kind, written in common.paged(args, lambda: as_page(comparison)).items():
             write_whole(Path(args.report) / f"validation.{kind}", written())
         print(
             f"wrote {Path(args.report) / 'validation.html'} and {Path(args.report) / 'validation.md'}"
@@ -196,7 +196,8 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
 
     pages = common.paged(
-        lambda: comparison_page(comparison, common.typed("validate"), split=args.split)
+        args,
+        lambda: comparison_page(comparison, common.typed("validate"), split=args.split),
     )
     common.tell(
         args, validated_answer(comparison), json=whole, rows=comparison.records, text=text, **pages

@@ -129,7 +129,7 @@ def trace(args: argparse.Namespace) -> int:
         json=lambda: {"traces": [views.as_dict(t) for t in traces]},
         rows=lambda: (row for t in traces for row in views.cta_rows(t)),
         text=lambda _: _tables(traces),
-        **common.paged(lambda: as_page(traces, common.typed("trace"))),
+        **common.paged(args, lambda: as_page(traces, common.typed("trace"))),
         chrome=lambda: timeline.text(views.chrome(traces[0])),
     )
     if args.format == "chrome":

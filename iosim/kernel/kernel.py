@@ -121,7 +121,7 @@ class RowPass:
     writes: tuple[str, ...] = meaning(
         "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV", ()
     )
-    rows: int = number(128, 0, MAX_BLOCK, "rows a CTA; 0: the main launch's query rows")
+    rows: int = number(128, 0, MAX_BLOCK, "rows per CTA; 0: the main launch's query rows")
     threads: int = number(128, 32, 1024, "threads a CTA")
     values: int = number(8, 1, 1024, "values a thread loads before it stores")
     registers: int | None = number(None, 1, 255, "registers a thread")

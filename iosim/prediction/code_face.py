@@ -116,7 +116,7 @@ def head_lines(p: CodePrediction) -> list[str]:
             f"  {c['instructions']:,} instructions of warps, {c['xu_instructions']:,} of them special functions"
         ]
     return [
-        f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} a CTA ({block})",
+        f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} per CTA ({block})",
         f"  {register_text}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
         f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1",
         *executed,

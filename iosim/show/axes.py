@@ -16,6 +16,8 @@ from iosim.show.page import Panel
 
 COLOURS = ("#3574c2", "#d26f24", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
 """Mid-tones that stand out on white and on dark ground alike."""
+PART_COLOURS = (*COLOURS, "#1d3f6e", "#8f4a12", "#175c3f", "#5f2d6b", "#7d2030", "#c9b458")
+"""Of parts that lie on each other, of which there may be more than eight."""
 NEUTRAL = "#8b8f98"
 SYMBOLS = (
     ("circle", "●"),
@@ -41,6 +43,10 @@ MOST_STEPS = 5
 
 def colour(n: int) -> str:
     return COLOURS[n % len(COLOURS)]
+
+
+def part_colour(n: int) -> str:
+    return PART_COLOURS[n % len(PART_COLOURS)]
 
 
 def symbol(n: int) -> tuple[str, str]:

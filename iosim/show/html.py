@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from iosim.base.errors import InputError
 from iosim.show.page import PLOT_REM, Page
 from iosim.show.tables import COMMANDS, Table
 from iosim.show.template import STATIC, environment
@@ -33,12 +34,30 @@ MOST_CARDS = 60
 """Columns that a narrow window holds beside each other, and rows that it shows as cards where there are more."""
 
 
-def html(page: Page) -> str:
-    """The whole file; its data are JSON, deflated and as base64: a tenth of its size."""
+def html(page: Page, *, interactive: bool = False) -> str:
+    """The whole file; its data are JSON, deflated and as base64: a tenth of its size. With `interactive` plotly draws
+    the plots, which stands in the file, too. Raises InputError: plotly is not installed."""
     text = json.dumps(_data(page), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    scripts = (_plotly(), _script("plotly_panels.js")) if interactive else (_script("plots.js"),)
     return _template().render(
-        page=page, data=base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        page=page,
+        scripts=(*scripts, _script("page.js")),
+        data=base64.b64encode(zlib.compress(text.encode(), 9)).decode(),
     )
+
+
+def _script(name: str) -> Markup:
+    return Markup((STATIC / name).read_text(encoding="utf-8"))
+
+
+def _plotly() -> Markup:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise InputError(
+            "`interactive`: plotly is not installed; accepted: with iosim[plot] installed"
+        ) from None
+    return Markup(get_plotlyjs())
 
 
 @cache

@@ -137,7 +137,7 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
         import plotly.graph_objects as go
     except ImportError:
         raise InputError(
-            "a figure needs plotly, which is not installed; `pip install plotly` adds it"
+            "a figure needs plotly, which is not installed; accepted: with iosim[plot] installed"
         ) from None
     # A legend of one name says nothing, and names at the ends of lines make it needless.
     named = sum(

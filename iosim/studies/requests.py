@@ -138,7 +138,7 @@ class WholeRequest(Checked):
     )
     training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
     price: Sequence[str] | None = ask.names(
-        "dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5",
+        "dollars per hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5",
         metavar="GPU=DOLLARS",
     )
     fused: bool = ask.flag(
@@ -481,7 +481,7 @@ class ChoiceRequest(OfProblem, Checked):
         metavar="WHAT",
     )
     price: Sequence[str] | None = ask.names(
-        "dollars an hour of a GPU, with `per`: a100=1.5,h100=2.5", metavar="GPU=DOLLARS"
+        "dollars per hour of a GPU, with `per`: a100=1.5,h100=2.5", metavar="GPU=DOLLARS"
     )
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
     method: Method | None = like(CONDITIONS["method"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
-from effort import quick_every
+from effort import quick_every, slow
 from refusals import refused
 from scripts import ROOT
 
+import iosim
 from iosim.base.units import seconds_text
 from iosim.commands.cli import main
 from iosim.show.axes import LINE_PX
@@ -32,6 +34,10 @@ PAGES = {
     "decode": "--gpu l4,a100,h100,h200 --context 1k:16k:x2 --layers 2",
     "sweep": "--gpu a100,h100 --kernel fa2,cutlass --heads 2 --seq-len 512:4k:x2",
     "ring": "--gpu h100 --num-gpus 32 --seq-len 64k --causal",
+    "tiles": "--gpu a100,t4 --seq-len 512 --heads 2",
+    "orders": "--gpu h200 --heads 2 --seq-len 1k --causal",
+    "latency": "--stack vllm,sglang --gpu h100,a100 --seq-len 1 --seq-len-k 1k,4k",
+    "model": "llama-3-8b,gpt2 --gpu h100,a100 --layers 1 --seq-len 64",
     "train-memory": "--layers 24",
     "train-memory --frontier": "width",
     "validate": f"--measurements {ROOT / 'kernels' / 'measurements' / 'h200_chains.csv'}",
@@ -43,6 +49,10 @@ LITTLE = {
     "decode": "--gpu a100 --context 1k --layers 1",
     "sweep": "--gpu a100 --kernel fa2 --seq-len 512,1k --heads 1",
     "ring": "--gpu h100 --num-gpus 2 --seq-len 1k",
+    "tiles": "--gpu t4 --seq-len 256 --heads 1",
+    "orders": "--gpu h200 --heads 1 --seq-len 512",
+    "latency": "--stack vllm --gpu h100 --seq-len 1 --seq-len-k 1k",
+    "model": "gpt2 --gpu a100 --layers 1 --seq-len 32",
     "train-memory": "--layers 1",
     "validate": "--measurements {measured}",
 }
@@ -130,6 +140,53 @@ def test_out_and_a_report_in_markdown_are_guarded_alike(
     refused(capsys, [*report[:-2], "--html", str(tmp_path / "a.pdf")], "ends in .html")
 
 
+def test_the_map_of_tiles_has_each_pair_of_sides_that_fits(tmp_path: Path) -> None:
+    place = tmp_path / "tiles.html"
+    asked = ["tiles", "--gpu", "t4", "--seq-len", "256", "--heads", "1"]
+    assert main([*asked, "--html", str(place)]) == 0
+    (heat,) = unpacked(place.read_text())["panels"]["tiles-1"]["data"]
+    ranking = iosim.pick_tiles(gpu="t4", seq_len=256, heads=1)
+    drawn = {
+        (int(q), int(k)): shade
+        for q, row in zip(heat["y"], heat["z"], strict=True)
+        for k, shade in zip(heat["x"], row, strict=True)
+        if shade is not None
+    }
+    assert set(drawn) == {(c.tile.block_q, c.tile.block_k) for c in ranking.candidates}
+    first = ranking.candidates[0].tile
+    assert drawn[first.block_q, first.block_k] == 1 == min(drawn.values())
+
+
+@pytest.mark.parametrize(
+    "command", ["decode", "tiles", "sweep", slow("compare"), slow("report"), slow("orders")]
+)
+def test_plotly_draws_the_same_figures_offline(command: str, tmp_path: Path) -> None:
+    """The same data in the same page, beside plotly's own script; nothing is fetched."""
+    pytest.importorskip("plotly")
+    texts = []
+    for more in ([], ["--interactive"]):
+        place = tmp_path / f"page{len(texts)}.html"
+        assert main([command, *LITTLE[command].split(), "--html", str(place), *more]) == 0
+        texts.append(place.read_text(encoding="utf-8"))
+    plain, interactive = texts
+    assert unpacked(plain)["panels"] == unpacked(interactive)["panels"]
+    assert "Plotly.react(" in interactive
+    assert "Plotly.react(" not in plain
+    assert "default-src 'none'" in interactive
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=.?http", interactive)
+
+
+def test_interactive_is_for_pages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused(
+        capsys, ["decode", "--interactive"], "--interactive is for pages; accepted: with --html"
+    )
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    asked = ["tiles", *LITTLE["tiles"].split(), "--interactive", "--html", str(tmp_path / "x.html")]
+    refused(capsys, asked, "--interactive: plotly is not installed; accepted: with iosim[plot]")
+
+
 def test_time_axes_of_a_trace_are_one() -> None:
     panels = unpacked(text_of("trace"))["panels"].values()
     axes = [
@@ -155,7 +212,7 @@ def test_a_decode_page_has_all_lines_in_one_panel_with_their_steps() -> None:
     assert [name for name in panels if name.startswith("tokens")] == ["tokens-1"]
     named = [a["text"] for a in panels["tokens-1"]["layout"]["annotations"]]
     assert len(named) == 4
-    assert all("s a step" in text for text in named)
+    assert all("s per step" in text for text in named)
 
 
 def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:

@@ -20,7 +20,7 @@ from iosim.problem.attention import AttentionProblem
 
 GPUS = ("a100", "h100", "h200", "b200", "rtx-4090", "h20", "t4", "v100", "l4", "rtx-3090")
 SAVES = "writes its log-sum-exp; alone it writes none"
-UNPACKS = "is described with a head a tile; alone it packs a group's query heads"
+UNPACKS = "is described with one head per tile; alone it packs a group's query heads"
 WHOLE = "the forward takes all value heads in a tile; alone it takes"
 
 

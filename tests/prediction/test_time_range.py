@@ -63,6 +63,19 @@ ROW = {"file": "", "gpu": "a30", "kernel": "fa2", "batch": "1", "heads": "8", "k
        "seq_k": "1024", "head_dim": "128", "dtype": "fp16", "mask": "causal"}  # fmt: skip
 
 
+def test_what_nobody_measured_has_the_wider_range() -> None:
+    """The same GPU, backed by public times and by nothing; and a chain whose products are cuBLAS's."""
+    fused, plain = (predict(problem_of(ROW), kernel, "a30") for kernel in ("fa2", "naive"))
+    nothing = replace(fused.profile, backed_by="nothing")
+    unknown = replace(fused, call=replace(fused.call, profile=nothing))
+    shares = []
+    for p in (fused, unknown, plain):
+        assert p.time_range is not None
+        shares.append(p.time_range.seconds[1] / p.time_s)
+    assert shares[0] < shares[1]
+    assert shares[2] > 1.3
+
+
 def test_the_command_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "512"]
     assert main(line) == 0

@@ -164,7 +164,7 @@ KERNEL: Mapping[str, Key] = {
     "packs_group": Key(Flag(), "whether query heads that share keys share a tile, when decoding"),
     "threads": Key(Whole(32, 1024), "threads a CTA, where not 32 x warps"),
     "registers": Key(Whole(1, 512), "registers a thread (cuobjdump -res-usage); estimated without"),
-    "shared_memory_bytes": Key(_SHARED, "bytes a CTA; from the tile without"),
+    "shared_memory_bytes": Key(_SHARED, "bytes per CTA; from the tile without"),
     "stages": Key(Whole(1, 16), "key/value buffers", "1"),
     "sm_spread": Key(Real(0, 0.5), "share by which SMs differ in speed"),
     "hbm_share": Key(
@@ -199,7 +199,7 @@ ROW: Mapping[str, Key] = {
     "stages": Key(Whole(1, 16), "key/value buffers"),
     "threads": Key(Whole(32, 1024), "threads a CTA"),
     "registers": Key(Whole(1, 512), "registers a thread"),
-    "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
+    "shared_memory_bytes": Key(_SHARED, "bytes per CTA"),
     "warps_along": Key(
         ListOf(Whole(1, 32), exactly=3),
         "warps along the first side of a backward's products: scores, dK and dV, dQ",
@@ -229,10 +229,10 @@ ROW: Mapping[str, Key] = {
     "source": Key(Text(), "where it was counted"),
     "name": Key(Text(pattern="[A-Za-z_]+"), "of what is moved beside the tensors"),
     "mode": Key(_words(Mode), "load, store or reduce"),
-    "per_cta": Key(Whole(0, 1 << 20), "bytes a CTA"),
+    "per_cta": Key(Whole(0, 1 << 20), "bytes per CTA"),
     "per_tile": Key(Whole(0, 1 << 20), "bytes a work tile"),
     "per_pair": Key(Whole(0, 1 << 20), "bytes a visited key block"),
-    "per_tile_fetch": Key(Whole(0, 1 << 20), "bytes a tile fetched from a queue"),
+    "per_tile_fetch": Key(Whole(0, 1 << 20), "bytes per tile fetched from a queue"),
 }
 """Keys of a row of tiles, spills or further bytes.
 

@@ -288,7 +288,7 @@ class XqaHopperRules(XqaRules):
 def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:
     if problem.longest_q > 1:
         raise InputError(
-            f"`seq_q` {problem.longest_q}: kernel {kernel.name} takes one query token a sequence; accepted: 1"
+            f"`seq_q` {problem.longest_q}: kernel {kernel.name} takes one query token per sequence; accepted: 1"
         )
 
 

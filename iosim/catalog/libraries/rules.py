@@ -113,7 +113,9 @@ class Rules:
         if not kernel.writes_lse:
             notes.append("writes its log-sum-exp; alone it writes none")
         if kernel.packs_group:
-            notes.append("is described with a head a tile; alone it packs a group's query heads")
+            notes.append(
+                "is described with one head per tile; alone it packs a group's query heads"
+            )
         sentences = (
             f"{kernel.name}: with the backward behind it the forward {note}" for note in notes
         )

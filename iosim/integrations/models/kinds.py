@@ -398,7 +398,7 @@ def _notes(read: Reading, stack: _Stack, kinds: Sequence[LayerKind]) -> list[str
     notes, order = [], stack.order
     stateful = [kind for kind in kinds if kind.state_kernel is not None]
     for kind in stateful:
-        held = f"keep {bytes_text(kind.state_bytes)} a sequence in place of keys and values"
+        held = f"keep {bytes_text(kind.state_bytes)} per sequence in place of keys and values"
         notes.append(
             f"{kind.count} of {len(order)} layers run {kind.state_kernel} and {held}; convolutions are not counted"
         )

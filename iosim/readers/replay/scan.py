@@ -40,7 +40,7 @@ def scan(
     objects = footprint_bytes // object_bytes
     shared = pattern == "shared_scan"
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
-        accepted = f"at least one CTA, one pass and {object_bytes} bytes a CTA"
+        accepted = f"at least one CTA, one pass and {object_bytes} bytes per CTA"
         raise InputError(
             f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}"
         )

@@ -154,7 +154,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
 def _hidden(cost: StepCost, ctas: int) -> float:
     """Cycles of a CTA's softmax and waits that the products of the SM's other CTAs hide, where these last longer. With
     mma.sync alone; on an A100 and a Hopper products hardly ever last longer."""
-    if ctas < 2 or not cost.fragments:
+    # CTAs of one warp or two, together no more than four, leave none for another to wait behind.
+    if ctas < 2 or min(ctas, 2) * cost.streams <= 1 or not cost.fragments:
         return 0.0
     rest = (cost.softmax + cost.shown_fragments) / cost.streams + cost.exposed
     return min(rest, HIDDEN_SHARE * max(0.0, cost.tensor - rest))

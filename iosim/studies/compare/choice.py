@@ -500,7 +500,7 @@ def _prices(request: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
             dollars = float(number if name.strip() else "")
         except ValueError:
             raise InputError(
-                f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
+                f"`price` '{text}' is no price; accepted: dollars per hour, such as a100=1.5"
             ) from None
         if not 0 < dollars < MILLION:
             raise InputError(

@@ -532,13 +532,13 @@ def subject(points: Sequence[DecodePoint]) -> str:
     tokens = "one new token" if p.new_tokens == 1 else some(p.new_tokens, "new token")
     batch = f"batch {listed_words([str(n) for n in dict.fromkeys(p.batch for p in points)])}"
     if p.model is not None:
-        return f"{p.model.line}; {p.prediction.problem.dtype}; {batch}, {tokens} a step"
+        return f"{p.model.line}; {p.prediction.problem.dtype}; {batch}, {tokens} per step"
     shape, problem = p.shape, p.prediction.problem
     d, d_v = problem.head_dim, problem.head_dim_v
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
-    rest = f"head_dim {width}, {problem.dtype}{pages}; {batch}, {tokens} a step"
+    rest = f"head_dim {width}, {problem.dtype}{pages}; {batch}, {tokens} per step"
     return f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, {rest}"
 
 
@@ -559,8 +559,8 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     for n, (name, members) in enumerate(grouped(points, _namer(points)).items()):
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
-            f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
-            f"{seconds_text(p.step_s)} a step{NOT_THERE if p.fits is False else ''}"
+            f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} per second, "
+            f"{seconds_text(p.step_s)} per step{NOT_THERE if p.fits is False else ''}"
             for p in members
         ]
         line = axes.line(
@@ -578,12 +578,12 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             bounds[bounded] = line | {"line": line["line"] | {"color": axes.colour(n)}}
         step = seconds_text(last.step_s)
         ends.append(
-            End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1])
+            End(f"{name}<br>{step} per step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1])
         )
         readings.append(
             f"{name} {_rate(members[0])} at "
             f"{some(members[0].context, 'token')} of context, {per_second_text(last.tokens_per_s)} at "
-            f"{last.context:,}, {step} a step"
+            f"{last.context:,}, {step} per step"
         )
     layout = axes.layout(x, y, **at_ends(ends, y))
     height = max(PLOT_REM, AXES_REM + END_REM * len(ends))
@@ -604,7 +604,7 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         return ()
     names = [*map(_namer(points), points)]
     hover = [
-        f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step"
+        f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} per step"
         for name, p in zip(names, points, strict=True)
     ]
     part = Part("tokens per second", axes.colour(0), [p.tokens_per_s for p in points], hover)

@@ -322,7 +322,7 @@ def _links(results: Sequence[Result], gpus: int) -> Panel:
     ordered = sorted(results, key=lambda r: r.seconds)
     values = [gpus * float(r.received_bytes) for r in ordered]
     hover = [
-        f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} a GPU, {r.received_nd:.4g} Nd"
+        f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} per GPU, {r.received_nd:.4g} Nd"
         for r, v in zip(ordered, values, strict=True)
     ]
     part = Part("received", axes.colour(2), values, hover)

@@ -13,7 +13,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
-from iosim.base.units import seconds_text, some
+from iosim.base.units import length_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.catalog.algorithms.common import load, store
 from iosim.catalog.libraries import resolve, with_sinks
@@ -29,6 +29,8 @@ from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.parts import colours_of, legend_of, part_bars
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
 from iosim.show.tables import Column, Table
@@ -39,6 +41,8 @@ from iosim.studies.models.layers import Layers
 from iosim.studies.requests import LatencyRequest
 
 ROWS_A_CTA = 128
+MOST_LINES = 4
+"""Lines of the answer that stand above the figure of its page."""
 REORDER_WAITS = 8
 """Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
 they go. Fitted on open rows of published_stacks.csv, FlashAttention-2."""
@@ -69,6 +73,14 @@ class Latency:
     @property
     def total_s(self) -> float:
         return math.fsum(part.seconds for part in self.parts)
+
+    @property
+    def title(self) -> str:
+        """Stack, GPU and sizes in two lines, for a figure."""
+        problem = self.prediction.problem
+        layers = "" if self.layers is None else f", {self.layers.name}"
+        sizes = f"{problem.batch} x {length_text(problem.longest_k)}"
+        return f"{self.stack.name}, {self.prediction.profile.name}<br>{sizes}{layers}"
 
     @property
     def launches(self) -> int:
@@ -414,6 +426,36 @@ class Latencies(Several[Latency]):
         below = "".join(f"note: {n}\n" for n in notes(self.points))
         together = f"\nBy kind of layer\n{of_models(self.models).text()}\n" if self.models else ""
         return f"{self.answer}\n\n{parts_table(self.points).text()}{together}{below}"
+
+    def as_page(self, command: str = "iosim latency") -> Page:
+        """The page: bars of the calls' parts, and the table."""
+        names = list(self._colours())
+        caption = "Seconds of a call, from the first launch to the end of the last."
+        legend, lines = legend_of(self._colours(), names), self.answer.split("\n")
+        problems = dict.fromkeys(p.prediction.problem.line for p in self)
+        return Page(
+            "How long does an attention call take while serving?",
+            f"{'; '.join(problems)}.",
+            (
+                Section("calls", "What a call is made of", (caption,), legend, self._panels()),
+                Section("parts", "Parts", table=parts_table(self.points), folded=True),
+                *listed("notes", "Notes", notes(self.points), folded=True),
+            ),
+            command=command,
+            answer=tuple(lines),
+            verdict=(" ".join(lines[:MOST_LINES]),),
+        )
+
+    def _colours(self) -> dict[str, str]:
+        return colours_of(part.name for p in self for part in p.parts)
+
+    def _panels(self) -> tuple[Panel, ...]:
+        calls: dict[str, dict[str, float]] = {}
+        for p in self:
+            call = calls.setdefault(p.title, {})
+            for part in p.parts:
+                call[part.name] = call.get(part.name, 0.0) + part.seconds
+        return (part_bars("calls", "Time of a call by part", calls, self._colours(), seconds_text),)
 
     def _line(self) -> str:
         names = ", ".join(dict.fromkeys(p.stack.name for p in self))

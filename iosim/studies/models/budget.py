@@ -36,7 +36,7 @@ def prices_of(request: WholeRequest) -> dict[str, float]:
             dollars = 0.0
         if not name.strip() or not 0 < dollars < MOST_DOLLARS:
             raise InputError(
-                f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5"
+                f"`price` '{text}' is no price; accepted: dollars per hour, such as a100=1.5"
             )
         gpu = load_profile(name.strip()).name
         if gpu not in names:

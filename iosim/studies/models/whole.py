@@ -6,7 +6,7 @@ share of both. Several models stand side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -19,6 +19,7 @@ from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.parts import colours_of, legend_of, part_bars
 from iosim.show.shown import Part, Several, panels_of
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
@@ -74,6 +75,10 @@ WHOLE = "whole model"
 BESIDE = (
     Column("hbm_bytes", "HBM"),
     *(column for column in SUMMED if column.key in ("hbm_share", "time_s", "time_share")),
+)
+DRAWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("time_s", "Time by part", seconds_text),
+    ("hbm_bytes", "Bytes at HBM by part", bytes_text),
 )
 TITLE = "What does a whole model move, and what part of it is attention?"
 
@@ -279,7 +284,7 @@ class WholeModels(Several[WholeRun]):
         of_runs = (note for run in self for note in run.traffic.notes)
         costs = (
             f"cost of {run.title} with {run.model.title} on {run.traffic.profile.name}: {cost:,.3g} dollars per "
-            f"million tokens, at {run.price_per_hour:g} dollars an hour of a GPU"
+            f"million tokens, at {run.price_per_hour:g} dollars per hour of a GPU"
             for run in self
             if (cost := run.dollars_per_million_tokens) is not None
         )
@@ -316,8 +321,16 @@ class WholeModels(Several[WholeRun]):
         return f"{self.answer}\n\n{tables}" + "".join(f"note: {note}\n" for note in self.notes)
 
     def as_page(self, command: str = "iosim model") -> Page:
+        colours = colours_of(part for run in self for part in run.parts)
         sections = [
-            Section(f"part-{n}", title, table=runs_table(runs))
+            Section(
+                f"part-{n}",
+                title,
+                legend=legend_of(colours, (part for run in runs for part in run.parts)),
+                panels=_bars(f"part-{n}", runs, colours),
+                table=runs_table(runs),
+                fold_table=True,
+            )
             for n, (title, runs) in enumerate(self.groups.items(), 1)
         ]
         lines = dict.fromkeys(run.model.line for run in self)
@@ -368,6 +381,18 @@ def _of_experts(run: WholeRun) -> str:
         f"layer's {experts.experts} experts, whose weights are {least_bytes} to {most_bytes}; counted "
         f"are {experts.counted}, as if every token picked its own at random, all with as many tokens"
     )
+
+
+def _bars(name: str, runs: Sequence[WholeRun], colours: Mapping[str, str]) -> tuple[Panel, ...]:
+    """A bar for each model, of its parts' seconds, and one of their bytes at HBM."""
+    panels = []
+    for key, title, text in DRAWN:
+        wholes = {
+            run.model.title: {part: float(run.sums[part][key]) for part in run.parts}
+            for run in runs
+        }
+        panels.append(part_bars(f"{name}-{key}", title, wholes, colours, text))
+    return tuple(panels)
 
 
 def runs_table(runs: Sequence[WholeRun]) -> Table:

@@ -22,7 +22,7 @@ from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.page import Panel
+from iosim.show.page import Panel, Series
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
@@ -191,6 +191,31 @@ class OrderEntry:
         )
 
 
+SERIES = (
+    Series("orders", axes.NEUTRAL, "●"),
+    Series("its own", axes.colour(1), "■"),
+    Series("best", axes.colour(2), "◆"),
+)
+"""Of the figure: all orders, the kernel's own, and the first of the ranking."""
+MARKS = {"●": "circle", "■": "square", "◆": "diamond"}
+
+
+def _points(name: str, entries: Sequence[OrderEntry], series: Series) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [e.hbm_bytes for e in entries],
+        "y": [e.time_s for e in entries],
+        "text": [
+            f"{name}: {e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
+            for e in entries
+        ],
+        "hoverinfo": "text",
+        "name": name,
+        "marker": {"color": series.colour, "symbol": MARKS[series.mark], "size": 9},
+    }
+
+
 @dataclass(frozen=True, repr=False)
 class OrderRanking(Shown):
     """Orders of a kernel on a GPU, the best first, and those that were left out."""
@@ -275,28 +300,25 @@ class OrderRanking(Shown):
         return [ranking_answer(self), ranking_table(self), notes(self)]
 
     def _panels(self) -> tuple[Panel, ...]:
+        return self.panels()
+
+    def panels(self, panel_id: str = "orders") -> tuple[Panel, ...]:
         """Time against bytes at HBM, a point per order."""
-        hbm_bytes, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
-        hover = [
-            f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}"
-            for e in self.orders
+        named = {"orders": self.orders, "its own": (self.own,), "best": (self.best,)}
+        data = [
+            _points(name, entries, series)
+            for (name, entries), series in zip(named.items(), SERIES, strict=True)
         ]
-        data = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": hbm_bytes,
-            "y": times,
-            "text": hover,
-            "hoverinfo": "text",
-            "name": "orders",
-        }
+        shown = (*self.orders, self.own)
         layout = axes.layout(
-            axes.linear_axis(hbm_bytes, "HBM bytes", bytes_text),
-            axes.linear_axis(times, "time", seconds_text),
+            axes.log_axis([e.hbm_bytes for e in shown], "HBM bytes", bytes_text),
+            axes.log_axis([e.time_s for e in shown], "time", seconds_text),
         )
         title = f"Orders of {self.kernel} on {self.profile.name}: time against HBM bytes"
         return (
-            Panel("orders", title, f"{title}; best: {self.best.choice.words}.", (data,), layout),
+            Panel(
+                panel_id, title, f"{title}; best: {self.best.choice.words}.", tuple(data), layout
+            ),
         )
 
 

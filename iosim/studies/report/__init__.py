@@ -71,12 +71,18 @@ def beside(out: str | Path, name: str, form: str = "both") -> str:
     return str(path.with_name(f"{path.stem}-{name}{path.suffix}"))
 
 
-def render(report: Report, kind: str) -> str:
-    return html(as_page(report)) if kind == "html" else markdown(as_page(report))
+def render(report: Report, kind: str, *, interactive: bool = False) -> str:
+    page = as_page(report)
+    return html(page, interactive=interactive) if kind == "html" else markdown(page)
 
 
-def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
-    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths."""
+def write(
+    report: Report, out: str | Path, form: str = "both", *, interactive: bool = False
+) -> list[Path]:
+    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths.
+    With `interactive` plotly draws the figures."""
     places = targets(out, form)
-    write_together({path: render(report, kind) for kind, path in places.items()})
+    write_together(
+        {path: render(report, kind, interactive=interactive) for kind, path in places.items()}
+    )
     return list(places.values())

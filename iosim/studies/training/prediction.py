@@ -36,7 +36,6 @@ LEAST_SHOWN = 0.01
 NARROWEST = 0.12
 """Share of the step below which a phase has no name in the plot."""
 MEMORY_REM = 24.0
-MORE_COLOURS = ("#1d3f6e", "#8f4a12", "#175c3f", "#5f2d6b", "#7d2030", "#c9b458")
 CAPACITY_SHOWN_FROM = 0.3
 """Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
 
@@ -374,7 +373,7 @@ def _areas(
     parts: Sequence[tuple[str, Sequence[Kind]]], bins: Bins, xs: Sequence[float]
 ) -> list[dict[str, Any]]:
     """A stacked area for each part: its name, and the kinds of tensors that it adds up."""
-    colours = (*axes.COLOURS, *MORE_COLOURS)
+    colours = axes.PART_COLOURS
     data: list[dict[str, Any]] = []
     for n, (name, kinds) in enumerate(parts):
         amounts = [sum(by.get(k, 0) for k in kinds) for _, _, by in bins]
