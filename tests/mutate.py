@@ -124,7 +124,7 @@ AREAS = {
         "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
         "once_missed @catalog resolver sdpa loader rules kernel/options",
         "decode/study cudnn errors catalog_file flashinfer amd cutlass default "
-        "fits_or_is_refused flex_backward "
+        "fits_or_is_refused flash_backward "
         "fa3 fa4 fp8 cascade picked_blocks states cudnn_ampere cudnn_decode "
         "triton shared_prefix "
         "fa2 @commands",
