@@ -30,7 +30,22 @@ KERNELS = ROOT / "examples" / "kernels"
 COUNTED = ROOT / "experiments" / "measurements"
 POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*bf16"}
 GPUS = ("h100", "h200")
-QUANTITIES = ("l2_read", "l2_write", "hbm_read", "hbm_write", "instructions", "seconds")
+COUNTS = (
+    "instructions",
+    "shared_load_wavefronts",
+    "shared_store_wavefronts",
+    "global_load_sectors",
+    "global_store_sectors",
+    "local_load_sectors",
+    "local_store_sectors",
+)
+"""Counters of SMs: named alike in the tables and in a prediction."""
+QUANTITIES = ("l2_read", "l2_write", "hbm_read", "hbm_write", *COUNTS, "seconds")
+HEADS = {"shared_load_wavefronts": "shared loads", "shared_store_wavefronts": "shared stores",
+         "global_load_sectors": "global loads", "global_store_sectors": "global stores",
+         "local_load_sectors": "local loads", "local_store_sectors": "local stores"}  # fmt: skip
+LEAST_COUNT = 1000
+"""Counted wavefronts or sectors below which likewise."""
 LEAST_BYTES = 2_000_000
 """Counted bytes below which an error in per cent says little."""
 
@@ -109,12 +124,13 @@ def errors(gpu: str, folder: Path) -> list[dict[str, Any]]:
             "l2_write": prediction.l2.write,
             "hbm_read": prediction.hbm.read,
             "hbm_write": prediction.hbm.write,
-            "instructions": counters["instructions"],
+            **{name: counters[name] for name in COUNTS},
             "seconds": prediction.time_s,
         }
         for quantity in QUANTITIES:
             measured = float(counted[case["name"]][quantity])
-            if quantity in ("seconds", "instructions") or measured >= LEAST_BYTES:
+            least = LEAST_COUNT if quantity in COUNTS else LEAST_BYTES
+            if quantity == "seconds" or measured >= least:
                 row[quantity] = found[quantity] / measured - 1
         rows.append(row)
     return rows
@@ -140,7 +156,7 @@ def main() -> None:
     for share, of in ((statistics.median, "median size"), (max, "largest")):
         sizes = [share([abs(row[q]) for row in rows if q in row]) for q in QUANTITIES]
         lines.append(("all", of, *(f"{size:.1%}" for size in sizes)))
-    sys.stdout.write(Table(tuple(Column(c, c) for c in columns), tuple(lines)).text())
+    sys.stdout.write(Table(tuple(Column(c, HEADS.get(c, c)) for c in columns), tuple(lines)).text())
 
 
 if __name__ == "__main__":

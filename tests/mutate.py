@@ -1,17 +1,23 @@
 """Plants small changes in the code, one at a time, and says which of them the tests do not notice.
 
+    python tests/mutate.py --map               which tests execute which line: before all else, and after tests changed
     python tests/mutate.py                     300 changes drawn from all areas
     python tests/mutate.py --count 60 --seed 7 --area timing --area tiles
     python tests/mutate.py --all --area timing every change of an area
     python tests/mutate.py --list              the changes, without running anything
     python tests/mutate.py --new --jobs 16 --out verdicts.csv
                                                on many cores, without those that were once missed
+    python tests/mutate.py --held              the faults of held.json, each against the test that was written for it
 
-A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Each runs in a copy of
-the tree against the few test files that AREAS names for its file, without their slow tests; C is compiled anew. A seed
-draws the same changes again, as far as their lines are the same. Changes that alter nothing that can be seen stand with
-the reason in mutants.json, by the line's text, so that they survive its moving about; changes that were once missed
-stand there, too, and are always among those run. Ends with exit code 1 where fewer than 95 % of the others are caught.
+A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Left out, since no test
+is to hold them: messages of errors, assertions, sentences (f-strings and functions that make texts), types, docstrings,
+the sizes of caches and what APART names. Each change runs in a copy of the tree against the quick tests that execute
+its line (tests/support/executed.py has the map), the cheapest first, until one is red, which must be green without the
+change; then against the other tests of their files. After --seconds of tests a change counts as not noticed. For the
+engine, whose lines are C and compiled anew, NAMED has the tests. A seed draws the same changes again, as far as their
+lines are the same. Changes that alter nothing that can be seen stand with the reason in mutants.json, by the line's
+text, so that they survive its moving about; changes that were once missed stand there, too, and are always among those
+run. Ends with exit code 1 where fewer than 95 % of the others are caught.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,9 +43,11 @@ from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().with_name("support")))
 
+import executed
 from edits import c_edits, python_edits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,189 +61,60 @@ WAIT_S = 900.0
 """What a run of tests may last at most; its CPU seconds are limited more tightly."""
 
 
-@dataclass(frozen=True)
-class Area:
-    """Files that are changed, the quick tests that must notice, and more of them that are asked where the first do not.
-
-    Files are patterns, whose * crosses folders; a file that several match is of the longest.
-    """
-
-    files: tuple[str, ...]
-    tests: tuple[str, ...]
-    more: tuple[str, ...] = ()
-
-
-EVERYWHERE = "planted_changes"
-"""Tests of a second that each area is held against, too."""
-
-
-def area(files: str, first: str, more: str = "") -> Area:
-    """Of words: patterns below iosim/, and tests by their files' names, with a folder where several have one; '@name' is
-    a recorded study."""
-    asked = [tuple(map(test, words.split())) for words in (f"{first} {EVERYWHERE}", more)]
-    return Area(tuple(f"iosim/{pattern}" for pattern in files.split()), *asked)
-
-
-def test(word: str) -> str:
-    if word.startswith("@"):
-        return f"{test('recorded_studies')}::test_studies_are_as_recorded[{word[1:]}]"
-    folder, _, name = word.rpartition("/")
-    (file,) = (ROOT / "tests").glob(f"**/{folder or '*'}/test_{name}.py")
-    return file.relative_to(ROOT).as_posix()
-
-
 AREAS = {
-    "engine": area(
-        "readers/replay/*.[ch]",
-        "@engine @replay engine",
-        "once_missed l2_orders trace l2_sets followers touched replay_laws",
-    ),
-    "replay": area(
-        "readers/replay/*.py",
-        "@engine @replay lowering",
-        "once_missed engine sharing trace coarse sampling true_times placement "
-        "drift l2_sets followers "
-        "measured_l2",
-    ),
-    "timing": area(
-        "readers/timing/*.py",
-        "once_missed @timing warps said",
-        "energy timing/step_time makespan chain_time tile_terms loop_time "
-        "step_terms rates running launch_time launch_terms one_time "
-        "reason_and_ceiling passes terms linear_times",
-    ),
-    "count": area(
-        "readers/*.py",
-        "traffic check_bits @counts level_bounds",
-        "traffic_laws memory_bounds tile_rules l2 shared_memory scan",
-    ),
-    "formula": area(
-        "readers/formula/*.py",
-        "floor_sums theory @counts symbolic",
-        "level_bounds masks/blocks check readings",
-    ),
-    "algorithms": area(
-        "catalog/algorithms/*.py",
-        "once_missed @counts execute uniform matrix_tiles said",
-        "@timing @replay algorithms/cache mla efficient bias packed mixture "
-        "indexer naive fa2 by_hand",
-    ),
-    "libraries": area(
-        "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
-        "once_missed @catalog resolver sdpa loader rules kernel/options",
-        "decode/study cudnn errors catalog_file flashinfer amd cutlass default "
-        "fits_or_is_refused flash_backward "
-        "fa3 fa4 fp8 cascade picked_blocks states cudnn_ampere cudnn_decode "
-        "triton shared_prefix "
-        "fa2 @commands",
-    ),
-    "kernel": area(
-        "kernel/*.py",
-        "residency @catalog @tiles lowering",
-        "kernel/launch space orders/code search constant entry compiled tile_rules @commands",
-    ),
-    "code": area(
-        "code/*.py",
-        "module listing tools loops local opcodes runs counts frame_addresses ptx ptx_values",
-        "prediction/code compiled tile_builds",
-    ),
-    "problem": area(
-        "problem/*.py", "masks/files fields masks/blocks", "packed mask bias cli @commands"
-    ),
-    "hardware": area(
-        "hardware/*.py",
-        "profile_file occupancy profile quantities said",
-        "confidence trust ranges @commands",
-    ),
-    "prediction": area(
-        "prediction/*.py",
-        "time_range ranges prediction/cache said",
-        "call predictor play many answer reason_and_ceiling grammar @commands",
-    ),
-    "tiles": area("studies/tiles/*.py", "once_missed @tiles", "one pick @commands"),
-    "training": area(
-        "studies/training/*.py",
-        "once_missed @training",
-        "training/prediction frontier training/model training/timeline shares "
-        "training/step_time lora replay/blocks @commands",
-    ),
-    "distributed": area(
-        "studies/distributed/*.py",
-        "once_missed @distributed",
-        "schedule distributed/links collectives closed_forms count timing "
-        "distributed/study @commands",
-    ),
-    "comparing": area(
-        "studies/compare/*.py studies/*.py",
-        "compare/study choice explain against said",
-        "code_costs terms answers_studies @commands",
-    ),
-    "models": area(
-        "studies/models/*.py studies/decode/*.py studies/latency/*.py",
-        "load asked models/prediction picking latency fit calibration varlen stack kinds",
-        "models_in_commands stack_times answers_studies whole decoder decode "
-        "silent_choices @commands",
-    ),
-    "sweep": area(
-        "studies/sweep/*.py studies/orders/*.py",
-        "run closed cases sweep/files sweep/rows space orders/code search constant entry",
-        "workers @commands",
-    ),
-    "report": area(
-        "studies/report/*.py studies/formulas/*.py", "report/study report_files answer", "symbolic"
-    ),
-    "trace": area(
-        "studies/trace/*.py studies/program/*.py",
-        "trace",
-        "mode values whole decoder training/prediction frontier training/model "
-        "training/timeline shares training/step_time lora replay/blocks pages "
-        "@commands",
-    ),
-    "validate": area(
-        "evidence/validate/*.py",
-        "recognise report summary validate/rows residuals",
-        "others published/tables match rule ncu_rows @commands",
-    ),
-    "measure": area(
-        "evidence/measure/*.py",
-        "calibrate @plans bundle choose",
-        "collect machine chain_case fit_published harness",
-    ),
-    "times": area(
-        "evidence/times/*.py evidence/*.py",
-        "fitted groups",
-        "evidence/links published/tables shipped_is_validated",
-    ),
-    "reproduce": area(
-        "evidence/reproduce/*.py evidence/claims/*.py",
-        "check readings paper said",
-        "training_grid chunk_schedules reproduce_f @commands",
-    ),
-    "integrations": area(
-        "integrations/*.py",
-        "rule kernel triton/model streaming_mask load asked models/prediction picking kinds",
-        "launched tape values torch_counts mode",
-    ),
-    "base": area(
-        "base/*.py",
-        "schema progress errors units records registry many",
-        "silent_choices workers attack show/tables show/page html shown "
-        "prediction/cache report_files profile quantities @commands",
-    ),
-    "show": area(
-        "show/*.py",
-        "show/tables show/page html shown axes terminal show/timeline",
-        "looks notebook calls @commands",
-    ),
-    "commands": area(
-        "commands/*.py api/*.py",
-        "cli completion schemas commands/options calls",
-        "first_lines common defaults pages bad_input silent_choices attack "
-        "pick space orders/code search constant entry rule collect machine "
-        "trace summary validate/rows residuals @commands",
-    ),
+    "engine": "readers/replay/*.[ch]",
+    "replay": "readers/replay/*.py",
+    "timing": "readers/timing/*.py",
+    "count": "readers/*.py",
+    "formula": "readers/formula/*.py",
+    "algorithms": "catalog/algorithms/*.py",
+    "libraries": "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
+    "kernel": "kernel/*.py",
+    "code": "code/*.py",
+    "problem": "problem/*.py",
+    "hardware": "hardware/*.py",
+    "prediction": "prediction/*.py",
+    "tiles": "studies/tiles/*.py",
+    "training": "studies/training/*.py",
+    "distributed": "studies/distributed/*.py",
+    "comparing": "studies/compare/*.py studies/*.py",
+    "models": "studies/models/*.py studies/decode/*.py studies/latency/*.py",
+    "sweep": "studies/sweep/*.py studies/orders/*.py",
+    "report": "studies/report/*.py studies/formulas/*.py",
+    "trace": "studies/trace/*.py studies/program/*.py",
+    "validate": "evidence/validate/*.py",
+    "measure": "evidence/measure/*.py",
+    "times": "evidence/times/*.py evidence/*.py",
+    "reproduce": "evidence/reproduce/*.py evidence/claims/*.py",
+    "integrations": "integrations/*.py",
+    "base": "base/*.py",
+    "show": "show/*.py",
+    "commands": "commands/*.py api/*.py",
 }
-"""By room, so that a file that moves within one, or is new, is of an area."""
+"""Patterns of files below iosim/, whose * crosses folders; a file that several match is of the longest. As many changes
+are drawn of each area as of the others, so that small rooms are tried as hard as large ones."""
+
+STUDY = "tests/commands/test_recorded_studies.py::test_studies_are_as_recorded[{}]"
+NAMED = {
+    "engine": (
+        (STUDY.format("engine"), STUDY.format("replay"), "tests/readers/replay/test_engine.py"),
+        tuple(
+            f"tests/{file}.py"
+            for file in (
+                "laws/test_once_missed",
+                "laws/test_planted_changes",
+                "laws/test_replay_laws",
+                "readers/test_l2_orders",
+                "readers/replay/test_sharing",
+                "readers/test_l2_sets",
+                "readers/test_followers",
+                "kernel/test_touched",
+                "studies/trace/test_trace",
+            )
+        ),
+    )
+}
+"""Tests of what the map cannot see, by area: those that are asked first, and more."""
 
 APART = {
     "iosim/*/page.py": "lays out what a study found",
@@ -263,7 +142,10 @@ def area_of(file: str) -> str | None:
     if apart(file):
         return None
     matching = [
-        (len(p), name) for name, a in AREAS.items() for p in a.files if fnmatchcase(file, p)
+        (len(pattern), name)
+        for name, patterns in AREAS.items()
+        for pattern in patterns.split()
+        if fnmatchcase(file, f"iosim/{pattern}")
     ]
     return max(matching)[1] if matching else None
 
@@ -411,7 +293,7 @@ def drawn(
 
 def copied_tree(to: Path) -> None:
     skipped = shutil.ignore_patterns(
-        ".git", ".venv*", "__pycache__", ".hypothesis", ".*_cache", "*.egg-info"
+        ".git", ".venv*", ".executed", "__pycache__", ".hypothesis", ".*_cache", "*.egg-info"
     )
     shutil.copytree(ROOT, to, ignore=skipped, dirs_exist_ok=True)
 
@@ -425,18 +307,28 @@ def compiled(tree: Path) -> bool:
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
-    """(whether the tests pass in the tree, CPU seconds they took), in a child of this process, which has what they
-    import.
+def run(
+    tree: Path,
+    tests: Sequence[str],
+    cpu_s: int,
+    marks: str = executed.MARKS,
+    wait_s: float = WAIT_S,
+) -> tuple[bool, str]:
+    """(whether the tests pass in the tree, the first that does not where pytest names it), in a child of this process,
+    which has what they import.
 
     Args:
-        cpu_s: CPU seconds after which they have failed; so have they after WAIT_S of idling.
+        cpu_s: CPU seconds after which they have failed; so have they after `wait_s` of idling.
+        marks: which of them are run.
     """
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            os.close(reading)
             sys.dont_write_bytecode = False  # the next run need not compile what this one did
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+            os.environ["IOSIM_EXAMPLES_SHARE"] = executed.QUICK_SHARE
             resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -452,26 +344,39 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
             import pytest
 
             asked = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
-            code = pytest.main([*asked, "-m", "not slow or recorded", *tests])
+            words = [*asked, "-m", marks, *tests]
+            code = pytest.main(words, plugins=[First(writing)])
             os._exit(0 if code == 0 else 1)
         except BaseException:
             os._exit(1)
-    end, done = time.monotonic() + WAIT_S, 0
+    os.close(writing)
+    end, done = time.monotonic() + wait_s, 0
     try:
         while time.monotonic() < end:
-            done, status, used = os.wait4(child, os.WNOHANG)
+            done, status, _ = os.wait4(child, os.WNOHANG)
             if done:
-                return status == 0, used.ru_utime + used.ru_stime
+                with open(reading, encoding="utf-8", closefd=False) as stream:
+                    return status == 0, stream.readline().rstrip("\n")
             time.sleep(0.02)
-        return False, 0.0
+        return False, ""
     finally:
+        os.close(reading)
         if not done:  # too long, or Ctrl-C
             os.kill(child, 9)
             os.waitpid(child, 0)
 
 
-Stages = Iterable[tuple[tuple[str, ...], int]]
-"""Files of tests that are run together, with the CPU seconds they may take; the later where the earlier do not notice."""
+class First:
+    """A plugin of pytest that writes the name of the first test that fails to a pipe."""
+
+    def __init__(self, writing: int) -> None:
+        self.writing = writing
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            os.write(self.writing, f"{report.nodeid}\n".encode())
+
+
 Verdicts = Iterator[tuple[Change, bool | None]]
 """Changes, and whether a test notices; None where a change is no program."""
 
@@ -480,40 +385,50 @@ class Runner:
     """Runs changes in one copy of the tree.
 
     Args:
-        trusting: of an area's tests only the first are tried without a change, as where the whole suite is run, too.
+        seen: which tests execute which line.
+        most_s: CPU seconds of tests, as they take without a change, after which a change counts as not noticed.
     """
 
-    def __init__(self, tree: Path, *, trusting: bool = False) -> None:
-        self.tree, self.trusting = tree, trusting
+    def __init__(self, tree: Path, seen: executed.Executed | None, most_s: float) -> None:
+        self.tree, self.seen, self.most_s = tree, seen, most_s
         copied_tree(tree)
         for name in ("hypothesis.strategies", "numpy", "pytest"):  # once for all children
             import_module(name)
-        self.limits: dict[tuple[str, ...], int] = {}
+        self.green: dict[str, bool] = {}
         self.planted_so_far = 0
 
-    def limit(self, tests: tuple[str, ...]) -> int:
-        """CPU seconds that these tests may take with a change: a few times what they take without one."""
-        tried = tests[:1] if self.trusting else tests
-        if tried not in self.limits:
-            passed, used = run(self.tree, tried, MOST_CPU_S)
-            if not passed:
-                raise SystemExit(f"mutate: {' '.join(tried)} fail without a change")
-            self.limits[tried] = MOST_CPU_S if self.trusting else int(5 + 3 * used)
-        return self.limits[tried]
+    def batches(self, one: Change) -> Iterator[tuple[Sequence[str], int]]:
+        """Lists of tests to ask in turn, each with the CPU seconds that it may take: a few times its own."""
+        if one.area in NAMED:
+            for tests in NAMED[one.area]:
+                yield tests, MOST_CPU_S
+            return
+        assert self.seen is not None
+        tests = self.seen.of(one.file, one.line)
+        for group in (tests, self.seen.beside(tests)):
+            for asked, seconds in self.seen.batches(one.file, group, self.most_s):
+                yield asked, int(15 + 4 * seconds)
 
-    def stages(self, area: Area) -> Stages:
-        """The first tests of an area, then more, each with the limit of its CPU seconds."""
-        for tests in filter(None, (area.tests, area.more)):
-            yield tests, self.limit(tests)
+    def is_green(self, test: str) -> bool:
+        """Whether a test passes alone without a change."""
+        if test not in self.green:
+            self.green[test] = run(self.tree, [test], MOST_CPU_S)[0]
+        return self.green[test]
 
-    def caught(self, one: Change, stages: Stages | None = None) -> bool | None:
+    def caught(self, one: Change) -> bool | None:
         """Whether a test notices; None where the change is no program."""
-        for tests, limit in stages or self.stages(AREAS[one.area]):
-            with self.planted(one) as there:
-                if not there:
-                    return None
-                if not run(self.tree, tests, limit)[0]:
+        for tests, limit in self.batches(one):
+            asked = list(tests)
+            while asked:
+                with self.planted(one) as there:
+                    if not there:
+                        return None
+                    passed, first = run(self.tree, asked, limit)
+                if passed:
+                    break
+                if not first or self.is_green(first):
                     return True
+                asked.remove(first)  # red without the change, too
         return False
 
     @contextmanager
@@ -545,54 +460,31 @@ WORKER: list[Runner] = []
 """The runner of a worker process, with its copy of the tree."""
 
 
-def start_worker(folder: str, processors: SimpleQueue[int] | None) -> None:
+def start_worker(
+    folder: str, processors: SimpleQueue[int] | None, seen: executed.Executed, most_s: float
+) -> None:
     if processors is not None:  # what its tests start stays on its processor, too
         os.sched_setaffinity(0, {processors.get()})
-    WORKER[:] = [Runner(Path(tempfile.mkdtemp(dir=folder)))]
+    WORKER[:] = [Runner(Path(tempfile.mkdtemp(dir=folder)), seen, most_s)]
 
 
-def seconds_in_worker(test: str) -> tuple[str, float | None]:
-    """CPU seconds of a file of tests without a change; None where it fails."""
-    passed, used = run(WORKER[0].tree, (test,), MOST_CPU_S)
-    return test, used if passed else None
+def caught_in_worker(one: Change) -> tuple[Change, bool | None]:
+    return one, WORKER[0].caught(one)
 
 
-def caught_in_worker(work: tuple[Change, Stages]) -> tuple[Change, bool | None]:
-    one, stages = work
-    return one, WORKER[0].caught(one, stages)
-
-
-def stages_by_area(areas: set[str], pool: ProcessPoolExecutor) -> dict[str, Stages]:
-    """The tests of areas with their limits. A file that fails without a change is left out and said.
-
-    Some fail where a package is missing; those that are left must notice alone.
-    """
-    tests = sorted({t for name in areas for t in (*AREAS[name].tests, *AREAS[name].more)})
-    seconds = dict(pool.map(seconds_in_worker, tests))
-    for test in tests:
-        if seconds[test] is None:
-            print(f"{test} fails without a change and is left out", flush=True)
-
-    def with_limits(area: Area) -> Stages:
-        for group in (area.tests, area.more):
-            used = {t: s for t in group if (s := seconds[t]) is not None}
-            if used:
-                yield tuple(used), int(5 + 3 * sum(used.values()))
-
-    return {name: list(with_limits(AREAS[name])) for name in areas}
-
-
-def in_processes(chosen: list[Change], jobs: int, folder: str) -> Verdicts:
-    """The verdicts as they come, of `jobs` processes, each with its copy of the tree; tests are tried once for all."""
+def in_processes(
+    chosen: list[Change], jobs: int, folder: str, seen: executed.Executed, most_s: float
+) -> Verdicts:
+    """The verdicts as they come, of `jobs` processes, each with its copy of the tree."""
     context = get_context("fork")
     usable = sorted(os.sched_getaffinity(0))
     processors = context.SimpleQueue() if jobs >= len(usable) > 2 else None
     if processors is not None:
         for _, processor in zip(range(jobs), cycle(usable), strict=False):
             processors.put(processor)
-    with ProcessPoolExecutor(jobs, context, start_worker, (folder, processors)) as pool:
-        stages = stages_by_area({c.area for c in chosen}, pool)
-        verdicts = [pool.submit(caught_in_worker, (c, stages[c.area])) for c in chosen]
+    start = (folder, processors, seen, most_s)
+    with ProcessPoolExecutor(jobs, context, start_worker, start) as pool:
+        verdicts = [pool.submit(caught_in_worker, c) for c in chosen]
         yield from (verdict.result() for verdict in as_completed(verdicts))
 
 
@@ -619,8 +511,10 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--all", action="store_true", help="every change")
     parser.add_argument("--list", action="store_true", help="say what would be run")
+    parser.add_argument("--held", nargs="*", metavar="WORD", help="run the faults of held.json")
+    parser.add_argument("--map", action="store_true", help="measure which tests execute which line")
     parser.add_argument(
-        "--trusting", action="store_true", help="try only an area's first tests without a change"
+        "--seconds", type=float, default=120.0, help="of tests that execute a line, at most"
     )
     parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
     parser.add_argument("--new", action="store_true", help="leave out those that were once missed")
@@ -654,8 +548,70 @@ def report(done: Verdicts, notes: Notes) -> float:
     return share
 
 
+HELD_WAIT_S = 150.0
+"""What a fault may make its test wait at most: some wait for ever."""
+HELD = Path(__file__).with_name("held.json")
+"""Faults that were mended, planted back: what was wrong, the line that was changed and to what, and the test."""
+
+
+def held() -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = json.loads(HELD.read_text(encoding="utf-8"))
+    return rows
+
+
+def fault(row: dict[str, str]) -> Change | None:
+    """The fault of a row of held.json as a change; None where its line is not there."""
+    before = " ".join(row["before"].split())
+    found = line_of((row["file"], before, row["after"]))
+    if found is None:
+        return None
+    number, at, line = found
+    text = line[: len(line) - len(line.lstrip())] + row["after"]
+    end = at + len(line)
+    return Change("held", row["file"], at, end, text, number, before, row["after"])
+
+
+def run_held(words: Sequence[str] = ()) -> int:
+    """Plants each fault whose wrong or test has one of the words, and prints those that its test does not see."""
+    unseen = 0
+    rows = [r for r in held() if not words or any(w in r["wrong"] + r["test"] for w in words)]
+    with tempfile.TemporaryDirectory(prefix="iosim-held-") as folder:
+        runner = Runner(Path(folder), None, 0)
+        for row in rows:
+            change_ = fault(row)
+            if change_ is None:
+                verdict = "its line is not there any more"
+            else:
+                with runner.planted(change_):
+                    tests = row["test"].split()
+                    passed, first = run(runner.tree, tests, MOST_CPU_S, "", HELD_WAIT_S)
+                green = (
+                    not passed and run(runner.tree, [first] if first else tests, MOST_CPU_S, "")[0]
+                )
+                verdict = "seen" if not passed and green else "not seen"
+            unseen += verdict != "seen"
+            print(f"{verdict}: {row['wrong']} ({row['test']})", flush=True)
+    print(f"seen: {len(rows) - unseen} of {len(rows)}")
+    return int(unseen > 0)
+
+
+def measure_all(jobs: int) -> int:
+    """Makes what is missing of the map; returns 1 where a file of tests could not be measured."""
+    failed = 0
+    for file, measured in executed.make(jobs):
+        failed += not measured
+        print(f"{file}: {'measured' if measured else 'could not be measured'}", flush=True)
+    for test in executed.Executed().failing:
+        print(f"{test} fails or is skipped without a change, and is not asked")
+    return int(failed > 0)
+
+
 def main(words: list[str] | None = None) -> int:
     asked = options(words)
+    if asked.held is not None:
+        return run_held(asked.held)
+    if asked.map:
+        return measure_all(asked.jobs)
     areas, notes = asked.area or list(AREAS), Notes.read()
     count = None if asked.all else asked.count
     chosen = drawn(areas, count, asked.seed, notes, new=asked.new)
@@ -667,11 +623,14 @@ def main(words: list[str] | None = None) -> int:
         return 0
     for file, before, _ in notes.gone():
         print(f"mutants.json: {file} has no line '{before}' any more")
+    seen = executed.Executed()
+    if seen.missing:
+        print(f"the map lacks {len(seen.missing)} files of tests, whose tests are not asked: --map")
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
         if asked.jobs > 1:
-            done = in_processes(chosen, asked.jobs, folder)
+            done = in_processes(chosen, asked.jobs, folder, seen, asked.seconds)
         else:
-            runner = Runner(Path(folder), trusting=asked.trusting)
+            runner = Runner(Path(folder), seen, asked.seconds)
             done = ((c, runner.caught(c)) for c in chosen)
         if asked.out:
             done = recorded(done, asked.out, notes)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from iosim.evidence.claims import Check
     from iosim.prediction.code import CodePrediction
     from iosim.studies.against import Differences
+    from iosim.studies.code_costs import CodeCosts
     from iosim.studies.compare import Choice, Comparison
     from iosim.studies.explain import Explanation
     from iosim.studies.models.prediction import ModelPrediction
@@ -188,6 +189,79 @@ def predict_code(
             gpu=single(gpu, "gpu"),
         )
     )
+
+
+@public
+def explain_code(
+    code: Any,
+    grid: str | Sequence[int] | None = None,
+    arg: Any = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    block: str | Sequence[int] | None = None,
+    **options: Unpack[typed.ExplainCodeKeywords],
+) -> CodeCosts:
+    """What a kernel's machine code spends its time on: loop by loop and unit by unit, spills, bank conflicts, uncoalesced
+    requests and waits, each with its line of the source and the time without it.
+
+        >>> iosim.explain_code("plain.cubin", (128, 128), {"in": x, "out": x, "rows": 4096, "columns": 4096}, "h100",
+        ...                    block=(32, 8), entry="column_read").costs
+
+    Args:
+        code: as `predict_code` takes it, with machine code.
+        grid: CTAs along x, y and z; a launch is assumed where it is not given.
+        arg: the arguments in order, by name, as `predict_code` takes them; assumed where they are not given.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        block: threads of a CTA along x, y and z; by default what the PTX requires.
+        **options: as those of `predict_code`.
+
+    Returns:
+        A CodeCosts: `c.loops`, `c.costs`, `c.prediction`, `c.to_dict()`.
+
+    Raises:
+        InputError: no such kernel, no machine code of it, or arguments that do not fit it.
+    """
+    from iosim.studies.code_costs import costs_of_code
+
+    launch = {"code": code, "grid": grid, "block": block, "arg": arg, "gpu": single(gpu, "gpu")}
+    return costs_of_code(request(requests.CodeRequest, options, **launch))
+
+
+@public
+def kernel_of_code(
+    code: Any,
+    grid: str | Sequence[int],
+    arg: Any = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    problem: AttentionProblem | None = None,
+    block: str | Sequence[int] | None = None,
+    **options: Unpack[typed.KernelOfCodeKeywords],
+) -> str:
+    """The name of an attention kernel that is known by its code, for `kernel=` of every function in this process.
+
+        >>> name = iosim.kernel_of_code("mine.cubin", (32, 8), {"Q": q, "K": k, "V": v, "O": o, "tokens": 4096}, "h100")
+        >>> iosim.compare(kernel=["fa3", name], gpu="h100", heads=8, seq_len=4096, head_dim=64)
+
+    Args:
+        code: as `predict_code` takes it.
+        grid: CTAs of a launch along x, y and z, in any order of blocks, heads and sequences.
+        arg: that launch's arguments in order, by name; tensors named Q, K, V and O tell which is which.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        problem: what that launch computes, whose heads and sequences its tensors have; by default as Q's shape says.
+        block: threads of a CTA along x, y and z; by default what the PTX requires.
+        **options: as those of `predict_code`.
+
+    Returns:
+        The kernel's name.
+
+    Raises:
+        InputError: code that cannot be followed, or that is no attention.
+    """
+    from iosim.studies.kernel_from_code import kernel_of_code as read_kernel
+
+    launch = {"code": code, "grid": grid, "block": block, "arg": arg, "gpu": single(gpu, "gpu")}
+    return read_kernel(request(requests.CodeRequest, options, **launch), problem)
 
 
 @overload

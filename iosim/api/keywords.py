@@ -50,6 +50,8 @@ SHORT = dict(BESIDES)
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
     "predict_code": requests.CODE,
+    "explain_code": requests.CODE,
+    "kernel_of_code": requests.CODE,
     "compare": {
         **requests.COMPARE,
         "per": requests.CHOICE["per"],
@@ -72,7 +74,16 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "train_memory": requests.TRAIN,
     "sweep": requests.SWEEP,
 }
-WITHOUT_PROBLEM = ("predict_code", "formula", "decode", "model", "train_memory", "sweep")
+WITHOUT_PROBLEM = (
+    "predict_code",
+    "explain_code",
+    "kernel_of_code",
+    "formula",
+    "decode",
+    "model",
+    "train_memory",
+    "sweep",
+)
 WITH_SETTINGS = ("predict", "explain", "check_claim")
 # Later tables win: where a request and a problem have a field of one name (`dtype`), the
 # problem's words and limits are shown.

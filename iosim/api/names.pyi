@@ -3,6 +3,8 @@
 from iosim.api.calls import check_claim as check_claim
 from iosim.api.calls import compare as compare
 from iosim.api.calls import explain as explain
+from iosim.api.calls import explain_code as explain_code
+from iosim.api.calls import kernel_of_code as kernel_of_code
 from iosim.api.calls import orders as orders
 from iosim.api.calls import pick_tiles as pick_tiles
 from iosim.api.calls import predict as predict

@@ -241,6 +241,48 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
     shared_bytes: int | str | None
     """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
 
+class ExplainCodeKeywords(ConditionKeywords, total=False):
+    """Keywords of iosim.explain_code."""
+
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
+    entry: str | None
+    """The kernel of `code`, where it holds several."""
+    shared_bytes: int | str | None
+    """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
+
+class KernelOfCodeKeywords(ConditionKeywords, total=False):
+    """Keywords of iosim.kernel_of_code."""
+
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
+    program times it, whose small launches come later than the GPU could take them) (alone, graph, python); by default
+    alone.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
+    entry: str | None
+    """The kernel of `code`, where it holds several."""
+    shared_bytes: int | str | None
+    """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
+
 class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Keywords of iosim.compare."""
 

@@ -43,6 +43,7 @@ def _add(value: Any, add: Callable[[bytes], None]) -> None:
         case int() | np.integer():
             add(b"i%d" % int(value))
         case float() | np.floating():
+            # Every bit of a float, and the same for NumPy's: its decimal text may round.
             add(f"f{float(value).hex()}".encode())
         case str():
             add(b"s" + value.encode("utf-8", "surrogatepass"))
@@ -51,6 +52,7 @@ def _add(value: Any, add: Callable[[bytes], None]) -> None:
         case np.ndarray():
             if value.dtype.hasobject:
                 raise TypeError("an array of objects has no digest")
+            # Type and shape before the bytes: 4 x 2 zeros are not 2 x 4.
             add(f"a{value.dtype.str}{value.shape}".encode())
             add(np.ascontiguousarray(value).tobytes())
         case Mapping():

@@ -89,6 +89,8 @@ def alike(value: str, known: Iterable[str], count: int = 3) -> list[str]:
     ranked: list[tuple[float, str]] = []
     for name in dict.fromkeys(known):
         other = _plain(name)
+        # A slip in three letters, three at most: `fa2` may be `fa3`, but not `ck`. A name that begins so counts as half a
+        # slip nearer; one that has all the words, in any order, comes after those that are a slip away.
         slips = min(MOST_SLIPS, max(1, len(letters) // LETTERS_A_SLIP))
         away = _slips(letters, other, slips)
         begins = len(letters) >= SHORTEST_BEGINNING and other.startswith(letters)
@@ -113,6 +115,8 @@ def _slips(a: str, b: str, limit: int) -> int:
     """Letters to put in, leave out, replace or swap with their neighbour to make `b` of `a`; `limit` + 1 for more."""
     if abs(len(a) - len(b)) > limit:
         return limit + 1
+    # Damerau's distance by rows of its table (optimal string alignment): `row` has what the first letters of `a` are
+    # away from all beginnings of `b`, `before` the row above it, for two neighbours that change places.
     before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         further = [i]
@@ -121,6 +125,7 @@ def _slips(a: str, b: str, limit: int) -> int:
             if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
                 cost = min(cost, before[j - 2] + 1)
             further.append(cost)
+        # Distances never shrink from row to row: beyond the limit everywhere, they stay so.
         if min(further) > limit:
             return limit + 1
         before, row = row, further

@@ -158,6 +158,7 @@ class About:
     def read(self, text: str, name: str) -> Any:
         """A value from the text of an option, a keyword or a cell, unchecked; `name` names it in messages."""
         if self.kind is Kind.WHOLE:
+            # A sign is taken off first: `size` reads 4k and 1m, which have none.
             negative = self.low < 0 and text.strip().startswith("-")
             return -size(text.strip()[1:], name) if negative else size(text, name)
         if self.kind is Kind.SIDES:
@@ -193,6 +194,7 @@ class About:
             ) from None
 
     def _sides(self, value: Any) -> tuple[int, int]:
+        # NumPy's whole numbers are SupportsIndex and no int; `whole` makes them one.
         pair = (value, value) if self.one_for_both and isinstance(value, SupportsIndex) else value
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             more = ", or one for both" if self.one_for_both else ""

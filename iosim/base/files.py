@@ -96,6 +96,8 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
+        # mkstemp makes files for their owner alone: a new file gets what `open` would have given it, one that is replaced
+        # keeps its mode. The umask can be read by setting it alone.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(

@@ -97,6 +97,7 @@ def _watch(parent: int) -> None:
 
 
 def _end_without(parent: int) -> None:
+    # A process whose parent has ended is given another one (init, or a subreaper): then nobody waits for its work.
     while os.getppid() == parent:
         time.sleep(LOOK_S)
     os._exit(GONE)

@@ -50,6 +50,12 @@ def tiles(args: argparse.Namespace) -> int:
         raise InputError(
             f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK"
         )
+    if args.code is not None:
+        if common.is_given(args, "kernel"):
+            raise InputError(
+                f"--kernel {args.kernel} contradicts --code {args.code}; accepted: one of them"
+            )
+        args.kernel = common.with_code(args)[0]
     # GPU by GPU, then kind of layer by kind of layer: the order of all outputs below.
     picks = []
     for gpu in args.gpu:

@@ -109,6 +109,26 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
     return listed[0]
 
 
+def has_problem(args: argparse.Namespace) -> bool:
+    """True where any of a problem's options, or a model, was typed."""
+    return getattr(args, "model", None) is not None or any(
+        is_given(args, name) for name in (*FIELDS, *BESIDES)
+    )
+
+
+def with_code(args: argparse.Namespace, usual: Sequence[str] = ()) -> list[str]:
+    """The kernels that were typed, or `usual` ones, and after them the attention kernel that --code holds. Raises
+    InputError: code that cannot be read, or that is no attention."""
+    from iosim.studies.kernel_from_code import kernel_of_code
+    from iosim.studies.requests import CodeRequest
+
+    # A launch is of one problem: of several, the first says how many heads and sequences its tensors have.
+    of_model = getattr(args, "model", None) is not None
+    asked = None if of_model else problems(args)[0]
+    name = kernel_of_code(request(args, CodeRequest, gpu=args.gpu[0]), asked)
+    return [*(args.kernel if is_given(args, "kernel") else usual), name]
+
+
 def tell_problems(
     args: argparse.Namespace, title: str, problems: Sequence[object], hint: str
 ) -> int:

@@ -22,6 +22,7 @@ from iosim.studies.compare import as_page, choice_face, face, run_choice
 from iosim.studies.compare.points import baseline
 from iosim.studies.compare.sentences import omission, verdicts
 from iosim.studies.compare.stack import run_model
+from iosim.studies.compare.study import USUAL_KERNELS
 from iosim.studies.compare.study import run_comparison as run_comparison
 from iosim.studies.models.asked import asked_model, groups_of, one_of_each
 from iosim.studies.report import CaseGrid, beside, build, targets, write
@@ -30,6 +31,8 @@ from iosim.studies.requests import ChoiceRequest, CompareRequest, OfProblem, che
 
 def compare(args: argparse.Namespace) -> int:
     check_per(args.per, args.baseline, args.price)
+    if args.code is not None:
+        args.kernel = common.with_code(args, USUAL_KERNELS)
     sentence, rows, result, page = _chosen(args) if args.per is not None else _compared(args)
     files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}
     if args.html is not None:

@@ -109,8 +109,10 @@ def one_of_several(error: SeveralValuesError, every: argparse.ArgumentParser) ->
         for action in [parser._option_string_actions.get(error.option)]
         if type(action) is Given and f"iosim {name}" != error.parser.prog
     ]
-    more = f"; iosim {_listed(others)} take several" if len(others) > 1 else ""
-    return f"{error.marked}{more}"
+    if not others:
+        return error.marked
+    take = "takes" if len(others) == 1 else "take"
+    return f"{error.marked}; iosim {_listed(others)} {take} several"
 
 
 def _listed(commands: list[str]) -> str:

@@ -37,10 +37,13 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def predict(args: argparse.Namespace) -> int:
-    if args.code is not None:
+    if args.code is not None and not common.has_problem(args):
         return _tell_code(args)
+    if args.code is not None:
+        args.kernel = common.with_code(args)
     # With a model one kernel is the default, each GPU's own; naive beside it is for single calls.
-    default = args.model is not None and not common.is_given(args, "kernel")
+    named = common.is_given(args, "kernel") or args.code is not None
+    default = args.model is not None and not named
     request = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
     if request.against is not None:
         return _tell_differences(args, request)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError, Terminated
 from iosim.base.progress import announce
+from iosim.base.units import seconds_text
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import Conditions, SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cases, Cells, Words
@@ -73,7 +75,7 @@ def sweep(args: argparse.Namespace) -> int:
             ]
         }
 
-    answer = _told(summary, kernels, common.loaded(args))
+    answer = _told(summary, kernels, common.loaded(args)) + _fastest(cells)
     return common.tell(
         args,
         answer,
@@ -146,19 +148,31 @@ SHOWN = (
 )
 
 
-def _table(cells: Cells) -> Table:
-    values = {name: column.tolist() for name, column in cells.items()}
-    # Columns for people: what varies from row to row. One that only follows another (seq_k after
-    # seq_q) is dropped.
+def _varying(cells: Cells, values: Columns) -> list[str]:
+    """What differs from row to row. A column that only follows another (seq_k after seq_q) is none."""
     varying = [
         n
         for n, c in cells.items()
         if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1
     ]
-    varying = [n for n in varying if values.get(FOLLOWS.get(n, "")) != values[n]] or [
-        "gpu",
-        "kernel",
-    ]
+    return [n for n in varying if values.get(FOLLOWS.get(n, "")) != values[n]]
+
+
+def _fastest(cells: Cells) -> str:
+    """The row of the shortest time, where all rows compute the same, by what makes it differ from the others."""
+    values = {name: column.tolist() for name, column in cells.items()}
+    times = [t for t in values.get("time_s", ()) if t is not None]
+    varying = _varying(cells, values)
+    if len(times) < 2 or not varying or any(name in FIELDS for name in varying):
+        return ""
+    at = values["time_s"].index(min(times))
+    names = ", ".join(f"{name} {values[name][at]}" for name in varying)
+    return f"; fastest: {names}, {seconds_text(min(times))}, bound by {values['bound_by'][at]}"
+
+
+def _table(cells: Cells) -> Table:
+    values = {name: column.tolist() for name, column in cells.items()}
+    varying = _varying(cells, values) or ["gpu", "kernel"]
     if DEFAULT in values["kernel"]:
         varying.append("runs_as")
     shown = [

@@ -114,6 +114,7 @@ def compare(parser: CommandParser) -> None:
     parser.add_model()
     parser.add_problem(several=AXES)
     parser.add_conditions("l2_start", "method")
+    parser.add_fields("of a kernel known by its code", requests.CODE, OF_CODE)
     parser.add_output(page=True)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
     parser.set_defaults(places=("out", "csv"))
@@ -240,6 +241,7 @@ def tiles(parser: CommandParser) -> None:
     parser.add_problem()
     parser.add_fields("tiles", TILES_SHOWN)
     parser.add_fields("tiles", TILES, but=OF_MODEL, several=("tile",))
+    parser.add_fields("of a kernel known by its code", requests.CODE, OF_CODE)
     parser.add_output(("table", "json", "csv", "md"), page=True)
 
 

@@ -32,8 +32,10 @@ CHANGES = 15
 
 
 def explain(args: argparse.Namespace) -> int:
-    if args.code is not None:
+    if args.code is not None and not common.has_problem(args):
         return _tell_code(args)
+    if args.code is not None:
+        args.kernel = common.with_code(args)
     request = common.request(args, ExplainRequest)
     if request.time:
         return _tell_time(args, request)

@@ -155,6 +155,7 @@ def _by_registers(
     if per_warp == 0:
         return _UNLIMITED, 0, ""
     # Each sub-partition holds whole warps of its own share of the file.
+    # (NVIDIA's occupancy calculator: registers are given out a warp at a time, within a sub-partition.)
     warps_per_part = profile.need_int("registers_per_sm") // parts // per_warp
     return warps_per_part * parts // warps, taken, ""
 

@@ -153,6 +153,7 @@ class HardwareProfile(Quantities):
         products run on the ordinary fp32 units, not on tensor cores: their specified rate is `fp32_flops_per_s`. With
         `measured`, the rate that large products have reached. Raises InputError: the rate is not known: most often, the
         GPU has no such units."""
+        # fp32 is no type of tensor cores: its specified rate stands apart, and what products reached in it does not.
         word = _DTYPE_WORDS.get(dtype.lower(), dtype.lower())
         if word == "fp32" and not measured:
             return self.need("fp32_flops_per_s")
@@ -184,10 +185,13 @@ class HardwareProfile(Quantities):
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
         Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all: a measured one, or the
         share of the specified one that GPUs reach. None where there is none."""
+        # A copy of n bytes takes n reads, n writes and what turning the bus between them costs: 2 n over the copy's
+        # rate. What is left of that over reads and writes alone is the turn; noise may make it negative.
         read, write = self.dram_read_bandwidth_bytes_per_s, self.dram_write_bandwidth_bytes_per_s
         copy = self.dram_copy_bandwidth_bytes_per_s
         if measured and read and write and copy:
             return 1 / read, 1 / write, max(0.0, 2 / copy - 1 / read - 1 / write)
+        # With one rate alone the turn is in it already.
         rate = self.dram_bandwidth_measured_bytes_per_s if measured else None
         if rate is None and self.dram_bandwidth_bytes_per_s:
             rate = self.dram_bandwidth_bytes_per_s * (
@@ -225,6 +229,7 @@ class HardwareProfile(Quantities):
         """The profile as plain types, JSON-able, with the structure of a profile file; `from_dict` takes it back."""
 
         def entry(key: str, value: Any) -> dict[str, Any]:
+            # Tuples become lists, as JSON and TOML would have them, so that a dict that was read equals one that was made.
             plain = (
                 [list(v) if isinstance(v, tuple) else v for v in value]
                 if isinstance(value, tuple)

@@ -183,6 +183,7 @@ def _grouped(names: Iterable[str], of: Callable[[str], str]) -> dict[str, tuple[
 
 def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
     """What decides times and was not measured on the GPU itself, nor published for it."""
+    # Tables by dtype count once, by their first entry: reversed, so that the first is what stays in the dict.
     names = {
         name.partition(".")[0]: profile.kinds[name]
         for name in reversed(_known(profile, tuple(RATES_KNOWN)))
@@ -198,6 +199,7 @@ def borrowed_l2(profile: HardwareProfile) -> tuple[str, ...]:
 def _basis(profile: HardwareProfile, model: str) -> Basis:
     names = read_by(profile, model)
     rests_on = _grouped(names, lambda name: WORDS[profile.kinds[name]])
+    # GPUs that numbers were taken from, the one that gave most first: the summary names them in this order.
     taken = Counter(profile.taken[name] for name in names if name in profile.taken)
     return Basis(model, rests_on, dict(taken.most_common()), profile.validation.get(model))
 
@@ -221,10 +223,12 @@ def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
 
 
 def _is_read(profile: HardwareProfile, name: str) -> bool:
+    # An L2 of one part has no far side; parts with memory of their own send nothing across.
     if name in ("l2_side_ends", "l2_latency_far_cycles"):
         return (profile.l2_partitions or 1) > 1 and not profile.l2_apart
     if name == "pingpong_tile_cycles":
         return profile.cc in PINGPONG_CC
+    # A number that a better-known one stands in for is not read, and says nothing of what a model rests on.
     return not any(getattr(profile, other) for other in REPLACED.get(name, ()))
 
 

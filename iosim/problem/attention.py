@@ -300,6 +300,7 @@ class AttentionProblem(ProblemFields):
     @property
     def bias_batch(self) -> int:
         """Sequences that the bias tells apart."""
+        # ALiBi's slopes are a head's own and the same in every sequence (arXiv 2108.12409).
         shared = self.bias_shared or ("batch" if self.bias == "alibi" else "none")
         return 1 if shared in ("batch", "both") else self.batch
 
@@ -321,6 +322,7 @@ class AttentionProblem(ProblemFields):
     def attended_keys(self) -> int:
         """Keys that a query attends to at most: all, or as many as it picks, and those of a window beside compressed
         ones."""
+        # Beside compressed keys a window of plain tokens is always attended to (DeepSeek-V4's sparse layers).
         picked = self.scored_keys if self.top_k is None else min(self.scored_keys, self.top_k)
         return picked if self.compress_ratio is None else picked + self.shown_tokens
 

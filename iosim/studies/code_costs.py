@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -30,6 +30,7 @@ from iosim.kernel.machine import SECTOR_BYTES, Machine, MemoryUse, Region
 from iosim.prediction.code import CodeCall, CodePrediction, entry_of, predict_call
 from iosim.readers.timing.machine_time import MachineRates
 from iosim.readers.timing.rates import Rates
+from iosim.show.shown import Face, Faced
 from iosim.studies.code import arguments, module_of, sides
 from iosim.studies.requests import CodeRequest
 
@@ -77,15 +78,32 @@ class Cost:
     """The part of the time that would go."""
 
 
-@dataclass(frozen=True)
-class CodeCosts:
-    """A launch, and what it spends its time on."""
+class CostsFace(Face, Protocol):
+    """What `iosim.studies.code_costs_face` says of costs beside what every face says."""
+
+    def as_dict(self, result: CodeCosts, /) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, repr=False)
+class CodeCosts(Faced):
+    """What a launch of a kernel that is known by its code spends its time on."""
+
+    _face = "iosim.studies.code_costs_face"
 
     prediction: CodePrediction
+    """The launch, with its bytes and its time."""
     function: Function
+    """Its machine code."""
     loops: tuple[LoopCost, ...]
+    """Cycles of each loop by unit, and of what stands outside of all."""
     costs: tuple[Cost, ...]
+    """What costs more than it need, with the time without it."""
     notes: tuple[str, ...]
+    """What was assumed."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The costs as JSON has them."""
+        return cast(CostsFace, self._shown_by).as_dict(self)
 
 
 def costs_of_code(request: CodeRequest) -> CodeCosts:

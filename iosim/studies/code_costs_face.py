@@ -8,6 +8,8 @@ from typing import Any
 from iosim.base.records import plain
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
+from iosim.show.page import Panel
+from iosim.show.shown import Part
 from iosim.show.tables import Column, Table
 from iosim.studies.code_costs import CodeCosts
 
@@ -111,6 +113,21 @@ def as_text(c: CodeCosts, markdown: bool = False) -> str:
         parts.append(written(cost_table(c)))
     notes = [f"note: {note}" for note in dict.fromkeys(c.notes)]
     return "\n\n".join([*parts, "\n".join(notes)])
+
+
+def line(c: CodeCosts) -> str:
+    return costs_answer(c)
+
+
+def parts(c: CodeCosts) -> list[Part]:
+    """What the text says, with its tables as tables."""
+    tables = [loop_table(c), *([cost_table(c)] if c.costs else [])]
+    return [costs_answer(c), *tables, tuple(dict.fromkeys(c.notes))]
+
+
+def panels(c: CodeCosts) -> tuple[Panel, ...]:
+    """No plots: the tables say all."""
+    return ()
 
 
 def as_dict(c: CodeCosts) -> dict[str, Any]:

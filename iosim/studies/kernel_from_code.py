@@ -7,18 +7,28 @@ Which tensor is Q, K, V and O is told by the names of the arguments.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
+from iosim.catalog.libraries.loader import choice_names, entry_names, keep_read
 from iosim.catalog.libraries.new_file import file_text
 from iosim.code.addresses import Evaluated, Site, evaluate
+from iosim.code.addresses_launch import code_launch
 from iosim.code.arguments import TensorArgument
 from iosim.code.attention_tiles import NAMES, AttentionTiles, attention_tiles
 from iosim.code.kernel_facts import KernelFacts, kernel_facts
-from iosim.hardware.profile import load_profile
+from iosim.code.loops import Flow
+from iosim.code.runs import runs_of_lines
+from iosim.code.uses import uses_of
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.launch import Edge, Mode
+from iosim.kernel.machine import Machine
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.code import CodeCall
+from iosim.problem.attention import AttentionProblem
 from iosim.studies.code import call_of
 from iosim.studies.requests import CodeRequest
 
@@ -29,11 +39,68 @@ SOURCE = "counted in the code of {}: addresses of its PTX evaluated, its machine
 
 def kernel_file(request: CodeRequest, name: str | None = None) -> str:
     """The text of the file. Raises InputError: code or arguments that cannot be read, or no attention."""
+    read = _read(request, name, None)
+    return file_text(read.data, f"Read from the code of {read.call.entry.name}.")
+
+
+def kernel_of_code(request: CodeRequest, problem: AttentionProblem | None = None) -> str:
+    """The name by which a kernel that is known by its code is taken wherever a kernel is, in this process: as its file
+    describes it, with the splits of its grid and the time of its own instructions.
+
+    Args:
+        request: a launch of it.
+        problem: what is computed, whose heads and sequences its tensors have; by default as Q's shape says.
+
+    Raises:
+        InputError: code or arguments that cannot be read, or no attention.
+    """
+    read = _read(request, None, problem)
+    data: dict[str, Any] = {**read.data, "machine": read.machine}
+    if read.tiles.splits > 1:
+        data["splits"] = read.tiles.splits
+    # A name of the catalog's stands for the catalog's.
+    name = data["name"]
+    if name in (*entry_names(), *choice_names()):
+        data["name"] = f"{name}-by-code"
+    return keep_read(data)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A launch of an attention kernel: its addresses' tiling, and what a kernel file says of it."""
+
+    call: CodeCall
+    evaluated: Evaluated
+    tiles: AttentionTiles
+    data: Mapping[str, Any]
+
+    def machine(self, profile: HardwareProfile) -> Machine | None:
+        """What an SM plays of its machine code; None where that is another GPU's, or is not there."""
+        function = self.call.function
+        if function is None or function.cc // 10 != profile.cc // 10 or function.cc > profile.cc:
+            return None
+        return launch_facts(self.call, self.evaluated, profile).machine
+
+
+def launch_facts(call: CodeCall, evaluated: Evaluated, profile: HardwareProfile) -> KernelFacts:
+    """What the machine code of a launch says of it, with the runs and the addresses of its PTX where it names lines of
+    it."""
+    assert call.function is not None
+    function, shared = call.function, call.resources.shared_memory_bytes
+    if not any(instruction.ptx_line is not None for instruction in function.instructions):
+        return kernel_facts(function, profile, evaluated.threads, shared)
+    missed = code_launch(evaluated, profile, call.resources).missed
+    uses = uses_of(evaluated, missed, function.cc)
+    runs = runs_of_lines(Flow(function), evaluated.runs)
+    return kernel_facts(function, profile, evaluated.threads, shared, uses=uses, runs=runs)
+
+
+def _read(request: CodeRequest, name: str | None, problem: AttentionProblem | None) -> _Read:
     profile = load_profile(request.gpu)
     call = call_of(request, profile)
     evaluated = evaluate(call.entry, call.grid, call.arguments, call.block)
     q, k = (_argument(evaluated, role) for role in ("Q", "K"))
-    batch, heads = _heads(q)
+    batch, heads = _heads(q) if problem is None else (problem.sequence_count, problem.heads)
     # Tile sides, order and direction follow from which rows each CTA's addresses touch.
     tiles = attention_tiles(evaluated, heads, batch)
     width, warps = q.shape[-1], max(1, evaluated.threads // profile.warp_size)
@@ -42,7 +109,8 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
         evaluated, tiles.block_k * (k.row_bytes * 2), call.resources.shared_memory_bytes
     )
     source = SOURCE.format(call.entry.name)
-    kernel = _kernel_keys(call, evaluated, tiles)
+    if tiles.splits > 1:
+        source += f"; {tiles.splits} splits, by its grid"
     data: dict[str, Any] = {
         "schema": 1,
         "name": name or _plain(call.entry.name),
@@ -55,7 +123,7 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
             "dtypes": [q.dtype],
             "head_dims": [width],
         },
-        "kernel": kernel,
+        "kernel": _kernel_keys(call, evaluated, tiles),
         "tile": [
             {
                 "head_dim": width,
@@ -68,11 +136,8 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
     }
     # Only machine code says how many registers spill, and where.
     if call.function is not None:
-        facts = kernel_facts(
-            call.function, profile, evaluated.threads, call.resources.shared_memory_bytes
-        )
-        data |= _spill(facts, width, source)
-    return file_text(data, f"Read from the code of {call.entry.name}.")
+        data |= _spill(launch_facts(call, evaluated, profile), width, source)
+    return _Read(call, evaluated, tiles, data)
 
 
 def _kernel_keys(call: CodeCall, evaluated: Evaluated, tiles: AttentionTiles) -> dict[str, Any]:
@@ -89,6 +154,10 @@ def _kernel_keys(call: CodeCall, evaluated: Evaluated, tiles: AttentionTiles) ->
     }
     if tiles.reads_q_again:
         kernel["rereads_q"] = True
+    if tiles.section_heads:
+        kernel["section_heads"] = tiles.section_heads
+    if tiles.persistent:
+        kernel["scheduler"] = str(Scheduler.PERSISTENT)
     if call.resources.registers:
         kernel["registers"] = call.resources.registers
     return kernel

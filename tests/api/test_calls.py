@@ -142,8 +142,9 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
             if n not in ("time", "terms", "clocks", "launched")
         }
         options = {n: usual for n, usual in options.items() if n in taken or n not in OF_A_LAUNCH}
-    if function == "predict":  # a kernel that is known by its code has a function of its own
-        taken |= set(inspect.signature(iosim.predict_code).parameters)
+    # A kernel that is known by its code has functions of its own.
+    if function in ("predict", "compare", "pick_tiles"):
+        taken |= {n for n in inspect.signature(iosim.predict_code).parameters if n in options}
     if function == "pick_tiles":  # what is asked of one tile is a function of its own
         taken |= set(inspect.signature(iosim.study_tile).parameters)
     if function == "model":  # --model is another way to type NAME,...

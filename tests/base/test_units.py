@@ -78,6 +78,19 @@ def test_no_length_that_is_common_is_taken_for_a_list() -> None:
             sizes(count_text(number), "--seq-len")
 
 
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("8,128", [8, 128]), ("16,256,512", [16, 256, 512]), ("8,136", None), ("16,400", None), ("512,256", None)],
+)  # fmt: skip
+def test_a_list_grows_by_sixteen_times_at_most(text: str, numbers: list[int] | None) -> None:
+    """16 x 8 = 128: 8,128 is a list of two; 8,136 would grow by 17, and 512,256 does not grow."""
+    if numbers is None:
+        with pytest.raises(InputError, match=f"write {text.replace(',', '')}, or"):
+            sizes(text, "--seq-len")
+    else:
+        assert sizes(text, "--seq-len") == numbers
+
+
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_powers_of_two_that_follow_each_other_are_a_list(first: int) -> None:
     for start in range(len(POWERS) - first):

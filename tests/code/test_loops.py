@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from listings import NESTED, function
@@ -73,3 +74,11 @@ def test_a_kernel_of_5000_instructions_is_read_in_time(tmp_path: Path) -> None:
     regions_turn(facts.machine.step + facts.machine.tile, placed_warps(128, 2), PACE)
     assert time.process_time() - begin < 5
     assert facts.counts.instructions == 5001
+
+
+def test_a_cta_of_unknown_threads_is_taken_to_have_128(tmp_path: Path) -> None:
+    """Four warps, as 128 is a whole number of them; a thread more would be a fifth warp."""
+    code, h100 = replace(function(NESTED, tmp_path), threads=None), load_profile("h100")
+    resident = kernel_facts(code, h100).resident
+    assert resident == kernel_facts(code, h100, threads=128).resident
+    assert resident != kernel_facts(code, h100, threads=129).resident

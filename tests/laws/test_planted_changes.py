@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iosim.base.errors import _slips
+from iosim.base.errors import InputError, _slips
 from iosim.base.pointwise import pointwise
 from iosim.catalog.libraries import resolve
 from iosim.code.ptx_fold import ABOVE, BELOW, EQUAL, _until
@@ -21,6 +21,7 @@ from iosim.evidence.reproduce.chunk_schedules import ADAM_BYTES
 from iosim.evidence.times.groups import Row
 from iosim.evidence.validate.residuals import _compulsory_read
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import SPILL, Chain
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.reuse import Reuse
@@ -213,14 +214,36 @@ def test_labels_stand_apart_around_the_mean_of_their_places() -> None:
 
 
 def test_a_published_time_is_inside_its_range() -> None:
-    def inside(measured: float, ends: tuple[float, float] | None) -> bool | None:
+    def inside(
+        measured: float, ends: tuple[float, float] | None, rounding: float = 0.0
+    ) -> bool | None:
         time_range = None if ends is None else SimpleNamespace(seconds=ends)
         prediction = SimpleNamespace(
             time_range=time_range, time_s=5.0, kernel=SimpleNamespace(algorithm="flash")
         )
-        sample = SimpleNamespace(quantity="time", measured=measured, launches_before=0)
+        sample = SimpleNamespace(
+            quantity="time", measured=measured, launches_before=0, rounding=rounding
+        )
         return _judged(sample, prediction).inside  # type: ignore[arg-type]
 
     assert [inside(5.0, (4.0, 6.0)), inside(7.0, (4.0, 6.0)), inside(5.0, None)] == [
         True, False, None,
     ]  # fmt: skip
+    # 1 outside: inside as far as digits tell that are printed to within 1.1, not to within 0.6
+    ends = (4.0, 6.0)
+    assert [inside(7.0, ends, 0.6), inside(7.0, ends, 1.1), inside(3.0, ends, 0.6), inside(3.0, ends, 1.1)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("megahertz", "is_a_clock"),
+    [("99.9", False), ("100", True), ("10000", True), ("10000.1", False)],
+)
+def test_clocks_are_of_some_gpu(megahertz: str, is_a_clock: bool) -> None:
+    """From 100 MHz to 10 GHz, both ends with them."""
+    if is_a_clock:
+        assert Conditions(clocks=megahertz).clocks == 1e6 * float(megahertz)
+    else:
+        with pytest.raises(InputError, match="MHz such as 1500"):
+            Conditions(clocks=megahertz)

@@ -65,6 +65,13 @@ def test_what_every_cta_reads_comes_once_from_hbm() -> None:
     assert hbm["in", "read"] == pytest.approx(600 * 4096 * 4, rel=0.05)
     assert hbm["w", "read"] == pytest.approx(4096 * 4, rel=0.5)
     assert p.traffic.total("l2", "read", tensor="in") >= 600 * 4096 * 4
+    # Each of 600 CTAs of 8 warps has a row: half of the CTAs execute half of the instructions.
+    half = {**tensors, "in": "TENSOR(300x4096,fp32)", "out": "TENSOR(300x4096,fp32)"}
+    fewer = iosim.predict_code(ACCESSES, (300,), half, "h100", entry="row_norm", block=(256,))
+    if p.work is not None and fewer.work is not None:
+        assert (p.work.warps, fewer.work.warps) == (4800, 2400)
+        assert p.work.counters["instructions"] == 2 * fewer.work.counters["instructions"]
+        assert p.work.counters["xu_instructions"] == 2 * fewer.work.counters["xu_instructions"]
 
 
 @replays
@@ -172,3 +179,78 @@ def test_a_kernel_file_is_made_of_an_attentions_code(tmp_path: Path) -> None:
                 gpu="h100",
             )
         )
+
+
+PROBLEM = [
+    "--heads",
+    str(HEADS),
+    "--seq-len",
+    str(TOKENS),
+    "--head-dim",
+    "64",
+    "--dtype",
+    "bf16",
+    "--causal",
+]
+OF_CODE = ["--code", str(FORWARD), "--grid", f"{TOKENS // 64},{HEADS}", "--gpu", "h100"]
+OF_CODE += ["--arg", ",".join(ATTENTION)]
+
+
+@pytest.mark.parametrize("command", ["predict", "compare", "tiles"])
+def test_a_kernels_code_and_a_problem_are_taken_wherever_a_kernel_is(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *OF_CODE, *PROBLEM, "--format", "json", "--quiet"]) == 0
+    answer = capsys.readouterr().out
+    assert '"flash-forward"' in answer
+    if command == "predict":
+        (prediction,) = json.loads(answer)["predictions"]
+        assert (prediction["kernel"]["block_q"], prediction["kernel"]["block_k"]) == (64, 64)
+        # a query block of 64 rows visits its own and all earlier key blocks: n (n + 1) / 2 of 16 blocks
+        blocks = TOKENS // 64
+        loaded = HEADS * (TOKENS + 2 * blocks * (blocks + 1) // 2 * 64) * 64 * 2
+        assert prediction["totals"]["l2"]["read"] == loaded
+
+
+def test_tiles_of_a_code_and_of_a_named_kernel_contradict_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tiles", *OF_CODE, *PROBLEM, "--kernel", "fa2"]) == 2
+    assert "--kernel fa2 contradicts --code" in capsys.readouterr().err
+
+
+def test_code_that_is_no_attention_is_refused_with_a_problem(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ",".join(f"{name}={value}" for name, value in COLUMN_STORE.items())
+    code = [
+        "--code",
+        str(ACCESSES),
+        "--entry",
+        "column_store",
+        "--grid",
+        "32",
+        "--block",
+        "128",
+        "--arg",
+        arguments,
+    ]
+    assert main(["predict", *code, "--gpu", "h100", *PROBLEM]) == 2
+    assert "names no tensor Q of attention; given: in, out" in capsys.readouterr().err
+
+
+def test_a_kernel_of_code_has_its_splits_and_the_time_of_its_instructions() -> None:
+    tensors = dict.fromkeys(("Q", "K", "V", "Out"), f"TENSOR(1x{HEADS}x{TOKENS}x64,bf16)")
+    arguments = {
+        "scale": 0.1,
+        "M": f"TENSOR({HEADS}x{TOKENS},fp32)",
+        "Z": 1,
+        "H": HEADS,
+        **tensors,
+        "N": TOKENS,
+    }
+    name = iosim.kernel_of_code(FORWARD, (TOKENS // 64, HEADS), arguments, "h100")
+    asked = {"gpu": "h100", "heads": HEADS, "seq_len": TOKENS, "head_dim": 64, "dtype": "bf16"}
+    assert iosim.predict(kernel=name, **asked).kernel.tile.block_q == 64
+    assert iosim.explain(kernel=name, **asked).prediction.kernel.name == name
+    assert name in iosim.compare(kernel=["naive", name], **asked).to_text()

@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import resource
 import time
 import zlib
@@ -22,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ WAIT_S = 3000.0
 
 
 def test_files() -> list[str]:
-    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/*/test_*.py"))
+    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/test_*.py"))
     return sorted(f for f in found if f not in LEFT_OUT)
 
 
@@ -256,7 +258,137 @@ def make(jobs: int) -> Iterator[tuple[str, bool]]:
     """Measures the pieces that are missing or stale, so many at a time."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
+    for name in ("coverage", "hypothesis.strategies", "numpy", "pytest"):  # once for all children
+        import_module(name)
+    for path in ROOT.glob("iosim/**/*.py"):
+        source(path.relative_to(ROOT).as_posix())
     with ThreadPoolExecutor(jobs) as pool:
         work = {pool.submit(measure, file): file for file in test_files() if stale(file)}
         for done in as_completed(work):
             yield work[done], done.result()
+
+
+# Asking
+
+
+NEAR = 0.2
+"""Share of its cost at which a file of tests that imports the changed module is ranked: it is asked sooner."""
+FILE_S = 0.4
+"""CPU seconds that a file of tests takes to be collected."""
+BATCHES_S = (6.0, 25.0, 100.0)
+"""CPU seconds up to which tests are asked together: the cheapest first, since most changes are seen by few."""
+FEW_USERS = 60
+"""Lines that use a name up to which all count as users of it; of more, those of its own file alone."""
+
+
+class Executed:
+    """The map: for a line of the package, the tests that execute it."""
+
+    def __init__(self) -> None:
+        self.tests: list[tuple[str, str, float]] = []
+        """(file, test in it, CPU seconds)."""
+        self.missing = [f for f in test_files() if stale(f)]
+        self.failing: list[str] = []
+        self._at: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for file in test_files():
+            if piece_of(file).exists():
+                self._add(file, read(file))
+
+    def _add(self, file: str, piece: dict[str, Any]) -> None:
+        imports(file)  # now: the tree may change while changes run in a copy of it
+        begin = len(self.tests)
+        self.tests += [(file, name, seconds) for name, seconds in piece["tests"]]
+        self.failing += piece["failed"]
+        for name, keys in piece["lines"].items():
+            for key, which in keys.items():
+                self._at[name][key] += [begin + n for n in which]
+
+    def at(self, file: str, first: int, last: int) -> set[int]:
+        """Tests that execute one of the lines of a file."""
+        keys, of = self._at.get(file, {}), source(file)
+        return {n for line in range(first, last + 1) for n in keys.get(of.key(line), ())}
+
+    def of(self, file: str, line: int) -> set[int]:
+        """Tests that execute the statement of a line; where none is seen to, those of its function; for a line outside
+        functions, those that execute a line which uses a name that it gives; at last those of the file's functions."""
+        of = source(file)
+        function = of.function_at(line)
+        if function is not None:
+            place = of.place[line]
+            return self.at(file, place.first, place.last) or self.at(file, *function)
+        found = self._users(file, of.names_at(line), set())
+        if not found:
+            found = {n for span in of.functions.values() for n in self.at(file, *span)}
+        return found
+
+    def _users(self, file: str, names: set[str], seen: set[str]) -> set[int]:
+        found: set[int] = set()
+        for name in names - seen:
+            seen.add(name)
+            uses = words().get(name, [])
+            own = [u for u in uses if u[0] == file]
+            for where, line in uses if len(uses) <= FEW_USERS else own:
+                of = source(where)
+                if of.function_at(line) is not None:
+                    found |= self.at(where, line, line)
+                elif len(seen) < 8:  # a table made of the name: what uses the table
+                    found |= self._users(where, of.names_at(line), seen)
+            span = next(
+                (s for n, s in source(file).functions.items() if n.endswith(f".{name}")), None
+            )
+            if span:  # a default of a function's argument
+                found |= self.at(file, *span)
+        return found
+
+    def beside(self, tests: set[int]) -> set[int]:
+        """The other tests of their files: what a file computes once is its first test's, and held by all."""
+        files = {self.tests[n][0] for n in tests}
+        return {n for n, test in enumerate(self.tests) if test[0] in files} - tests
+
+    def batches(
+        self, file: str, tests: set[int], most_s: float
+    ) -> Iterator[tuple[list[str], float]]:
+        """The tests in the order to ask them, in lists that are run together, each with its CPU seconds."""
+        by_file: dict[str, list[int]] = defaultdict(list)
+        for n in sorted(tests):
+            by_file[self.tests[n][0]].append(n)
+        module = file.removesuffix(".py").replace("/", ".")
+
+        def cost(which: list[int]) -> float:
+            return FILE_S + sum(self.tests[n][2] for n in which)
+
+        def rank(item: tuple[str, list[int]]) -> float:
+            return cost(item[1]) * (NEAR if module in imports(item[0]) else 1.0)
+
+        together: list[str] = []
+        used, before, limits = 0.0, 0.0, [s for s in BATCHES_S if s < most_s] + [most_s]
+        for _, which in sorted(by_file.items(), key=rank):
+            if before + used + cost(which) > limits[0] and together:
+                yield together, used
+                before, together, used = before + used, [], 0.0
+                limits = [s for s in limits if s > before + cost(which)]
+                if not limits:
+                    return
+            together += ["".join(self.tests[n][:2]) for n in which]
+            used += cost(which)
+        if together:
+            yield together, used
+
+
+@cache
+def imports(test_file: str) -> frozenset[str]:
+    """Modules of the package that a file of tests imports from."""
+    text = (ROOT / test_file).read_text(encoding="utf-8")
+    return frozenset(re.findall(r"(?:from|import) (iosim[\w.]*)", text))
+
+
+@cache
+def words() -> dict[str, list[tuple[str, int]]]:
+    """Lines of the package in which a word stands, as (file, line); comments and texts are not told from code."""
+    found: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for path in sorted(ROOT.glob("iosim/**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        for number, line in enumerate(source(name).lines, 1):
+            for word in set(re.findall(r"[A-Za-z_]\w*", line)):
+                found[word].append((name, number))
+    return found

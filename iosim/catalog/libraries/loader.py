@@ -32,6 +32,8 @@ def entry_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
 
 
+OF_CODE = ("splits", "machine")
+"""What a kernel that was read from code may say beside what a file does."""
 OWN_NAMES = ("aliases", "backward_aliases", "in_models")
 """What a file does not take over from the one that it is like."""
 ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
@@ -203,13 +205,29 @@ def _aliases() -> dict[str, str]:
     return stem_of
 
 
+_READ: dict[str, Entry] = {}
+"""Kernels that were read from code in this process, by name. Beside what a file says they may have `splits`, and
+`machine`: a function that gives what a GPU's SMs play of their code."""
+
+
+def keep_read(data: Entry) -> str:
+    """The name by which a kernel that was read from code is taken wherever a kernel is, in this process. Raises
+    InputError: it says what makes no sense, or its name is the catalog's."""
+    refuse(catalog_file.problems({k: v for k, v in data.items() if k not in OF_CODE}), "`code`")
+    name = fold(str(data["name"]))
+    if name in entry_names() or name in _aliases():
+        raise InputError(f"`name` '{name}' is the catalog's; a kernel of your own needs another")
+    _READ[name] = data
+    return name
+
+
 def entry_name(name: str) -> str:
     """The catalog name for `name` or one of its aliases; of the path of a file, the name in it. Raises InputError: no
     such kernel, or a file that is none."""
     if is_file(name):
         return str(_own(name)["name"])
     folded = fold(name)
-    if folded in entry_names():
+    if folded in entry_names() or folded in _READ:
         return folded
     if folded in _aliases():
         return _aliases()[folded]
@@ -217,7 +235,10 @@ def entry_name(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    return _own(name) if is_file(name) else _read(entry_name(name))
+    if is_file(name):
+        return _own(name)
+    known = entry_name(name)
+    return _READ[known] if known in _READ else _read(known)
 
 
 def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:

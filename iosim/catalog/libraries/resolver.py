@@ -25,6 +25,7 @@ from iosim.catalog.libraries.support import check_support
 from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.kernel import BACKWARD_PASSES, QUEUE, Kernel, PassSettings, RowPass, Spill, Tile
 from iosim.kernel.launch import Edge, Fetch
+from iosim.kernel.machine import Machine
 from iosim.kernel.options import AlgorithmOptions, built, typed
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
@@ -219,7 +220,9 @@ def _resolved(
     """
     rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    asked_splits = None if of_both and problem.backward else overrides.splits
+    # A kernel that was read from code has its grid's splits.
+    asked_splits = data.get("splits") if overrides.splits is None else overrides.splits
+    asked_splits = None if of_both and problem.backward else asked_splits
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
@@ -252,11 +255,19 @@ def _resolved(
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
         fragments=_fragments(settings, row),
         loop=_loop({**settings, **row}),
+        machine=_machine(data, overrides, profile),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, row, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
     return _finished(asked_splits, kernel, of_both, overrides, problem, profile, rules, settings)
+
+
+def _machine(data: Entry, overrides: Overrides, profile: HardwareProfile) -> Machine | None:
+    """What an SM plays of a kernel that was read from code; None of another tile than the code's."""
+    retiled = any(x is not None for x in (overrides.tile, overrides.warps, overrides.stages))
+    read: Machine | None = data["machine"](profile) if "machine" in data and not retiled else None
+    return read
 
 
 def _fetch(keys: Mapping[str, Any], profile: HardwareProfile) -> Fetch:

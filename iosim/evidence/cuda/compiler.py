@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from iosim.base.data import data_dir
+from iosim.base.data import CACHE, cache_dir, data_dir
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass, fields
 from iosim.evidence.cuda.spec import Spec
@@ -107,11 +107,18 @@ def parse_report(text: str) -> dict[str, Resources]:
     }
 
 
-def cache_dir() -> Path:
-    """The folder of compiled cubins: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
-    if folder := os.environ.get("IOSIM_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iosim" / "kernels"
+def cubin_dir() -> Path:
+    """The folder of compiled cubins: `$IOSIM_CACHE`, else `kernels` in iosim's cache; where that is switched off, or
+    there is none, a folder that goes with this process."""
+    folder = cache_dir()
+    if folder is None:
+        return Path(_folder_of_this_process().name)
+    return folder if os.environ.get(CACHE, "").strip() else folder / "kernels"
+
+
+@functools.cache
+def _folder_of_this_process() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="iosim-kernels-")
 
 
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
@@ -155,7 +162,7 @@ def build(spec: Spec, cc: str) -> Built:
     spec.check(cc)
     nvcc = find_nvcc()
     compiler = compiler_version(nvcc)
-    directory = cache_dir()
+    directory = cubin_dir()
     cubin = directory / f"{cache_key(spec, cc, compiler)}.cubin"
     report = cubin.with_suffix(".json")
     if cubin.is_file() and report.is_file():

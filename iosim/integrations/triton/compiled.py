@@ -21,13 +21,15 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.catalog.resource_table import WORD_BYTES, BuildReport
+from iosim.code.attention_tiles import order_of
 from iosim.code.cubin import read_cubin
 from iosim.code.kernel_facts import KernelFacts, kernel_facts
 from iosim.code.module import read_module
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.integrations.triton.addressed import read_tiles
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.schedule import Order, Schedule, Scheduler
+from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
@@ -172,13 +174,13 @@ def describe(
 
     Args:
         fn: a compiled kernel, or a `triton.jit` function, which is then compiled here for `gpu`; no GPU is needed.
-        grid: of the launch; tells the order and whether programs are persistent. By default a program a tile, query
-            blocks fastest.
+        grid: of the launch, in any order of its axes. By default a program a tile, query blocks fastest.
         args: the kernel's arguments by name, constants included: numbers, tensors or Triton's words for types, such as
-            "*fp16".
+            "*fp16". With a number for every argument that is one, the tile, the order and direction of the grid and
+            its splits are read from the addresses of the code, whatever the arguments are called.
         problem: what is computed; by default as the tutorial's arguments in `args` say (Z, H, N_CTX, HEAD_DIM, STAGE).
         gpu: for which GPU a function is compiled.
-        names: the constants that hold the query rows and key rows of a tile.
+        names: the constants that hold the query rows and key rows of a tile, where addresses are not read.
         num_warps: of a function that is compiled here.
         num_stages: likewise.
         writes_lse: whether the log-sum-exp of every row is stored.
@@ -191,11 +193,19 @@ def describe(
     known = dict(args or {})
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
     constants = {**_constants(compiled), **known}
-    tile = sides_of(constants, names)
-    kernel = _as_compiled(compiled, tile, gpu, name, writes_lse=writes_lse)
     if grid is None:
-        return kernel
-    schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), kernel.tile)
+        return _as_compiled(compiled, sides_of(constants, names), gpu, name, writes_lse=writes_lse)
+    problem = problem or tutorial_problem(constants)
+    tiles, notes = read_tiles(compiled, grid, constants, problem)
+    # What addresses say goes before what arguments are called and what the grid's sides could be.
+    sides = (tiles.block_q, tiles.block_k) if tiles else sides_of(constants, names)
+    kernel = _as_compiled(compiled, sides, gpu, name, writes_lse=writes_lse)
+    kernel = kernel.with_(notes=(*kernel.notes, *notes))
+    if tiles is not None and not tiles.persistent:
+        return kernel.with_(
+            schedule=tiles.schedule, splits=tiles.splits, rereads_q=tiles.reads_q_again
+        )
+    schedule, persistent = schedule_of(grid, problem, kernel.tile)
     return kernel.with_(schedule=schedule, persistent_ctas=persistent)
 
 
@@ -440,19 +450,10 @@ def schedule_of(grid: Grid, problem: AttentionProblem, tile: Tile) -> tuple[Sche
 
 def _walk(sides: Sequence[int], sizes: Mapping[str, int]) -> Schedule:
     """The order in which a grid starts its programs, one for each tile: the first of `WALKS` that gives its sides,
-    where one side may hold several axes.
-
-    NB: where sequences run faster than heads, they are taken as heads: the same bytes where no heads share keys.
-    """
+    where one side may hold several axes."""
     corners = set(accumulate(sides, operator.mul))
     for axes in WALKS:
-        if not corners <= {1, *accumulate((sizes[axis] for axis in axes), operator.mul)}:
-            continue
-        if axes[-1] == "blocks":
-            return Schedule(order=Order.HEAD)
-        if (
-            axes[1] == "blocks"
-        ):  # all heads of a sequence, or the sequences of a head, before the next one's
-            return Schedule(order=Order.HEAD, section_heads=sizes[axes[0]])
-        return Schedule(order=Order.BATCH if axes[1] == "batch" else Order.QUERY)
+        if corners <= {1, *accumulate((sizes[axis] for axis in axes), operator.mul)}:
+            order, section = order_of([axis for axis in axes if sizes[axis] > 1], sizes)
+            return Schedule(order=order, section_heads=section)
     return Schedule()

@@ -132,6 +132,7 @@ class _File:
                     "with it `mask_block`, or an .npz with BLOCK_SIZE",
                 )
             return requested
+        # PyTorch keeps BLOCK_SIZE as a pair (Q_BLOCK_SIZE, KV_BLOCK_SIZE), or one number for both.
         stored = np.atleast_1d(arrays["BLOCK_SIZE"])
         if (
             stored.dtype.kind not in "iu"
@@ -177,8 +178,11 @@ class _File:
         """(rows, columns) of a BlockMask's kept blocks of one kind."""
         names = f"{prefix}kv_num_blocks", f"{prefix}kv_indices"
         missing = [n for n in names if n not in arrays]
+        # How many blocks a row has, and which they are: neither says anything without the other.
         if missing:
             raise self.refuse(f"has no {missing[0]}", "mask, or kv_num_blocks and kv_indices")
+        # kv_num_blocks says how many of each row of kv_indices count; what stands behind them is of no block
+        # (torch.nn.attention.flex_attention.BlockMask).
         count, indices = (
             self.one_head(name, arrays[name], axes)
             for name, axes in zip(names, (1, 2), strict=True)

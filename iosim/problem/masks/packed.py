@@ -38,6 +38,7 @@ class PackedMask(Mask):
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         queries, keys = np.broadcast_arrays(queries, keys)
         starts_q, starts_k = self._starts
+        # A pair is kept within one sequence alone, by that sequence's mask at the tokens' own places.
         of_q = np.searchsorted(starts_q, queries, side="right") - 1
         of_k = np.searchsorted(starts_k, keys, side="right") - 1
         inside = np.zeros(queries.shape, dtype=np.bool_)
@@ -67,6 +68,8 @@ class PackedMask(Mask):
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
         """The key blocks of every sequence's query blocks, both numbered through as the grid's are. A grid block past
         its sequence's end visits nothing."""
+        # A grid has as many blocks for each sequence as the longest needs. Sequences of equal lengths are laid out
+        # once; the shorter ones' last block is repeated with no keys (first = end), up to the grid's size.
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
         parts: dict[tuple[IntervalMask, int, int], IntArray] = {}
@@ -81,6 +84,7 @@ class PackedMask(Mask):
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k
         first, end, end_row = np.concatenate([parts[part] for part in self._each()], axis=1)
+        # Key blocks are numbered through: a sequence's begin where the one before it ends in the grid.
         base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
 
@@ -109,6 +113,7 @@ class HeadsInTurn(Mask):
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
         """Those of one head, for each of `pack` heads; its queries are whole blocks of `block_q`."""
+        # One head's blocks as pairs of rows and columns, moved down by a head's query blocks for each further head.
         steps = self.of_head.key_blocks(self.seq_q, seq_k, block_q, block_k, 1).by_query()
         at, block = ranges(steps.first, steps.count)
         key = at if steps.indices is None else steps.indices[at]

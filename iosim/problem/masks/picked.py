@@ -76,6 +76,8 @@ class WindowedMask(IntervalMask):
     def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
         """Rows of a cache that holds the compressed keys, then the tokens that some window has; as
         `PickedMask.picks`."""
+        # Entries of the window first, as places behind the compressed keys; the rest are spread over the
+        # compressed keys that end before the query.
         near = np.maximum(tokens + self.offset + 1 - self.window + entries, 0) - self.first
         room, place = max(1, top_k - self.window), np.maximum(entries - self.window, 0)
         far = _spread(tokens, place, (tokens + self.offset + 1) // self.ratio, room)
@@ -104,6 +106,8 @@ class BlockPicks(IntervalMask):
 
 
 def _spread(tokens: IntArray, entries: IntArray, sees: IntArray, top_k: int) -> IntArray:
+    # Knuth's multiplicative hash of token and entry: the same pick in every run, and no two rows alike. Entry n draws
+    # from the n-th of `top_k` equal parts of what the query sees, so that no key is drawn twice.
     mixed = (tokens * 2654435761 + entries * 40503) * 2246822519 % (1 << 32)
     first = entries * sees // top_k
     return np.where(

@@ -120,6 +120,7 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
         )
     if p.mask_file is not None:
         return {"mask_file": str(p.mask_file)}
+    # What was given may be this package's mask, its JSON or PyTorch's; after this it is the first, for these lengths.
     blocks = p.mask_blocks
     if isinstance(blocks, Mapping):
         blocks = blocks_from_dict(blocks, p.seq_q, p.seq_k)

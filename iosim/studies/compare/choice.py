@@ -274,7 +274,7 @@ class Choice(Faced):
         """What a reader of the numbers should know, a sentence each."""
         sentences = [
             "a token is a query token: a prefill has all of its sequences', a step of decoding one a sequence",
-            "frontier: no other row of its length is better in time a call or cost (energy) a token, and no worse in "
+            "frontier: no other row of its length is better in time per call or cost (energy) per token, and no worse in "
             "the other",
         ]
         if len(self.kernels) > 1:

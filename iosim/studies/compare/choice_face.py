@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from iosim.base.units import (
     bytes_text,
     joules_text,
@@ -16,11 +13,19 @@ from iosim.base.units import (
 from iosim.base.words import sentences
 from iosim.prediction.confidence import basis, confidence, in_dtype
 from iosim.prediction.result import Prediction
-from iosim.show import axes
-from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Cell, Column, Table, grouped
-from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
+from iosim.studies.compare.choice import FRONTIERS, Choice, Option
+from iosim.studies.compare.choice_figure import (
+    TEXT,
+    amount,
+    dollars_text,
+    figure,
+    ranged,
+    tokens_text,
+    unit,
+)
 from iosim.studies.compare.face import closing
 
 TITLE = "Which GPU for this attention?"
@@ -47,51 +52,10 @@ BOUND = {
 }
 
 
-def dollars_text(dollars: float) -> str:
-    """0.1404 -> "$0.14", 1234.5 -> "$1,234"."""
-    return f"${dollars:,.0f}" if dollars >= 100 else f"${dollars:.3g}"
-
-
-TEXT: dict[str, Callable[[float], str]] = {
-    "time_s": seconds_text,
-    "energy_j": joules_text,
-    "dollars": dollars_text,
-}
-
-
-def ranged(amount: Amount | None, text: Callable[[float], str]) -> str:
-    if amount is None:
-        return "not known"
-    return text(amount.value) + (
-        f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else ""
-    )
-
-
-def unit(choice: Choice, quantity: str) -> str:
-    """How many tokens the numbers that are shown are of: dollars of a million of a model's, or of a billion of one
-    attention call's, which has but one layer."""
-    if quantity != "dollars":
-        return "per token"
-    return "per billion tokens" if choice.model is None else "per million tokens"
-
-
-def amount(choice: Choice, option: Option, quantity: str) -> Amount | None:
-    """Joules or dollars of one option, of as many tokens as `unit` says."""
-    of_token = option.a_token(quantity)
-    if of_token is None or quantity != "dollars":
-        return of_token
-    return of_token.times(1000 * MILLION if choice.model is None else MILLION)
-
-
 def ranked(choice: Choice, option: Option) -> str:
     if choice.per == "token":
         return ranged(option.tokens_per_s, per_second_text)
     return ranged(amount(choice, option, choice.quantity), TEXT[choice.quantity])
-
-
-def tokens_text(length: tuple[int, int]) -> str:
-    queries, keys = length
-    return some(queries, "token") if queries == keys else f"{queries:,} x {keys:,} tokens"
 
 
 def answer(choice: Choice) -> str:
@@ -314,129 +278,10 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
         *listed("notes", "Notes", choice.notes),
     )
     return Page(
-        TITLE, " ".join(_subject(choice)), sections, command=command, answer=(answer(choice),)
-    )
-
-
-def figure(choice: Choice, word: str) -> Figure | None:
-    """Cost or energy against the time of a call, a panel per length, with the frontier as a line; None where it is known
-    of nothing that fits."""
-    quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
-    text, axis_title = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
-    panels = []
-    rows: list[tuple[Cell, ...]] = []
-    for number, length in enumerate(choice.lengths, 1):
-        of_length = sorted((o for o in choice.at(length) if o.fits), key=lambda o: o.time_s.value)
-        # Sorted by time, so that the frontier can be drawn as one line.
-        known = [(o, y.value) for o in of_length if (y := amount(choice, o, quantity)) is not None]
-        if not known:
-            continue
-        front = [(o.time_s.value, y) for o, y in known if word in o.frontier]
-        data = [
-            axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")
-        ]
-        for n, gpu in enumerate(gpus):
-            data += _series(choice, gpu, known, n, quantity, text)
-        title = tokens_text(length)
-        panels.append(_length_panel(axis_title, data, known, number, text, title, word))
-        rows += _frontier_rows(known, text, title, word)
-    if not panels:
-        return None
-    drawn = {gpu for _, gpu, *_ in rows}
-    legend = tuple(
-        Series(gpu, axes.colour(n), axes.symbol(n)[1]) for n, gpu in enumerate(gpus) if gpu in drawn
-    )
-    left_out = tuple(
-        f"{gpu}: {word} is not known, or memory too small" for gpu in gpus if gpu not in drawn
-    )
-    caption = (
-        "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
-        f"other is better in time or {word} and no worse in the other."
-    )
-    columns = _frontier_columns(axis_title, word)
-    table, by = Table(columns, tuple(rows)), ("gpu", "batch")
-    title = f"Time against {word}"
-    return Figure(
-        word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by
-    )
-
-
-def _frontier_columns(
-    axis_title: str, word: str
-) -> tuple[Column, Column, Column, Column, Column, Column, Column]:
-    """The columns of the figure's table."""
-    return (
-        Column("length", "tokens"),
-        Column("gpu", "GPU"),
-        Column("kernel"),
-        Column("batch", kind="count"),
-        Column("time_s", "time a call"),
-        Column(word, axis_title, kind="right"),
-        Column("frontier"),
-    )
-
-
-def _length_panel(
-    axis_title: str,
-    data: list[dict[str, Any]],
-    known: list[tuple[Option, float]],
-    number: int,
-    text: Callable[[float], str],
-    title: str,
-    word: str,
-) -> Panel:
-    """The panel of one length."""
-    readings = "; ".join(
-        f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}"
-        for o, y in known
-    )
-    x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
-    layout = axes.layout(x, axes.log_axis([y for _, y in known], axis_title, text))
-    return Panel(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout)
-
-
-def _frontier_rows(
-    known: list[tuple[Option, float]], text: Callable[[float], str], title: str, word: str
-) -> list[tuple[str | int | float | None, ...]]:
-    """A row of the table per point."""
-    return [
-        (
-            title,
-            o.gpu.label,
-            o.kernel,
-            o.work.batch,
-            o.time_s.value,
-            text(y),
-            "yes" if word in o.frontier else "",
-        )
-        for o, y in known
-    ]
-
-
-def _series(
-    choice: Choice,
-    gpu: str,
-    known: list[tuple[Option, float]],
-    n: int,
-    quantity: str,
-    text: Callable[[float], str],
-) -> list[dict[str, Any]]:
-    """A GPU's points against time, each with its batch beside it; nothing where it has none."""
-    mine = [(o, y) for o, y in known if o.gpu.label == gpu]
-    batches = [f" {o.work.batch}" for o, _ in mine]
-    hover = [
-        f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
-        f"{unit(choice, quantity)}"
-        for o, y in mine
-    ]
-    points = axes.line(gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n)
-    texts = {
-        "hovertext": hover,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "cliponaxis": False,
-    }
-    return (
-        [{**points, **texts, "mode": "markers+text", "textposition": "middle right"}]
-        if mine
-        else []
+        TITLE,
+        " ".join(_subject(choice)),
+        sections,
+        command=command,
+        answer=(answer(choice),),
+        verdict=(answer(choice),),
     )

@@ -32,6 +32,8 @@ LINES = (
 ROOM = 0.6
 """Share of the range of bytes that is added on each side, for the words beside the marks."""
 LINES_REM = 21.0
+MOST_DRAWN = 5
+"""Kernels up to which a report's lines show all of them."""
 MOST_PROBLEMS = 4
 """Lengths up to which a comparison has a panel for each."""
 ROW_REM, AXIS_REM = 2.4, 4.2
@@ -45,8 +47,8 @@ def overview(
     """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel per problem where those are
     few."""
     lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
-    # A report's lines show two kernels per GPU: more would cross.
-    few = lines and not every
+    # Of many kernels a report's lines show two per GPU: more would cross.
+    few = lines and not every and len({p.kernel for p in points}) > MOST_DRAWN
     drawn_points = [
         p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)
     ]

@@ -12,7 +12,7 @@ from iosim.studies.compare.points import CaseGrid, Omission, Point, by_gpu
 
 NEAR = 1.1
 """HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""
-MOST_SAID = 2
+MOST_SAID = 6
 """GPUs whose verdict stands above a page's figure; the answer in full has all."""
 HALF = 2.0
 """The baseline's HBM bytes over a kernel's from which on the kernel is said to halve them."""

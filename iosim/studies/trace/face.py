@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from iosim.base.records import replace
 from iosim.base.units import bytes_text, seconds_text, some
@@ -14,7 +15,7 @@ from iosim.base.words import sentences
 from iosim.kernel.launch import Rows
 from iosim.prediction.confidence import confidence, who
 from iosim.readers.replay.engine import PS
-from iosim.readers.replay.tracing import LaunchTrace
+from iosim.readers.replay.tracing import CtaTable, LaunchTrace
 from iosim.show import axes
 from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
@@ -68,7 +69,8 @@ def _asked(t: TraceResult) -> str:
     return ". ".join(parts)
 
 
-MAX_CTA_LINES = 600
+IntArray = npt.NDArray[np.int64]
+MAX_CTA_LINES, CTA_COLOURS = 600, 6
 MB = 1e6
 TIME = "time (ms)"
 SAME_RATE = 0.03
@@ -388,24 +390,34 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
         end = c.first[mine] + c.count[mine] - 1
         begin = np.where(c.down[mine] == 1, end, c.first[mine])
         finish = np.where(c.down[mine] == 1, c.first[mine], end)
-        xs: list[float | None] = []
-        ys: list[float | None] = []
-        hover: list[str] = []
-        for n, tile in enumerate(mine.tolist()):
-            xs += [int(c.start_ps[tile]) / 1e9, int(c.end_ps[tile]) / 1e9, None]
-            ys += [float(begin[n]), float(finish[n]), None]
-            hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
         title = f"{t.prediction.kernel.name}, {launch.name}"
-        line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {
-            "line": {"color": axes.colour(0), "width": 0.7}
-        }
+        lines = _cta_lines(c, mine, begin, finish)
         axis_word = "key" if launch.shared_axis is Rows.KEY else "query"
         since, till = c.start_ps[mine].min() / 1e9, c.end_ps[mine].max() / 1e9
         rest = f"{axis_word} blocks {c.first[mine].min()} to {end.max()}, from {since:.4g} to {till:.4g} ms."
         summary = f"{some(mine.size, 'CTA')} of one head, {rest}"
         layout = axes.layout(axes.axis(TIME), axes.axis(f"{axis_word} block"))
-        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {summary}", (line,), layout))
+        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {summary}", lines, layout))
     return panels
+
+
+def _cta_lines(
+    c: CtaTable, mine: IntArray, begin: IntArray, finish: IntArray
+) -> tuple[dict[str, Any], ...]:
+    """The ways of CTAs, neighbours in different colours."""
+    lines = []
+    for n in range(min(CTA_COLOURS, mine.size)):
+        xs: list[float | None] = []
+        ys: list[float | None] = []
+        hover: list[str] = []
+        for at in range(n, mine.size, CTA_COLOURS):
+            tile = int(mine[at])
+            xs += [int(c.start_ps[tile]) / 1e9, int(c.end_ps[tile]) / 1e9, None]
+            ys += [float(begin[at]), float(finish[at]), None]
+            hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
+        line = axes.line("CTA", xs, ys, hover, n, mode="lines")
+        lines.append(line | {"line": {"color": axes.colour(n), "width": 1.0}})
+    return tuple(lines)
 
 
 def _reuse(t: TraceResult, panel: str) -> list[Panel]:

@@ -28,6 +28,21 @@ TABLE = data_dir("kernels") / "resources.csv"
 TILE = FwdSpec(128, 128, 64, 4, 2, "causal", min_ctas=2)
 
 
+def test_cubins_lie_in_iosims_cache_or_go_with_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A word that switches the cache off is no folder's name."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("IOSIM_CACHE", "off")
+    assert compiler.cubin_dir().is_absolute()
+    assert compiler.cubin_dir() == compiler.cubin_dir()
+    assert tmp_path not in compiler.cubin_dir().parents
+    monkeypatch.setenv("IOSIM_CACHE", str(tmp_path / "named"))
+    assert compiler.cubin_dir() == tmp_path / "named"
+    monkeypatch.delenv("IOSIM_CACHE")
+    assert compiler.cubin_dir() == tmp_path / "iosim" / "kernels"
+
+
 def nvcc_or_skip() -> Path:
     try:
         return find_nvcc()

@@ -72,6 +72,17 @@ class TestDescribe:
         assert found.machine is not None or "nvdisasm is not found" in found.notes[0]
         assert predict(PROBLEM, found, "h100", method="capacity").time.total_s > 0
 
+    def test_turns_of_its_loop_take_time(self) -> None:
+        """16 times the keys are 16 times the turns of each CTA, beside what a launch takes anyway."""
+        found = describe(compiled("small"), GRID, ARGS)
+        if found.machine is None:
+            pytest.skip("nvdisasm is not found")
+        seconds = [
+            predict(PROBLEM.with_(seq_k=keys), found, "h100", method="capacity").time_s
+            for keys in (1024, 16_384)
+        ]
+        assert 4 < seconds[1] / seconds[0] <= 16
+
     @pytest.mark.slow
     def test_what_spills_costs_traffic_and_time(self) -> None:
         found = describe(compiled("spilling"), GRID, ARGS)

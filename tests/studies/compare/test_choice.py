@@ -17,7 +17,8 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.studies.compare import Choice
 from iosim.studies.compare.choice import FRONTIERS, Amount, total
-from iosim.studies.compare.choice_face import answer, as_page, figure
+from iosim.studies.compare.choice_face import answer, as_page
+from iosim.studies.compare.choice_figure import figure
 
 SIZES: Any = {"heads": 8, "head_dim": 64, "causal": True}
 PRICES = {"a100-sxm-80gb": 1.5, "h100-sxm": 2.5, "h200-sxm": 3.5}
@@ -384,3 +385,19 @@ def test_a_figure_says_which_gpus_it_leaves_out(powerless: str) -> None:
     assert of_energy is not None
     assert [series.name for series in of_energy.legend] == ["h100-sxm"]
     assert of_energy.left_out == ("powerless: energy is not known, or memory too small",)
+
+
+def test_ranges_are_drawn_and_said_to_overlap() -> None:
+    found = iosim.compare(
+        gpu="a100,h100", kernel="fa2", per="dollar", price="a100=1.5,h100=2.5", seq_len=4096
+    )
+    page = as_page(found)
+    assert "The ranges overlap: not certain" in page.verdict[0]
+    drawn = figure(found, "cost")
+    assert drawn is not None
+    lines = [t for t in drawn.panels[0].data if t["mode"] == "lines" and t["name"] != "frontier"]
+    ends = {t["name"]: (t["y"][0], t["y"][1]) for t in lines}
+    assert set(ends) == {"a100-sxm-80gb", "h100-sxm"}
+    (low, high), (other_low, other_high) = ends.values()
+    assert low < other_high
+    assert other_low < high
