@@ -44,6 +44,10 @@ def test_a_column_store_writes_eight_times_its_bytes_and_says_so() -> None:
     assert p.l2.read == ROWS * COLUMNS * 4
     assert "stores of out (accesses.cu:" in p.answer
     assert "use 12% of the sectors that they touch" in p.answer
+    # 64 x 4096 numbers of fp32, all 32 lanes of a warp at work
+    assert {site.width for site in p.sites} == {4}
+    assert all(site.bytes == site.requests * 32 * site.width for site in p.sites)
+    assert sum(site.requests for site in p.sites if site.mode == "store") == ROWS * COLUMNS // 32
 
 
 def test_a_transpose_names_its_bank_conflict() -> None:
