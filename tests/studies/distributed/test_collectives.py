@@ -107,7 +107,11 @@ def test_one_gpu_sends_nothing() -> None:
     [
         ("all-gather", "fa2", 2 * 512 * 1024),  # K and V of its own tokens
         ("ulysses", "fa2", 3 * 512 * 1024),  # Q, too
-        ("rsa", "naive", -2 * 512 * 4096 + 4 * 512 * 1024),  # parts of K and V in place of the whole
+        (
+            "rsa",
+            "naive",
+            -2 * 512 * 4096 + 4 * 512 * 1024,
+        ),  # parts of K and V in place of the whole
         ("megatron", "fa2", 512 * 4096 + 512 * 1024),  # the input gathered, and its own part
     ],
 )
