@@ -168,7 +168,7 @@ class LaunchInputs:
 @dataclass(frozen=True)
 class Inputs:
     """All that a replay depends on: two replays with equal inputs find the same. `counted` is what the chain moves
-    between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own; `gpu` is the name that errors call it by."""
+    between SMs and L2; `sm_spread` is the kernel's, as in `L2Model`; `gpu` is the name that errors call it by."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]
@@ -218,7 +218,7 @@ def replay_inputs(
     InputError: the profile lacks a number."""
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
-    spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
+    spread = 0.0 if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
         chain.tensors,
         chain.launches,
@@ -465,7 +465,7 @@ def ctas_of(
         open_s=max(0.0, pace.tile_s / low.group - start),
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        sm_spread_ppm=0 if drift == "least" else round(1e6 * inputs.sm_spread),
+        sm_spread_ppm=round(1e6 * _sm_spread(inputs)),
         step_spread_ppm=0 if drift == "least" else round(1e6 * STEP_SPREAD),
         rates=of_launch.rates,
         sms_alike=1 if drift == "most" else max(1, SMS_ALIKE // launch.tile_ctas),
@@ -473,6 +473,18 @@ def ctas_of(
         ahead=launch.schedule.claims_ahead,
         waits=0 if drift == "most" else pace.waits,
     )
+
+
+def _sm_spread(inputs: Inputs) -> float:
+    """By how much SMs differ in speed: not at all where CTAs part least, as far as it is known of any where they part
+    most."""
+    # A speed that a cluster kept from tile to tile would part CTAs more and more. Counted reads show
+    # none but of kernels that state one.
+    if inputs.play.drift == "least":
+        return 0.0
+    if inputs.play.drift == "most":
+        return max(inputs.sm_spread, inputs.l2.sm_spread)
+    return inputs.sm_spread
 
 
 def _streamed_at_once(
