@@ -271,10 +271,10 @@ class _Player:
         spill_slots = max(of_launch.slots for of_launch in inputs.of_launch)
         lowered = lower(self.played, spill_slots)
         self.coarse = None
+        self.budget = {} if play.accesses is None else {"budget": play.accesses}
         if play.part:
-            budget = {} if play.accesses is None else {"budget": play.accesses}
             self.coarse = coarse_plan(
-                self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget
+                self.played, lowered, inputs.l2, spill_slots=spill_slots, **self.budget
             )
         # How many accesses the launch has is told of the whole launch, not of what was played.
         self.whole_accesses = [low.accesses for low in lowered.launches] if self.coarse else None
@@ -332,7 +332,11 @@ class _Player:
         dirty = l2.dirty_by_tensor() if coarse or self.share else None
         ctas = ctas_of(self.inputs, self.played, launch, of_launch, low, self.lowered.size)
         ready_ps = self.begin_ps + in_ps(of_launch.pace.launch_s)
-        in_windows = self.inputs.play.part and coarse is None and not low.joined
+        # In a grid that two launches share CTAs part further over all of it than windows show; those that
+        # part least move as much in each, where there are enough of them.
+        stays = not low.joined or self.inputs.play.drift == "least"
+        in_windows = self.inputs.play.part and coarse is None and stays
+        budget = {} if low.joined else self.budget
         # A trace fills its record while the engine plays; without one the engine keeps nothing.
         record = (
             self.trace(launch, low, self.lowered, l2, self.begin_ps)
@@ -344,7 +348,7 @@ class _Player:
             ctas,
             begin_ps=ready_ps,
             trace=record,
-            sampling=sampling_plan(low, ctas.slots) if in_windows else None,
+            sampling=sampling_plan(low, ctas.slots, **budget) if in_windows else None,
             coarse=coarse,
         )
         # What was played stands for `stands_for` times as much: time and bytes alike.
