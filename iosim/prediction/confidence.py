@@ -50,7 +50,7 @@ def confidence(predictions: Iterable[Prediction]) -> str:
     if verdicts == [NOT_COUNTED]:
         return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
     if TOO_LONG in verdicts:
-        return f"{start}; beyond 131,072 keys reads were counted 0.2 to 1.5 times"
+        return f"{start}; beyond 131,072 keys reads were counted 1.0 to 1.4 times"
     if CHECKED not in verdicts:
         if MEASURED in (p.profile.backed_by for p in played):
             place = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
@@ -121,7 +121,7 @@ CHECKED = "checked against that GPU's counters"
 UNCHECKED = "not checked against that GPU's counters"
 NOT_COUNTED = "with no counters of this kernel to compare with"
 TOO_LONG = (
-    "which beyond 131,072 keys was counted to be off: reads of 0.2 to 1.5 times the predicted ones"
+    "which beyond 131,072 keys was counted to be off: reads of 1.0 to 1.4 times the predicted ones"
 )
 
 

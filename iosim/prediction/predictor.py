@@ -23,6 +23,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.check_bits import check_bits
 from iosim.readers.replay.library import why_missing
+from iosim.readers.replay.objects import about_bytes
 from iosim.readers.replay.replay import Replay
 
 SAMPLED_STEPS = 16
@@ -35,6 +36,8 @@ CAPACITY_NOTES = {
 }
 QUICK_ACCESSES = 30_000_000
 """Tile accesses up to which a prediction plays all of them unless another method is asked for: about a second."""
+QUICK_BYTES = 500_000_000
+"""Memory, about, up to which it does: of score matrices heads that stand for all take less, where there are such."""
 
 
 def predict(
@@ -171,7 +174,8 @@ def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
 def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
     """The default method and why: sampled where heads stand for all, the capacity rule where there is no engine."""
     method, why = default_method(call.chain)
-    if method == "capacity" and head_share_of(call) is not None:
+    dear = method == "capacity" or about_bytes(call.chain) > QUICK_BYTES
+    if dear and head_share_of(call) is not None:
         method, why = "sampled", ()
     if method == "capacity":
         return method, why

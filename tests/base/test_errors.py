@@ -28,7 +28,8 @@ def test_every_topic_is_a_heading_of_the_page() -> None:
 
 OUT = ("--gpu MI250", "--gpu gaudi3", "--gpu tpu-v5e", "--gpu m3-max", "--gpu p100", "--gpu gtx-1080",
        "--kernel quest", "--kernel retnet", "--kernel sageattention3", "--kernel trtllm", "--kernel medusa",
-       "--dtype int8", "--dtype nvfp4", "--sink-tokens 4", "--softcap 30", "--kv-cache-dtype fp8",
+       "--dtype int8", "--dtype nvfp4", "--cache-dtype nvfp4", "--cache-dtype fp4",
+       "--sink-tokens 4", "--softcap 30", "--kv-cache-dtype fp8",
        "--tree-mask 512", "--rope", "--pipeline-parallel 2", "--offload")  # fmt: skip
 
 

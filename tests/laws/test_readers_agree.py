@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
 
 from iosim.catalog.algorithms import options_of
-from iosim.catalog.algorithms.flash import SplitOptions
+from iosim.catalog.algorithms.flash_options import SplitOptions
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 

@@ -191,6 +191,7 @@ GROUP_GPUS = {
     "cudnn-sm80": "a100",
     "cudnn-oss-sm80": "a100",
     "fa-turing": "t4",
+    "fa-turing-256": "t4",
     "fa4-sm80": "a100",
     "fa4-sm120": "rtx-5090",
     **dict.fromkeys(FA4, "b200"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import iosim
-from iosim.prediction.predictor import QUICK_ACCESSES
+from iosim.prediction.predictor import QUICK_ACCESSES, QUICK_BYTES, _by_default, planned
+from iosim.prediction.replays import tile_accesses
+from iosim.readers.replay.objects import about_bytes
 
 
 def problem(tokens: int) -> iosim.AttentionProblem:
@@ -44,3 +48,17 @@ def test_a_warm_start_is_replayed_and_reads_less() -> None:
     assert warm.method == "replay"
     # Q, K and V, 3 x 8 x 2,048 x 256 bytes = 12.6 MB, fit in the L2: nothing but the launch itself is read
     assert cold.total("hbm", "read") >= 3 * 8 * 2048 * 256 > 100 * warm.total("hbm", "read")
+
+
+def test_score_matrices_that_fill_memory_are_played_by_heads_that_stand_for_all() -> None:
+    """16 heads of 100,000 x 100,000 scores in tiles of 128 x 128: 9.8 million objects of each of four matrices, for 0.8
+    million tile accesses of a pass."""
+    many = iosim.AttentionProblem(
+        heads=16, seq_q=100_000, head_dim=64, mask="window", window=512, dtype="bf16"
+    )
+    big = planned(many, "eager-einsum", "a10")
+    assert about_bytes(big.chain) > QUICK_BYTES
+    assert tile_accesses(big.chain) < QUICK_ACCESSES
+    assert _by_default(big)[0] == "sampled"
+    small = planned(replace(many, seq_q=10_000, seq_k=10_000), "eager-einsum", "a10")
+    assert _by_default(small)[0] == "replay"

@@ -22,7 +22,7 @@ import iosim
 from iosim import predict
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.algorithms.naive import NaiveOptions
 from iosim.catalog.algorithms.terms import TermOptions
 from iosim.commands.cli import main

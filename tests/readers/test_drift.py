@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from scripts import load_script, measurements
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
-from iosim.prediction.predictor import Request, planned
+from iosim.prediction.call import Call
+from iosim.prediction.predictor import Request, planned, predict
 from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay import replay as replays
+from iosim.readers.replay.engine import Ctas
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import SMS_ALIKE, STEP_SPREAD
 
 DRIFT = load_script("benchmarks/drift.py")
@@ -51,6 +57,43 @@ def test_a_cta_waits_for_what_its_kernel_does_not_load_ahead(
 ) -> None:
     problem = AttentionProblem(batch=1, heads=1, seq_q=512, seq_k=512, head_dim=64, dtype="fp16")
     assert planned(problem, kernel, gpu).paces[0].waits == waits
+
+
+@pytest.mark.parametrize("drift", ["least", "usual", "most"])
+def test_clusters_keep_no_speed_but_of_kernels_that_state_it(drift: str) -> None:
+    """As far as SMs were measured to differ they do where CTAs part most."""
+    problem = AttentionProblem(batch=1, heads=1, seq_q=512, seq_k=512, head_dim=64, dtype="bf16")
+    measured = load_profile("h200").need("sm_speed_spread_fraction")
+    for kernel, usual in (("fa2", 0.0), ("cudnn", 0.007)):
+        spread = {"least": 0.0, "usual": usual, "most": max(usual, measured)}[drift]
+        assert played_spread(problem, kernel, drift) == spread
+
+
+def played_spread(problem: AttentionProblem, kernel: str, drift: str) -> float:
+    profile = load_profile("h100")
+    chosen = resolve(kernel, problem, profile)
+    call = Call.of(problem, chosen, profile, plan(problem, chosen))
+    made: list[Ctas] = []
+    ctas_of = replays.ctas_of
+
+    def noted(*args: Any) -> Ctas:
+        made.append(ctas_of(*args))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replays, "ctas_of", noted)
+        call.replay(Play(drift=drift))
+    return made[0].sm_spread_ppm / 1e6
+
+
+@pytest.mark.parametrize(("tokens", "counted_gb"), [(131072, 4.118), (262144, 19.39)])
+def test_ctas_of_equal_work_stay_near_over_keys_that_outgrow_the_l2(
+    tokens: int, counted_gb: float
+) -> None:
+    """FlashAttention-2, no mask, on an H100 (h100_long.csv); with clusters 0.2 % apart the longer one reads 79 GB."""
+    problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16")
+    read_gb = predict(problem, "fa2", "h100", method="sampled").total("hbm", "read") / 1e9
+    assert read_gb == pytest.approx(counted_gb, rel=0.15)
 
 
 def errors(kept: Any) -> list[float]:

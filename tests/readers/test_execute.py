@@ -31,7 +31,7 @@ import iosim.catalog.algorithms.registry as registered
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import algorithm, algorithms, plan
 from iosim.catalog.algorithms.common import matrix, score_matrix
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import (
     Access,

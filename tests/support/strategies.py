@@ -12,7 +12,7 @@ from executor.reference import dense_mask
 from hypothesis import strategies as st
 
 from iosim.catalog.algorithms import options_for, plan
-from iosim.catalog.algorithms.flash import Workspace
+from iosim.catalog.algorithms.flash_options import Workspace
 from iosim.kernel.kernel import BACKWARD_PASSES, Kernel, PassSettings, RowPass, Spill, Tile
 from iosim.kernel.launch import Chain, Edge, Mode, Overhead
 from iosim.kernel.schedule import Direction, Schedule, Scheduler

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash
+from iosim.catalog.algorithms import flash, flash_options
 from iosim.catalog.algorithms.common import row_pass
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
@@ -26,7 +26,7 @@ LANE_BYTES, MOST_THREADS = 16, 1024
 
 
 @dataclass(frozen=True)
-class CascadeOptions(flash.FlashOptions):
+class CascadeOptions(flash_options.FlashOptions):
     """What the call over shared keys has of its own."""
 
     shared_tile: tuple[int, ...] = ()

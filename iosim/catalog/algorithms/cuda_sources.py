@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash
+from iosim.catalog.algorithms import flash, flash_backward, flash_options
 from iosim.catalog.algorithms.common import row_domain
 from iosim.catalog.algorithms.flash1 import plan_flash1
 from iosim.catalog.algorithms.naive import NaiveOptions, plan_naive
@@ -76,7 +76,7 @@ row of scores beside."""
 
 
 @dataclass(frozen=True)
-class CudaOptions(flash.FlashOptions):
+class CudaOptions(flash_options.FlashOptions):
     """`deterministic`: dQ is computed by a launch that owns queries, not added up."""
 
     deterministic: bool = False
@@ -106,8 +106,8 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     dQ, and one more launch, flash_bwd_query, computes it."""
     options = options_of(kernel, CudaOptions)
     if options.deterministic:
-        kernel = replace(kernel, options=replace(options, adds=flash.Adds.OWNERS))
-    chain = flash.backward(problem, kernel)
+        kernel = replace(kernel, options=replace(options, adds=flash_options.Adds.OWNERS))
+    chain = flash_backward.backward(problem, kernel)
     rest = (replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches)
     launches = (_row_sums(n, problem.head_dim) if n.name == "bwd.dot" else n for n in rest)
     return replace(chain, launches=tuple(launches))

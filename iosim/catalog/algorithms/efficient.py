@@ -30,7 +30,9 @@ from iosim.catalog.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.catalog.algorithms.flash import DEPTH, TAKES, FlashOptions, output_tensor, plan_flash
+from iosim.catalog.algorithms.flash import TAKES, output_tensor, plan_flash
+from iosim.catalog.algorithms.flash_options import FlashOptions
+from iosim.catalog.algorithms.flash_rows import DEPTH
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.catalog.algorithms.terms import backward_terms
 from iosim.kernel.kernel import Kernel, Tile

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash
+from iosim.catalog.algorithms import flash, flash_options
 from iosim.catalog.algorithms.common import load, matrix, row_domain, row_pass
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
@@ -59,7 +59,7 @@ class Smooth(StrEnum):
 
 
 @dataclass(frozen=True)
-class Fp8Options(flash.FlashOptions):
+class Fp8Options(flash_options.FlashOptions):
     transpose_v: Transpose = Transpose.IN_KERNEL
     narrow: tuple[str, ...] = ()
     """Types of what the main launch reads in the place of Q, K and V; none: the problem's."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms.cache import in_cache, table_access, table_tensor
 from iosim.catalog.algorithms.common import load, row_domain, row_pass, store
-from iosim.catalog.algorithms.flash import SplitOptions
+from iosim.catalog.algorithms.flash_options import SplitOptions
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import (

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash
+from iosim.catalog.algorithms import flash, flash_options
 from iosim.catalog.algorithms.common import load, row_pass, store
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
@@ -46,7 +46,7 @@ GATE_TILE = 128
 
 
 @dataclass(frozen=True)
-class MobaOptions(flash.FlashOptions):
+class MobaOptions(flash_options.FlashOptions):
     """`block`: tokens of a block; `top_k`: blocks that a query attends to, its own among them; `own_tile`: rows of
     queries and of keys of the launch over own blocks, where they are not the kernel's."""
 

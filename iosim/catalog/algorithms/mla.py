@@ -23,7 +23,8 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.catalog.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
 from iosim.catalog.algorithms.common import grid, load, loop_work, main_launch, matrices, matrix
-from iosim.catalog.algorithms.flash import SplitOptions, finish, split_domain
+from iosim.catalog.algorithms.flash import finish, split_domain
+from iosim.catalog.algorithms.flash_options import SplitOptions
 from iosim.catalog.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel

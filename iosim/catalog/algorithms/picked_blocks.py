@@ -33,7 +33,7 @@ from collections.abc import Iterable
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash
+from iosim.catalog.algorithms import flash_backward
 from iosim.catalog.algorithms.common import (
     load,
     matrices,
@@ -250,7 +250,7 @@ class _Launches:
     def window_gradients(self) -> None:
         """FlashAttention-2's backward, on tensors of this term's names."""
         windowed = self.problem.with_(mask="window", window=self.options.window - 1)
-        chain = flash.backward(windowed, self.kernel)
+        chain = flash_backward.backward(windowed, self.kernel)
         # The window's own tensors and launches get the term's name, and its outputs are summed later.
         renames = {n: f"{n}_swa" for n in chain.tensors if n not in ("Q", "K", "V")}
         roles = {Role.OUTPUT: Role.TEMP}

@@ -26,7 +26,7 @@ import copy
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.catalog.algorithms import flash, naive
+from iosim.catalog.algorithms import flash, flash_options, naive
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
@@ -42,7 +42,7 @@ class SharedValueOptions(AlgorithmOptions):
 
 
 @dataclass(frozen=True)
-class UniformOptions(SharedValueOptions, flash.FlashOptions):
+class UniformOptions(SharedValueOptions, flash_options.FlashOptions):
     """Options of `flash`, and how many heads' values a CTA takes."""
 
 

@@ -16,7 +16,7 @@ from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.cascade import CascadeOptions, levels
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries.resolver import resolve
 from iosim.catalog.libraries.rules import Rules, rule_book
 from iosim.hardware.profile import HardwareProfile

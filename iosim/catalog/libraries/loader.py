@@ -160,14 +160,16 @@ def is_file(name: str) -> bool:
 
 
 def check_file(path: str, subject: str = "kernel file") -> list[Problem]:
-    """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
+    """Everything that is wrong with a kernel's file, of one's own or in the catalog's folder. Raises InputError: it
+    cannot be read as TOML.
 
     Args:
-        what: what the file is, for messages.
+        subject: what the file is, for messages.
     """
     data = completed(read_toml(Path(path), subject))
     wrong = catalog_file.problems(data)
-    if not wrong and data["name"] in entry_names():
+    in_catalog = Path(path).resolve().parent == _HERE.resolve()
+    if not wrong and not in_catalog and data["name"] in entry_names():
         wrong = [
             Problem(
                 "name", f"'{data['name']}' is the catalog's; a kernel of your own needs another"

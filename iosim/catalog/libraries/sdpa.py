@@ -27,6 +27,8 @@ TRAINED_AGAIN_ABOVE = 224
 
 
 TURING_CC = 75
+TURING_COLUMNS = 128
+"""Widest head of flash-attention-turing but for its kernel of 256 columns, which is causal alone."""
 BACKENDS = {"cudnn": "cudnn", "flash": "fa2", "efficient": "cutlass", "math": "math"}
 """PyTorch's names of the backends -> the catalog's kernels."""
 TITLES = {
@@ -95,7 +97,9 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
         )
         why = f"which takes fp16 and bf16 from cc 8.0 on{hopper}"
     if profile.cc == TURING_CC and backend == "efficient" and problem.dtype == "fp16":
-        why += "; flash-attention-turing, which PyTorch does not have, takes half its time: kernel fa-turing"
+        wide = problem.head_dim > TURING_COLUMNS
+        name = "fa-turing-256" if wide else "fa-turing"
+        why += f"; flash-attention-turing, which PyTorch does not have, takes half its time: kernel {name}"
     return BACKENDS[backend], f"sdpa ({VERSION}): {TITLES[backend]}, {why}"
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.common import resources
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries.loader import entry, overheads
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.hardware.profile import HardwareProfile

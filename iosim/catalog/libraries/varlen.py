@@ -11,7 +11,7 @@ import math
 
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries.fa2 import Fa2Rules, fa2_splits
 from iosim.catalog.libraries.fa3 import ONE_WARPGROUP, Fa3Rules, fa3_splits, has_cache
 from iosim.catalog.libraries.loader import entry

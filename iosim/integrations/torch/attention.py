@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms import plan
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch import values

@@ -36,6 +36,8 @@ CONVOLUTIONS = {
     aten.convolution_backward.default: slice(1, 3),
 }
 """Which arguments are the input and the weight."""
+GROUPS = 5
+"""Place among a convolution's settings: stride, padding, dilation, transposed, output_padding, groups."""
 
 _OPERATORS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
@@ -356,17 +358,12 @@ def convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    *_: Any,
+    *settings: Any,
     out: Tensor,
     **__: Any,
 ) -> list[Piece]:
     """The bias is added in a pass of its own (Convolution.cpp)."""
+    groups = settings[GROUPS]
     inner = weight.numel() // weight.shape[0]
     sizes = (groups, out.numel() // out.shape[1], out.shape[1] // groups, inner)
     pieces = _convolved(
@@ -381,16 +378,11 @@ def convolution_backward(
     x: Tensor,
     weight: Tensor,
     bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    *_: Any,
+    *settings: Any,
     out: Results,
     **__: Any,
 ) -> list[Piece]:
+    groups = settings[GROUPS]
     inner, rows, cols = (
         weight.numel() // weight.shape[0],
         grad.numel() // grad.shape[1],

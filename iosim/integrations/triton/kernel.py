@@ -19,7 +19,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import some
 from iosim.catalog.algorithms import options_of, plan
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.catalog.resource_table import BuildReport

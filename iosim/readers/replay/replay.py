@@ -168,7 +168,7 @@ class LaunchInputs:
 @dataclass(frozen=True)
 class Inputs:
     """All that a replay depends on: two replays with equal inputs find the same. `counted` is what the chain moves
-    between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own; `gpu` is the name that errors call it by."""
+    between SMs and L2; `sm_spread` is the kernel's, as in `L2Model`; `gpu` is the name that errors call it by."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]
@@ -218,7 +218,7 @@ def replay_inputs(
     InputError: the profile lacks a number."""
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
-    spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
+    spread = 0.0 if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
         chain.tensors,
         chain.launches,
@@ -271,10 +271,10 @@ class _Player:
         spill_slots = max(of_launch.slots for of_launch in inputs.of_launch)
         lowered = lower(self.played, spill_slots)
         self.coarse = None
+        self.budget = {} if play.accesses is None else {"budget": play.accesses}
         if play.part:
-            budget = {} if play.accesses is None else {"budget": play.accesses}
             self.coarse = coarse_plan(
-                self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget
+                self.played, lowered, inputs.l2, spill_slots=spill_slots, **self.budget
             )
         # How many accesses the launch has is told of the whole launch, not of what was played.
         self.whole_accesses = [low.accesses for low in lowered.launches] if self.coarse else None
@@ -332,7 +332,11 @@ class _Player:
         dirty = l2.dirty_by_tensor() if coarse or self.share else None
         ctas = ctas_of(self.inputs, self.played, launch, of_launch, low, self.lowered.size)
         ready_ps = self.begin_ps + in_ps(of_launch.pace.launch_s)
-        in_windows = self.inputs.play.part and coarse is None and not low.joined
+        # In a grid that two launches share CTAs part further over all of it than windows show; those that
+        # part least move as much in each, where there are enough of them.
+        stays = not low.joined or self.inputs.play.drift == "least"
+        in_windows = self.inputs.play.part and coarse is None and stays
+        budget = {} if low.joined else self.budget
         # A trace fills its record while the engine plays; without one the engine keeps nothing.
         record = (
             self.trace(launch, low, self.lowered, l2, self.begin_ps)
@@ -344,7 +348,7 @@ class _Player:
             ctas,
             begin_ps=ready_ps,
             trace=record,
-            sampling=sampling_plan(low, ctas.slots) if in_windows else None,
+            sampling=sampling_plan(low, ctas.slots, **budget) if in_windows else None,
             coarse=coarse,
         )
         # What was played stands for `stands_for` times as much: time and bytes alike.
@@ -461,7 +465,7 @@ def ctas_of(
         open_s=max(0.0, pace.tile_s / low.group - start),
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        sm_spread_ppm=0 if drift == "least" else round(1e6 * inputs.sm_spread),
+        sm_spread_ppm=round(1e6 * _sm_spread(inputs)),
         step_spread_ppm=0 if drift == "least" else round(1e6 * STEP_SPREAD),
         rates=of_launch.rates,
         sms_alike=1 if drift == "most" else max(1, SMS_ALIKE // launch.tile_ctas),
@@ -469,6 +473,18 @@ def ctas_of(
         ahead=launch.schedule.claims_ahead,
         waits=0 if drift == "most" else pace.waits,
     )
+
+
+def _sm_spread(inputs: Inputs) -> float:
+    """By how much SMs differ in speed: not at all where CTAs part least, as far as it is known of any where they part
+    most."""
+    # A speed that a cluster kept from tile to tile would part CTAs more and more. Counted reads show
+    # none but of kernels that state one.
+    if inputs.play.drift == "least":
+        return 0.0
+    if inputs.play.drift == "most":
+        return max(inputs.sm_spread, inputs.l2.sm_spread)
+    return inputs.sm_spread
 
 
 def _streamed_at_once(

@@ -43,7 +43,7 @@ TITLE = "Which kernel moves the fewest bytes?"
 COLUMNS = (
     Column("gpu", "GPU"),
     Column("kernel"),
-    Column("seq_len", "N", kind="count"),
+    Column("seq_q", "N", kind="count"),
     Column("tile"),
     Column("smem_bytes", "shared memory"),
     Column("l2_bytes", "SM<->L2"),
@@ -171,7 +171,7 @@ def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
     by_tensor = (
         (f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items()
     )
-    first = (f"N = {length:,}", summary(entries).without("seq_len", "reason"))
+    first = (f"N = {length:,}", summary(entries).without("seq_q", "reason"))
     return [first, *((heading, table) for heading, table in by_tensor if table.rows)]
 
 
@@ -321,7 +321,7 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         Table(columns, tuple(rows)),
         tuple(panels),
         (),
-        "seq_len",
+        "seq_q",
         (quantity, "ratio"),
         most_across=2,
     )

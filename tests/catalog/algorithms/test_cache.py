@@ -22,7 +22,7 @@ from strategies import altered, disagreements, problems, tiles
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.cache import TABLE
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries import Overrides
 from iosim.commands.cli import main
 from iosim.kernel.kernel import Kernel, Tile

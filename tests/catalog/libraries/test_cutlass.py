@@ -79,6 +79,35 @@ def test_sdpa_on_a_t4_says_that_it_exists() -> None:
     )
 
 
+def test_at_head_dim_256_it_names_the_kernel_of_that_width() -> None:
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=256, dtype="fp16", mask="causal")
+    (note,) = (n for n in resolve("sdpa", problem, load_profile("t4")).notes if "turing" in n)
+    assert "kernel fa-turing-256" in note
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"), [(4096, 2.178e-3), (8192, 8.125e-3), (65536, 117.2e-3)]
+)
+def test_the_kernel_of_256_columns_takes_as_long_as_its_author_says(
+    keys: int, seconds: float
+) -> None:
+    """12 heads over 2 of keys, 8,192 queries at most, on an RTX 2080 Ti at 1,860 to 1,935 MHz (docs/d256_forward.md)."""
+    problem = AttentionProblem(
+        heads=12,
+        kv_heads=2,
+        seq_q=min(keys, 8192),
+        seq_k=keys,
+        head_dim=256,
+        dtype="fp16",
+        mask="causal",
+    )
+    conditions = {"l2_start": "warm", "clocks": "1897", "method": "capacity"}
+    result = predict(problem, "fa-turing-256", "rtx-2080-ti", **conditions)
+    assert result.time_s == pytest.approx(seconds, rel=0.15)
+    assert result.kernel.tile.block_q == 64
+    assert result.chain.launches[0].resources.threads == 256
+
+
 def test_the_backward_of_flash_attention_turing_adds_to_nothing() -> None:
     """Launches of its source: row sums, CTAs that own keys, CTAs that own queries; these read all keys and values once
     for every 64 queries."""

@@ -15,7 +15,7 @@ from strategies import disagreements
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import options_of, plan
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile

@@ -12,7 +12,7 @@ from stack_calls import decoding, kernel, prompt
 import iosim
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import options_of
-from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions
 from iosim.catalog.libraries import entry, resolve
 from iosim.catalog.libraries.flashinfer import chunk_tokens, key_rows
 from iosim.catalog.serving import read_stack, stack_names

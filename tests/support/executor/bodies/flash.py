@@ -15,7 +15,9 @@ from executor.bodies.terms import (
     zero_bias_gradient,
 )
 from executor.body import Array, Body, ExecutionError, Place, body
-from iosim.catalog.algorithms.flash import LISTS, RUNNING, SplitOptions, dq_sums
+from iosim.catalog.algorithms.flash import LISTS, RUNNING
+from iosim.catalog.algorithms.flash_backward import dq_sums
+from iosim.catalog.algorithms.flash_options import SplitOptions
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.launch import Mode, Per
 from iosim.kernel.tensor_kinds import KEY_SUMS

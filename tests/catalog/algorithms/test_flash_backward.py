@@ -14,7 +14,7 @@ from scripts import measurements
 from strategies import disagreements
 
 from iosim.catalog.algorithms import plan
-from iosim.catalog.algorithms.flash import Adds, FlashOptions
+from iosim.catalog.algorithms.flash_options import Adds, FlashOptions
 from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
