@@ -120,6 +120,7 @@ APART = {
     "iosim/*/page.py": "lays out what a study found",
     "iosim/*/face.py": "puts into words what a study found",
     "iosim/evidence/cuda/*": "compiles and launches on a GPU",
+    "iosim/evidence/measure/torch_run.py": "runs PyTorch on a GPU",
     "iosim/readers/replay/build.py": "compiles the engine",
     "iosim/readers/replay/packed.py": "hands to a browser what the engine is given",
     "iosim/studies/explore/*": "makes a page, whose tests run browsers, which want more memory than a child may take",
@@ -405,7 +406,8 @@ class Runner:
             return
         assert self.seen is not None
         tests = self.seen.of(one.file, one.line)
-        for group in (tests, self.seen.beside(tests)):
+        first = tests & self.seen.telling(one.file, one.line)
+        for group in (first, tests - first, self.seen.beside(tests)):
             for asked, seconds in self.seen.batches(one.file, group, self.most_s):
                 yield asked, int(15 + 4 * seconds)
 
@@ -418,7 +420,7 @@ class Runner:
     def caught(self, one: Change) -> bool | None:
         """Whether a test notices; None where the change is no program."""
         for tests, limit in self.batches(one):
-            asked = list(tests)
+            asked, tried = list(tests), set[str]()
             while asked:
                 with self.planted(one) as there:
                     if not there:
@@ -428,7 +430,12 @@ class Runner:
                     break
                 if not first or self.is_green(first):
                     return True
-                asked.remove(first)  # red without the change, too
+                if first in tried:
+                    break
+                tried.add(first)
+                # red without the change, too
+                asked = [test for test in asked if test != first]
+                asked += [] if first in tests else [f"--deselect={first}"]
         return False
 
     @contextmanager

@@ -116,7 +116,7 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
     empty: dict[str, Any] = dict.fromkeys(["rank", *known])
     rejected = [empty | r.to_dict() for r in study.rejected]
     rows = [row | {"reason": None} for row in ranked] + rejected
-    return [_asked(ranking) | {"fits": row["reason"] is None} | row for row in rows]
+    return [_place(ranking) | {"fits": row["reason"] is None} | row for row in rows]
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
@@ -201,6 +201,12 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
     return _layers(ranking) | {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.seq_k}
 
 
+def _place(ranking: TileRanking) -> dict[str, Any]:
+    """The first columns of a row of CSV, where a GPU is called as in every other command's."""
+    asked = _asked(ranking)
+    return {"gpu" if key == "profile" else key: value for key, value in asked.items()}
+
+
 def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     def entries(kind: str, limit: int | None = None) -> list[dict[str, Any]]:
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:limit]]
@@ -227,12 +233,12 @@ def as_rows(
 ) -> Iterator[dict[str, Any]]:
     for r in rankings:
         if rejected:
-            yield from (_asked(r) | t.to_dict() for t in r.rejected)
+            yield from (_place(r) | t.to_dict() for t in r.rejected)
             continue
         for kind, group in (("tile", r.candidates[:top]), ("library", r.library)):
             for c in group:
                 yield (
-                    _asked(r)
+                    _place(r)
                     | {"kind": kind}
                     | c.to_dict()
                     | {"limited_by": " ".join(c.limited_by)}
@@ -248,7 +254,11 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     ties = min(len(ranking.ties), top)
     if ties > 1:
         fit += f"; 1 to {ties} tie within {TIED_PERCENT} %"
-    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(candidates, 1))]
+    parts: list[str | Table] = [
+        heading(ranking),
+        fit,
+        _listed(enumerate(candidates, 1)).winning("rank", range(1, len(ranking.ties) + 1)),
+    ]
     if ranking.library:
         parts += [
             "Library kernels, with their own tiles"
@@ -312,9 +322,7 @@ def orders(args: argparse.Namespace) -> int:
         return "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=markdown) for r in rankings)
 
     entries = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
-    rows = (
-        {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in entries
-    )
+    rows = ({"gpu": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in entries)
     answers = " ".join(map(ranking_answer, rankings)) if args.format == "json" else None
     return common.tell(
         args,
@@ -373,7 +381,7 @@ def tell_constant(args: argparse.Namespace) -> int:
     ]
     documents = [c.to_dict() for c in checks]
     rows = [
-        {"profile": c.profile.name} | row
+        {"gpu": c.profile.name} | row
         for c, document in zip(checks, documents, strict=True)
         for row in document["checks"]
     ]

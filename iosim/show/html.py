@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _EXACT_IN_JAVASCRIPT = 1 << 53
 _PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
-_GROUPING = ("seq_len", "gpu", "kernel")
+_GROUPING = ("seq_q", "gpu", "kernel")
 """Columns that may head groups of rows, where a row alone does not name its own."""
 MOST_IN_A_ROW = 4
 MOST_CARDS = 60

@@ -78,9 +78,9 @@ def test_a_comparison_adds_up_the_kinds_of_layers(
 ) -> None:
     line = f"compare --model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256 --html {tmp_path}/c.html"
     found = printed(line, capsys)
-    at = {(r["gpu"], r["kernel"], r["seq_len"]): r for r in found["rows"]}
+    at = {(r["gpu"], r["kernel"], r["seq_q"]): r for r in found["rows"]}
     parts = [
-        (one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]})
+        (one["count"], {(r["gpu"], r["kernel"], r["seq_q"]): r for r in one["rows"]})
         for one in found["layers"]
     ]
     assert [(one["layer"], one["count"]) for one in found["layers"]] == [

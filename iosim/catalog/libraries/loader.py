@@ -160,14 +160,16 @@ def is_file(name: str) -> bool:
 
 
 def check_file(path: str, subject: str = "kernel file") -> list[Problem]:
-    """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
+    """Everything that is wrong with a kernel's file, of one's own or in the catalog's folder. Raises InputError: it
+    cannot be read as TOML.
 
     Args:
-        what: what the file is, for messages.
+        subject: what the file is, for messages.
     """
     data = completed(read_toml(Path(path), subject))
     wrong = catalog_file.problems(data)
-    if not wrong and data["name"] in entry_names():
+    in_catalog = Path(path).resolve().parent == _HERE.resolve()
+    if not wrong and not in_catalog and data["name"] in entry_names():
         wrong = [
             Problem(
                 "name", f"'{data['name']}' is the catalog's; a kernel of your own needs another"
@@ -211,7 +213,7 @@ _READ: dict[str, Entry] = {}
 
 
 def keep_read(data: Entry) -> str:
-    """The name by which a kernel that was read from code is taken wherever a kernel is, in this process. Raises
+    """The name by which a kernel that was read from code may be given as a kernel in this process. Raises
     InputError: it says what makes no sense, or its name is the catalog's."""
     refuse(catalog_file.problems({k: v for k, v in data.items() if k not in OF_CODE}), "`code`")
     name = fold(str(data["name"]))

@@ -220,9 +220,7 @@ def _resolved(
     """
     rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    # A kernel that was read from code has its grid's splits.
-    asked_splits = data.get("splits") if overrides.splits is None else overrides.splits
-    asked_splits = None if of_both and problem.backward else asked_splits
+    asked_splits = None if of_both and problem.backward else _asked_splits(data, overrides)
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
@@ -261,6 +259,12 @@ def _resolved(
         notes=notes + _notes(data, problem, compiled),
     )
     return _finished(asked_splits, kernel, of_both, overrides, problem, profile, rules, settings)
+
+
+def _asked_splits(data: Entry, overrides: Overrides) -> int | None:
+    """Splits that are given by hand; a kernel that was read from code has its grid's."""
+    read: int | None = data.get("splits")
+    return read if overrides.splits is None else overrides.splits
 
 
 def _machine(data: Entry, overrides: Overrides, profile: HardwareProfile) -> Machine | None:

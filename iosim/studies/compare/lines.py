@@ -36,7 +36,7 @@ Dot = tuple[float, float, str]
 WHO = (
     Column("gpu", "GPU"),
     Column("kernel"),
-    Column("seq_len", "N", kind="count"),
+    Column("seq_q", "N", kind="count"),
 )
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
@@ -63,7 +63,7 @@ def drawn(
     text = _texts()[kind]
     title, caption = (text[name].format(**words) for name in ("title", "caption"))
     table = Table((*WHO, *columns, FROM), tuple(rows)).without(*without)
-    fields = {"pivot": text.get("pivot", "seq_len"), "shows": tuple(text["shows"])} | more
+    fields = {"pivot": text.get("pivot", "seq_q"), "shows": tuple(text["shows"])} | more
     return Figure(id or kind, title, caption, table, tuple(panels), tuple(legend), **fields)
 
 

@@ -23,7 +23,7 @@ from iosim.studies.requests import CompareRequest
 COLUMNS = (
     Column("gpu", "GPU"),
     Column("kernel"),
-    Column("seq_len", "N", kind="count"),
+    Column("seq_q", "N", kind="count"),
     Column("l2_bytes", "SM<->L2"),
     Column("hbm_bytes", "HBM"),
     Column("time_s", "time"),
@@ -67,8 +67,8 @@ class ModelComparison:
     @property
     def answer(self) -> str:
         """The fastest kernel on each GPU at the longest length, a line each."""
-        longest = max(row["seq_len"] for row in self.rows)
-        here = [row for row in self.rows if row["seq_len"] == longest]
+        longest = max(row["seq_q"] for row in self.rows)
+        here = [row for row in self.rows if row["seq_q"] == longest]
         clauses = []
         for gpu in dict.fromkeys(row["gpu"] for row in here):
             able = [row for row in here if row["gpu"] == gpu and row["time_s"] is not None]
@@ -138,8 +138,8 @@ class ModelComparison:
         return Page(title, f"{self.model.line}.", sections, command=command, answer=(self.answer,))
 
     def _bars(self) -> tuple[Panel, ...]:
-        longest = max(row["seq_len"] for row in self.rows)
-        here = [row for row in self.rows if row["seq_len"] == longest]
+        longest = max(row["seq_q"] for row in self.rows)
+        here = [row for row in self.rows if row["seq_q"] == longest]
         named = ("kernel", "gpu") if len({row["gpu"] for row in here}) > 1 else ("kernel",)
         panels = []
         for n, (key, title, text) in enumerate(DRAWN):
@@ -197,7 +197,7 @@ def _length_row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dic
     return {
         "gpu": entries[0].gpu,
         "kernel": kernels,
-        "seq_len": length,
+        "seq_q": length,
         **of_levels,
         "time_s": sums["time"],
         **ratios,

@@ -110,7 +110,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         p = None if self.point is None else self.point.prediction
-        row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
+        row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_q": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
         for level in ("l2", "hbm", "smem"):
             # Bytes at HBM are absent with `bounds`, those of shared memory where they are not described.
@@ -182,7 +182,7 @@ class Comparison(Faced):
         first = self.request.problems[0].to_dict()
         problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
         tensors = [
-            plain(gpu=p.gpu.label, kernel=p.kernel, seq_len=p.seq_len)
+            plain(gpu=p.gpu.label, kernel=p.kernel, seq_q=p.seq_len)
             | {"l2": by_group(p.prediction, "l2")}
             | {"hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
             for p in self.points

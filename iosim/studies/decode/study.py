@@ -44,7 +44,7 @@ from iosim.studies.models.asked import chosen
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CONTEXTS, DecodeRequest
 
-NOT_FLAT = ("problem", "notes", "kinds", "sequences", "picking")
+NOT_FLAT = ("profile", "problem", "notes", "kinds", "sequences", "picking")
 """Keys of a point that a row of a table has no place for."""
 TITLE = "How many tokens per second does attention allow while generating?"
 TOKENS_ARE = (
@@ -89,7 +89,7 @@ COLUMNS = (
     Column("splits", kind="count"),
     Column("cache_bytes", "cache"),
     Column("weight_bytes", "weights"),
-    Column("fits"),
+    Column("fits", colours={"no": "red"}),
     Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
     Column("l2_bytes_per_token", "SM<->L2/token", kind="bytes"),
 )
@@ -134,7 +134,11 @@ class Decoding(Several[DecodePoint]):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """A row per point: bytes, seconds and tokens per second of all layers, per generated token."""
-        return ({k: v for k, v in p.to_dict().items() if k not in NOT_FLAT} for p in self.points)
+        return (
+            {"gpu": p.prediction.profile.name}
+            | {k: v for k, v in p.to_dict().items() if k not in NOT_FLAT}
+            for p in self.points
+        )
 
     @property
     def answer(self) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 from chosen import chosen
 from scripts import load_script
 
 from iosim.base.errors import InputError
-from iosim.catalog.libraries import entry, entry_name, entry_names
+from iosim.catalog.libraries import check_file, entry, entry_name, entry_names, loader
 from iosim.catalog.libraries.loader import CHECKED, _aliases, checked, counted_on, fold
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import _catalog_name
@@ -121,3 +122,11 @@ def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
     assert rows[name]["checked"] == said
     assert main(["kernels", "show", name]) == 0
     assert f"\nchecked against: {said}" in capsys.readouterr().out
+
+
+def test_a_file_of_the_catalog_is_checked_where_it_lies(tmp_path: Path) -> None:
+    file = Path(loader.__file__).with_name("fa2.toml")
+    assert check_file(str(file)) == []
+    (copy := tmp_path / "fa2.toml").write_bytes(file.read_bytes())
+    (problem,) = check_file(str(copy))
+    assert "is the catalog's" in str(problem)

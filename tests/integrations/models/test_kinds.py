@@ -83,6 +83,8 @@ def kinds(model: Model) -> list[tuple[str, int]]:
      [("sliding", 4), ("full", 1), ("sliding (another's cache)", 4), ("full (another's cache)", 1)]),
     (config("gemma4_text", 6, per_layer_config={"05": {"head_dim": 512}}, head_dim=256, sliding_window=64),
      [("sliding", 5), ("full", 1)]),
+    (config("gemma4_text", 6, per_layer_config={"05": {"head_dim": 384}, "04": {"head_dim": 64}}, head_dim=256,
+            sliding_window=64), [("sliding", 4), ("sliding (head_dim 64)", 1), ("full", 1)]),
     (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), [("full", 3)]),
     (config("longcat_flash", None, num_layers=3, **LATENT), [("latent", 6)]),
     (config("falcon_h1", 3, **SSD), [("full", 3), ("mamba", 3)]),

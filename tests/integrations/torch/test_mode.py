@@ -474,6 +474,21 @@ class TestOperators:
         assert first.hbm_read == pytest.approx(x.nbytes, rel=0.01)
         assert second.hbm_read > 0.6 * x.nbytes
 
+    def test_what_is_changed_in_place_was_there_before(self) -> None:
+        """Three tensors of the caller's, and one that is made within."""
+        x, y = torch.ones(64), torch.zeros(64, dtype=torch.int64)
+        z = torch.ones(8, 8)
+
+        def changes() -> torch.Tensor:
+            x.add_(1)
+            y.zero_()
+            nn.functional.relu_(z)
+            return x.mul(2)
+
+        program = recorded(changes)
+        made = [storage.made for storage in program.storages]
+        assert made == [None, None, None, len(program.operators) - 1]
+
     def test_convolutions_put_channels_last(self) -> None:
         x, conv = (
             torch.randn(8, 16, 64, 64, dtype=BF16),

@@ -11,6 +11,7 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 from torch.library import triton_op, wrap_triton  # noqa: E402
 
+from iosim.integrations.triton.launched import _argument  # noqa: E402
 from iosim.torch import TrafficMode  # noqa: E402
 
 ROWS, COLUMNS = 512, 4096
@@ -84,3 +85,19 @@ def test_a_kernel_that_does_not_compile_is_named_and_its_tensors_counted_once() 
     (row,) = traffic.result
     assert not row.known
     assert "scale_rows is not known by its code (Triton does not compile it" in traffic.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "elements"),
+    [
+        (torch.empty(3, 5, device="meta"), 15),
+        (torch.empty(3, 5, device="meta")[:, ::2], 15),  # 1 + 2 x 5 + 2 x 2
+        (torch.empty(3, 5, device="meta")[:, :2], 12),  # 1 + 2 x 5 + 1
+        (torch.empty(5, device="meta").expand(4, 5), 5),  # a stride of 0
+        (torch.empty(0, device="meta"), 1),
+    ],
+)
+def test_a_tensor_reaches_from_its_first_to_its_last_element(
+    tensor: torch.Tensor, elements: int
+) -> None:
+    assert _argument("x", tensor).shape == (elements,)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from timed_launches import call, main_launch
 
+from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Launch
 from iosim.readers.timing import launch_terms
 from iosim.readers.timing.launch_terms import STREAM_START_S
@@ -15,6 +17,7 @@ from iosim.readers.timing.rates import Rates, SmRates, Waits
 from iosim.readers.timing.tile_terms import (
     FIRST_LOADS,
     LOCKED_LOADS,
+    code_behind_per_cycle,
     code_cycles,
     lock_cycles,
 )
@@ -268,3 +271,17 @@ class TestAdds:
     def test_a_warp_of_its_own_holds_nobody_up(self) -> None:
         launches = call("h100", "fa3", passes="bwd").chain.launches
         assert all(one.work.add_requests_per_row == 0 for one in launches)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200"])
+def test_code_past_what_is_fetched_ahead_comes_at_hbms_latency(gpu: str) -> None:
+    """16 lines of 128 bytes a latency of HBM; from the L2, where the call before has left it, faster."""
+
+    def rate(warm: bool) -> float:
+        rates = SimpleNamespace(profile=load_profile(gpu))
+        running = SimpleNamespace(conditions=SimpleNamespace(warm=warm), rates=rates)
+        return code_behind_per_cycle(running)  # type: ignore[arg-type]
+
+    latency = load_profile(gpu).need("dram_latency_cycles")
+    assert rate(warm=False) * latency == pytest.approx(16 * 128)
+    assert rate(warm=True) > 4 * rate(warm=False)

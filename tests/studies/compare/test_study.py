@@ -308,7 +308,7 @@ def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...
         assert cannot == ([["fa3"]] if "a100" in p.title else [])
     groups = made.sections[1].table
     assert groups is not None
-    assert [c.key for c in groups.columns][:3] == ["seq_len", "gpu", "kernel"]
+    assert [c.key for c in groups.columns][:3] == ["seq_q", "gpu", "kernel"]
 
 
 def test_every_command_line_gives_its_row(
@@ -351,7 +351,7 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert made["baseline"] == "naive"
     assert main([*SMALL, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [int(r["seq_len"]) for r in rows] == [r["seq_len"] for r in made["rows"]]
+    assert [int(r["seq_q"]) for r in rows] == [r["seq_q"] for r in made["rows"]]
     assert [r["l2_read_bytes"] for r in rows] == [
         "" if r["l2_read_bytes"] is None else str(r["l2_read_bytes"]) for r in made["rows"]
     ]

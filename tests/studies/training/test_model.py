@@ -29,6 +29,17 @@ def test_optimizer_bytes_a_parameter(
     assert rule.step_bytes(parameters, 4) == temporary * elements
 
 
+def test_bytes_of_a_step_by_how_it_runs() -> None:
+    """Adam's temporaries: two of the largest tensor where tensors take turns, one of all where they go in lists."""
+    bare = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
+    parameters = plan(bare, Setup(seq_len=8)).parameters  # of 64 x 192 and 64 x 64 numbers
+    found = [optimizer("adam", s).step_bytes(parameters, 4) for s in ("loop", "foreach", "fused")]
+    assert found == [2 * 4 * 12_288, 4 * (12_288 + 4096), 0]
+    counters = [optimizer("adam", s).state_bytes(parameters, 4) for s in ("loop", "fused")]
+    assert counters == [2 * 4 * (12_288 + 4096), 2 * 4 * (12_288 + 4096) + 2 * 4]
+    assert optimizer("adam", "loop").step_bytes([], 4) == 0
+
+
 def test_eight_bit_adam() -> None:
     bare = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
     parameters = plan(bare, Setup(seq_len=8)).parameters
