@@ -98,7 +98,7 @@ COLUMNS = (
     Column("splits", kind="count"),
     Column("cache_bytes", "cache"),
     Column("weight_bytes", "weights"),
-    Column("fits"),
+    Column("fits", colours={"no": "red"}),
     Column("hbm_bytes_per_token", "HBM/token", kind="bytes"),
     Column("l2_bytes_per_token", "SM<->L2/token", kind="bytes"),
 )
