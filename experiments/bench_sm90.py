@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest
+from sm90_columns import KNOBS as FORWARD_KNOBS
+from sm90_columns import ORDER, PROBLEM
 from sm90_variants import variants
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -43,30 +45,7 @@ TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2}
 LSE_TOLERANCE = 2e-3
 LIBRARIES = {"cudnn": SDPBackend.CUDNN_ATTENTION, "pytorch_flash": SDPBackend.FLASH_ATTENTION}
 HEAD_DIMS = (64, 128, 256)
-PROBLEM = (
-    "implementation",
-    "batch",
-    "heads",
-    "kv_heads",
-    "seq_q",
-    "seq_k",
-    "head_dim",
-    "causal",
-    "dtype",
-)
-KNOBS = (
-    "consumers",
-    "block_k",
-    "stages",
-    "q_stages",
-    "schedule",
-    "cluster",
-    "pipeline",
-    "turns",
-    "poly",
-    "pack",
-)
-ORDER = ("order", "blocks", "section_heads", "direction")
+KNOBS = (*FORWARD_KNOBS, "pack")
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "ms", "tflops", "regime", "sm_clock_mhz")
 NOTES = {
     "timing": "burst: device events around each call, median of 15 after 3, the GPU idle before each call; sustained: "

@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sm90 import Sm90Order, Sm90Spec, fastest
+from sm90_columns import KNOBS, ORDER, PROBLEM
 
 from iosim import InputError
 from iosim.base.files import write_whole
@@ -27,29 +28,6 @@ from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw
 
 COUNTERS = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
             "l2_fabric", "seconds", "registers", "smem_bytes")  # fmt: skip
-PROBLEM = (
-    "implementation",
-    "batch",
-    "heads",
-    "kv_heads",
-    "seq_q",
-    "seq_k",
-    "head_dim",
-    "causal",
-    "dtype",
-)
-KNOBS = (
-    "consumers",
-    "block_k",
-    "stages",
-    "q_stages",
-    "schedule",
-    "cluster",
-    "pipeline",
-    "turns",
-    "poly",
-)
-ORDER = ("order", "blocks", "section_heads", "direction")
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "grid", *COUNTERS)
 
 SHAPES = (

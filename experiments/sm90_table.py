@@ -8,18 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from sm90_columns import KNOBS
+
 MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
-KNOBS = (
-    "consumers",
-    "block_k",
-    "stages",
-    "q_stages",
-    "schedule",
-    "cluster",
-    "pipeline",
-    "turns",
-    "poly",
-)
 BACKWARD_KNOBS = ("block_q", "stages", "score_stages", "sums", "overlap")
 FORWARD, BACKWARD, ORDERED = "flash_fwd_sm90", "flash_bwd_sm90", "flash_bwd_sm90_ordered"
 Row = dict[str, str]

@@ -406,7 +406,8 @@ class Runner:
             return
         assert self.seen is not None
         tests = self.seen.of(one.file, one.line)
-        for group in (tests, self.seen.beside(tests)):
+        first = tests & self.seen.telling(one.file, one.line)
+        for group in (first, tests - first, self.seen.beside(tests)):
             for asked, seconds in self.seen.batches(one.file, group, self.most_s):
                 yield asked, int(15 + 4 * seconds)
 

@@ -134,6 +134,8 @@ def test_tests_of_a_line_are_those_that_execute_it_or_use_its_name(seen: Any) ->
     assert seen.of(PACKAGE_FILE, 2) == {0, 2}  # what the field takes from a constant
     assert seen.of(PACKAGE_FILE, 5) == {0, 1, 2}  # a default, by its function
     assert seen.beside({1}) == {0, 2}
+    assert seen.telling(PACKAGE_FILE, 6) == {0, 2}  # the condition was true for them
+    assert seen.telling(PACKAGE_FILE, 7) == set()
 
 
 def test_a_line_is_known_wherever_it_stands() -> None:

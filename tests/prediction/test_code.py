@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from iosim.code.arguments import TensorArgument, read_argument
 from iosim.commands.cli import main
 from iosim.readers.replay.library import why_missing
 from iosim.studies.code import whole_texts
-from iosim.studies.kernel_from_code import kernel_file
+from iosim.studies.kernel_from_code import _stages, kernel_file
 from iosim.studies.requests import CodeRequest
 
 PTX = Path(__file__).parents[1] / "code" / "ptx"
@@ -44,6 +45,10 @@ def test_a_column_store_writes_eight_times_its_bytes_and_says_so() -> None:
     assert p.l2.read == ROWS * COLUMNS * 4
     assert "stores of out (accesses.cu:" in p.answer
     assert "use 12% of the sectors that they touch" in p.answer
+    # 64 x 4096 numbers of fp32, all 32 lanes of a warp at work
+    assert {site.width for site in p.sites} == {4}
+    assert all(site.bytes == site.requests * 32 * site.width for site in p.sites)
+    assert sum(site.requests for site in p.sites if site.mode == "store") == ROWS * COLUMNS // 32
 
 
 def test_a_transpose_names_its_bank_conflict() -> None:
@@ -254,3 +259,22 @@ def test_a_kernel_of_code_has_its_splits_and_the_time_of_its_instructions() -> N
     assert iosim.predict(kernel=name, **asked).kernel.tile.block_q == 64
     assert iosim.explain(kernel=name, **asked).prediction.kernel.name == name
     assert name in iosim.compare(kernel=["naive", name], **asked).to_text()
+
+
+@pytest.mark.parametrize(
+    ("is_asynchronous", "step_bytes", "stages"),
+    [
+        (True, 100, 10),
+        (True, 600, 1),
+        (True, 2000, 1),
+        (True, 10, 16),
+        (True, 0, 16),
+        (False, 10, 1),
+    ],
+)
+def test_stages_are_what_fits_in_shared_memory(
+    is_asynchronous: bool, step_bytes: int, stages: int
+) -> None:
+    """Of 1,000 bytes, at least one buffer and at most 16; one where nothing is copied ahead."""
+    evaluated = SimpleNamespace(sites=[SimpleNamespace(asynchronous=is_asynchronous)])
+    assert _stages(evaluated, step_bytes, 1000) == stages  # type: ignore[arg-type]

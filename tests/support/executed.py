@@ -67,11 +67,12 @@ def digest(file: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a line stands: its function, and the lines of its statement."""
+    """Where a line stands: its function, the lines of its statement, and those that a condition guards."""
 
     function: str
     first: int
     last: int
+    guarded: tuple[int, int] | None = None
 
 
 class Source:
@@ -93,8 +94,11 @@ class Source:
                 body = getattr(child, "body", None)
                 if isinstance(body, list) and body:  # the head alone: what follows is of its own
                     last = max(first, min(last, body[0].lineno - 1))
+                guarded = None
+                if isinstance(child, ast.If | ast.While):
+                    guarded = child.body[0].lineno, child.body[-1].end_lineno or child.lineno
                 for line in range(first, last + 1):
-                    self.place[line] = Place(function, first, last)
+                    self.place[line] = Place(function, first, last, guarded)
             self._visit(child, inside)
 
     def key(self, line: int) -> str:
@@ -320,6 +324,11 @@ class Executed:
         if not found:
             found = {n for span in of.functions.values() for n in self.at(file, *span)}
         return found
+
+    def telling(self, file: str, line: int) -> set[int]:
+        """Of the tests of a condition's line those for which it was true, which see most of its changes."""
+        place = source(file).place.get(line)
+        return self.at(file, *place.guarded) if place is not None and place.guarded else set()
 
     def _users(self, file: str, names: set[str], seen: set[str]) -> set[int]:
         found: set[int] = set()

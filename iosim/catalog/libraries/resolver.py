@@ -220,16 +220,13 @@ def _resolved(
     """
     rules, settings = rules_of(data.get("rules")), data["kernel"]
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
-    # A kernel that was read from code has its grid's splits.
-    asked_splits = data.get("splits") if overrides.splits is None else overrides.splits
-    asked_splits = None if of_both and problem.backward else asked_splits
+    asked_splits = None if of_both and problem.backward else _asked_splits(data, overrides)
     splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
-        sms = profile.need_int("sm_count")
-        splits = rules.splits_of_tile(seen, sms, block_q, block_k) or splits
+        splits = _splits_of_tile(rules, seen, profile, row) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     beside = rules.split_overheads(problem, block_q) if split_table else overheads(data, "overhead")
@@ -261,6 +258,20 @@ def _resolved(
         notes=notes + _notes(data, problem, compiled),
     )
     return _finished(asked_splits, kernel, of_both, overrides, problem, profile, rules, settings)
+
+
+def _splits_of_tile(
+    rules: Rules, seen: AttentionProblem, profile: HardwareProfile, row: Mapping[str, Any]
+) -> int | None:
+    """Splits of a library that chooses its tile first."""
+    sms = profile.need_int("sm_count")
+    return rules.splits_of_tile(seen, sms, row["block_q"], row["block_k"])
+
+
+def _asked_splits(data: Entry, overrides: Overrides) -> int | None:
+    """Splits that are given by hand; a kernel that was read from code has its grid's."""
+    read: int | None = data.get("splits")
+    return read if overrides.splits is None else overrides.splits
 
 
 def _machine(data: Entry, overrides: Overrides, profile: HardwareProfile) -> Machine | None:

@@ -34,6 +34,10 @@ IDLE_ROW_SHARE = 0.17
 (experiments/measurements/h200_power.csv)."""
 MMA_FLOPS = 4096
 """Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
+FMA_FLOPS = 64
+"""Operations of a warp's multiply-add on the fp32 units, an instruction like any other. So counted, large products in
+fp32 draw more than a T4's and an L4's board has: they reach 4.2 to 4.4 and 15.4 TFLOP/s there, half of the specified
+rates (zzc0721/torch-performance-test-data @9d82827)."""
 INSTRUCTIONS_PER_SCORE = 13.0
 """Instructions a thread executes for each score, products aside: 12 to 14.5 in FlashAttention-2's and cuDNN's forward
 (counted by the profiler: smsp__inst_executed less pipe_tensor, at 512 to 16k tokens, head_dim 64 and 128)."""

@@ -6,7 +6,7 @@ from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.readers.timing import launch_terms as terms
-from iosim.readers.timing.energy import Activity, mean_power_w
+from iosim.readers.timing.energy import FMA_FLOPS, Activity, mean_power_w
 from iosim.readers.timing.loop_time import Computing, loop_computing, worked
 from iosim.readers.timing.overlap import beside, computing_beside_stream, norm_of
 from iosim.readers.timing.pass_time import pass_computing
@@ -136,9 +136,12 @@ def _pass(running: Running, computed: Computing, streamed: float, busiest: float
 
 
 def _activity(running: Running, computed: Computing, pairs: float, instructions: float) -> Activity:
-    flops = 0.0
+    work = running.launch.work
+    flops, products = 0.0, pairs * work.flops_per_pair * running.unit.products
     if running.uses_tensor_cores:
-        flops = pairs * running.launch.work.flops_per_pair * running.unit.products
+        flops = products
+    elif work.machine is None:
+        instructions += products / FMA_FLOPS
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),

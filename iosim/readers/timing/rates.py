@@ -21,6 +21,8 @@ FAR_OVER_NEAR = 476 / 265
 TURING = 75
 """Compute capability whose L2 is taken to run at a clock in proportion to the SMs': a product of a T4 at 585 MHz takes as
 long as its bytes at such an L2, and 40 % less at one of its full clock. A Hopper's keeps its own (h200_clocks.csv)."""
+LANES = (64, 128)
+"""fp32 multiply-adds of an SM in a cycle."""
 PEAK_UNITS = {"fp32": (MatrixUnit.FP32, MatrixUnit.SPLIT_TF32)}
 """What computes products at their highest rate, where it is not the matrix unit of the type."""
 
@@ -148,7 +150,7 @@ class Rates:
     def _tensor(self, dtype: str, unit: UnitModel) -> float:
         p = self.profile
         if not unit.tensor_cores:
-            return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
+            return self._fp32_flops()
         if p.computes_in_fp32(dtype):
             self._note(
                 f"{p.name}'s tensor cores do not take {dtype}: products at the rate of its fp32 units"
@@ -162,6 +164,17 @@ class Rates:
         return (
             reached * (self.clock_hz or self.rated_hz) / self.rated_hz if self.measured else reached
         )
+
+    def _fp32_flops(self) -> float:
+        """Operations per second of the fp32 units at the present clock; the specified rate where that is asked for.
+        An SM has 64 lanes or 128: the clock of the specification is another than that of tensor cores on a Hopper."""
+        p = self.profile
+        specified = p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
+        if not self.measured or not self.clock_hz or math.isinf(specified):
+            return specified
+        per_lane = 2.0 * p.sm_count * (p.boost_clock_hz or self.clock_hz)
+        lanes = min(LANES, key=lambda number: abs(math.log(per_lane * number / specified)))
+        return 2.0 * p.sm_count * lanes * self.clock_hz
 
     def peak_tensor(self, dtype: str, fastest_hz: float) -> float:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the

@@ -8,7 +8,10 @@ import pytest
 from schedules import H100
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import memory
 from iosim.studies.distributed import (
     cluster,
     study,
@@ -16,6 +19,8 @@ from iosim.studies.distributed import (
 from iosim.studies.distributed.collectives import (
     MEGATRON_COLLECTIVES,
     calls_of,
+    memory_bytes,
+    share_of,
     split_heads,
 )
 from iosim.studies.distributed.schedule import (
@@ -95,3 +100,24 @@ def test_one_gpu_sends_nothing() -> None:
         assert found.received_bytes == 0
         if found.name != "rsa":  # no use of the mask
             assert found.speedup == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "beside"),
+    [
+        ("all-gather", "fa2", 2 * 512 * 1024),  # K and V of its own tokens
+        ("ulysses", "fa2", 3 * 512 * 1024),  # Q, too
+        (
+            "rsa",
+            "naive",
+            -2 * 512 * 4096 + 4 * 512 * 1024,
+        ),  # parts of K and V in place of the whole
+        ("megatron", "fa2", 512 * 4096 + 512 * 1024),  # the input gathered, and its own part
+    ],
+)
+def test_what_a_gpu_holds_beside_its_call(name: str, kernel: str, beside: int) -> None:
+    """4,096 tokens on 4 GPUs; 4 heads of 64 in fp16 are 512 bytes a token."""
+    problem = AttentionProblem(heads=4, seq_q=4096, head_dim=64, dtype="fp16")
+    share = share_of(name, problem, 4, False)
+    peak = memory(plan(share, resolve(kernel, share, H100)))["peak"]
+    assert memory_bytes(name, problem, 4, "fa2", H100) == peak + beside

@@ -76,6 +76,16 @@ def test_memory_counts_the_inputs_that_an_execution_holds(
     assert all(p >= m for p, m in zip(passing_bytes(schedule, widths), most, strict=True))
 
 
+@pytest.mark.parametrize("gpus", [2, 3, 4])
+def test_a_ring_passes_a_block_of_keys_on(gpus: int) -> None:
+    """In a forward K and V of a GPU's 12 / P tokens arrive in each step but the last, one block used as one comes."""
+    problem = AttentionProblem(heads=1, seq_q=12, head_dim=4, dtype="fp16")
+    widths = token_bytes(problem)
+    block = 12 // gpus * (widths["K"] + widths["V"])
+    passing = passing_bytes(build("ring", problem, gpus), widths)
+    assert passing == [block if gpus == 2 else 2 * block] * gpus
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_the_longest_sequence_fits_and_one_chunk_more_does_not(name: str, backward: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from orders_asked import CAUSAL, FILE, H200
 
@@ -10,6 +12,7 @@ from iosim.catalog.libraries import resolve
 from iosim.kernel.schedule import Scheduler
 from iosim.prediction.predictor import predict
 from iosim.studies.orders import OrderRanking, search
+from iosim.studies.orders.search import _Search
 from iosim.studies.requests import OrdersRequest
 
 pytestmark = pytest.mark.usefixtures("replays_once")
@@ -76,3 +79,20 @@ def test_blackwells_own_order_is_an_assumption_that_is_told() -> None:
     ranking = search.rank_orders(asked)
     assert ranking.kernel == "fa4"
     assert any("cluster launch control" in note for note in ranking.notes)
+
+
+@pytest.mark.parametrize(
+    ("least_s", "times_compulsory", "is_beaten"),
+    [(1.0, 1.0, True), (0.9901, 1.02, True), (0.9899, 1.0, False), (1.0, 1.021, False), (2.0, 1.0, True)],
+)  # fmt: skip
+def test_what_could_not_be_faster_is_left_out(
+    least_s: float, times_compulsory: float, is_beaten: bool
+) -> None:
+    """Another order was replayed and takes a second: one that takes 1 / 1.01 = 0.990 s at least is as slow, where the
+    other reads 1.02 times the compulsory bytes at most."""
+    words = SimpleNamespace(words="other")
+    replayed = SimpleNamespace(time_s=1.0, times_compulsory=times_compulsory, choice=words)
+    found = SimpleNamespace(entries={"other": replayed}, left_out=[])
+    candidate = SimpleNamespace(choice="this", least_s=least_s)
+    assert _Search._is_beaten(found, candidate) == is_beaten  # type: ignore[arg-type]
+    assert [choice for choice, _ in found.left_out] == ["this"] * is_beaten

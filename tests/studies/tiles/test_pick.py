@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from effort import examples
@@ -25,6 +27,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.tiles import pick
 from iosim.studies.tiles.one import tiles_answer
 from iosim.studies.tiles.pick import (
     BLOCK_K,
@@ -498,3 +501,27 @@ class TestCommand:
         assert (code, out) == (2, "")
         assert message in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("slower", "first"), [(1, 3), (3, 3), (3, 1), (3, 8)])
+def test_the_first_are_replayed_whatever_replays_make_of_them(
+    slower: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight tiles of 1 to 8 us by the quick rule, which a replay finds to take `slower` times as long: those that come to
+    the front then are replayed in their turn."""
+
+    def planned(time_s: float, replayed: bool) -> Any:
+        sizes = {"l2_read_bytes": 0, "l2_write_bytes": 0, "shared_memory_bytes": 0}
+        candidate = SimpleNamespace(time_s=time_s, **sizes)
+        return SimpleNamespace(candidate=candidate, replayed=replayed)
+
+    def replays(tiles: list[Any], progress: object) -> list[Any]:
+        return [planned(slower * tile.candidate.time_s, True) for tile in tiles]
+
+    monkeypatch.setattr(pick, "replayed_tiles", replays)
+    tiles = [planned(1e-6 * n, False) for n in range(1, 9)]
+    ranked, library = pick._replayed(tiles, [planned(5e-6, False)], first, None)  # type: ignore[arg-type]
+    assert all(tile.replayed for tile in (*ranked[:first], *library))
+    assert [tile.candidate.time_s for tile in ranked] == sorted(t.candidate.time_s for t in ranked)
+    if slower == 1:  # nothing came to the front
+        assert sum(tile.replayed for tile in ranked) == first
