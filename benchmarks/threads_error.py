@@ -9,6 +9,9 @@ out; the last line says how many.
     python benchmarks/threads_error.py --rows threads_*.csv          every row
     python benchmarks/threads_error.py --split threads_*.csv         odd and even rows of each file apart
     python benchmarks/threads_error.py --clocks boost threads_*.csv  all rows under one clock
+    python benchmarks/threads_error.py --pairs threads_*.csv         every pair of kernels, and which was faster
+
+A file with a column of `SPEEDS` states how many times as fast as another a kernel was: each row is such a pair.
 """
 
 from __future__ import annotations
@@ -84,9 +87,10 @@ LEFT_OUT = {
 }
 """Words in a row's note -> why it is left out."""
 UNKNOWN = "the catalog has no such kernel"
-ADDED_UP = "meta-pytorch/tritonbench#196"
-"""A thread whose backward adds each gradient to the one before: its inputs are no leaves, and none is set to None
-between calls (tritonbench @592d65f, operators/flash_attention/operator.py, get_bwd_fn). Two loads and a store of each."""
+ADDED_UP = "meta-pytorch/tritonbench"
+"""Threads whose backward adds each gradient to the one before: what is set to None between calls is a detached copy of
+each input (tritonbench @592d65f and @02c1ae28, operators/flash_attention/operator.py, get_bwd_fn and unpack_inputs). Two
+loads and a store of each."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,38 @@ class Row:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted_us / self.measured_us - 1
+
+
+SPEEDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "measured_speedup": ("fa-turing", "cutlass", LOOP),
+    "measured_fa4_speed_over_fa2": (
+        "fa4-sm120",
+        "fa2",
+        LOOP | BSHD | {"gpu": "rtx-5090", "heads": 32, "mask": "causal", "dtype": "bf16"},
+    ),
+}
+"""Column of a file -> the kernel that it times, that which it is held against, and what its rows do not say."""
+APART = 1.1
+"""How many times as long as the other a kernel of a pair takes at least."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two kernels on one call: what the second takes over what the first takes, measured and predicted."""
+
+    text: str
+    measured: float
+    predicted: float
+
+    @property
+    def counts(self) -> bool:
+        """True where the two were far enough apart."""
+        return max(self.measured, 1 / self.measured) > APART
+
+    @property
+    def right(self) -> bool:
+        """True where the faster one is predicted to be it."""
+        return (self.measured > 1) == (self.predicted > 1)
 
 
 def why_left_out(row: dict[str, str]) -> str:
@@ -213,20 +249,55 @@ def table(predicted: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def pairs(predicted: list[Row]) -> str:
-    """How often the prediction says which of two kernels is faster, of those in one thread that differ by 10 %."""
+def pairs(predicted: list[Row]) -> Iterator[Pair]:
+    """Pairs of kernels that a thread timed on one call."""
     calls: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in predicted:
         calls[row.source, row.gpu, repr(row.call)].append(row)
-    right = count = 0
     for members in calls.values():
         for n, first in enumerate(members):
             for second in members[n + 1 :]:
-                low, high = sorted((first, second), key=lambda row: row.measured_us)
-                if high.measured_us > 1.1 * low.measured_us:
-                    count += 1
-                    right += low.predicted_us < high.predicted_us
-    return f"Which of two is faster, where they differ by more than 10 %: right in {right} of {count} pairs."
+                yield Pair(
+                    f"{first.kernel}, {second.kernel} {first.gpu} {sizes(first.call)} {first.source}",
+                    second.measured_us / first.measured_us,
+                    second.predicted_us / first.predicted_us,
+                )
+
+
+def stated_pairs(paths: Iterable[Path]) -> Iterator[Pair]:
+    """Pairs of files that state how many times as fast as another a kernel was."""
+    for path in paths:
+        for _, row in read(path):
+            for column in SPEEDS.keys() & row.keys():
+                first, second, call = SPEEDS[column]
+                call = call | {"seq_len": int(row["seq"]), "head_dim": int(row["head_dim"])}
+                call |= {name: int(row[name]) for name in ("batch", "heads") if row.get(name)}
+                call |= {name: row[name].lower() for name in ("gpu", "dtype") if row.get(name)}
+                seconds = [
+                    iosim.predict(kernel=kernel, **call).time_s for kernel in (second, first)
+                ]
+                text = f"{first}, {second} {sizes(call)} {row['source']}"
+                yield Pair(text, float(row[column]), seconds[0] / seconds[1])
+
+
+def sizes(call: dict[str, Any]) -> str:
+    """A call's sizes, as a line of text."""
+    return " ".join(f"{name}={value}" for name, value in call.items())
+
+
+def times_of(path: Path) -> bool:
+    """True of a file of times, not of speeds over another's."""
+    return any("measured_us" in row for _, row in read(path))
+
+
+def told_apart(found: list[Pair]) -> str:
+    """How often the faster of two kernels is predicted to be it."""
+    counted = [pair for pair in found if pair.counts]
+    right = sum(pair.right for pair in counted)
+    return (
+        f"Which of two is faster, where they differ by more than 10 %: right in {right} of "
+        f"{len(counted)} pairs."
+    )
 
 
 def main() -> None:
@@ -236,21 +307,28 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV of times")
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--split", action="store_true", help="odd and even rows apart")
+    parser.add_argument("--pairs", action="store_true", help="every pair of kernels")
     parser.add_argument("--clocks", help="one clock for all rows: boost, sustained or MHz")
     args = parser.parse_args()
-    predicted = list(rows(args.files, args.clocks))
+    files = [path for path in args.files if times_of(path)]
+    predicted = list(rows(files, args.clocks))
+    found = [*pairs(predicted), *stated_pairs(args.files)]
     if args.rows:
         for row in predicted:
-            sizes = " ".join(f"{name}={value}" for name, value in row.call.items())
             print(
                 f"{row.error:+6.1%} {row.predicted_us:10.1f} {row.measured_us:10.1f} us  "
-                f"{row.kernel} {row.gpu} {sizes}  {row.source}"
+                f"{row.kernel} {row.gpu} {sizes(row.call)}  {row.source}"
             )
+        print()
+    if args.pairs:
+        for pair in filter(lambda pair: pair.counts, found):
+            verdict = "right" if pair.right else "wrong"
+            print(f"{verdict} {pair.measured:5.2f} {pair.predicted:5.2f}  {pair.text}")
         print()
     if args.split:
         for side, name in ((1, "Odd rows"), (0, "Even rows")):
             print(f"{name}\n\n{table([row for row in predicted if row.number % 2 == side])}\n")
-    print(f"{table(predicted)}\n\n{pairs(predicted)}\n{left_out(args.files)}")
+    print(f"{table(predicted)}\n\n{told_apart(found)}\n{left_out(files)}")
 
 
 if __name__ == "__main__":

@@ -203,8 +203,10 @@ class PredictKeywords(
     """Keywords of iosim.predict."""
 
     clocks: str | float
-    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """Boost (a call after a pause, as nvbench or ncu --clock-control none times it, held by the board's peak power),
+    sustained (calls for seconds: do_bench, a training step; held by its power limit) or the SMs' clock in MHz: a
+    profiler as it comes locks the base clock, 1095 on an H100; power counts where the GPU's energies are known; by
+    default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
@@ -224,8 +226,10 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
     """Keywords of iosim.predict_code."""
 
     clocks: str | float
-    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """Boost (a call after a pause, as nvbench or ncu --clock-control none times it, held by the board's peak power),
+    sustained (calls for seconds: do_bench, a training step; held by its power limit) or the SMs' clock in MHz: a
+    profiler as it comes locks the base clock, 1095 on an H100; power counts where the GPU's energies are known; by
+    default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
@@ -245,8 +249,10 @@ class ExplainCodeKeywords(ConditionKeywords, total=False):
     """Keywords of iosim.explain_code."""
 
     clocks: str | float
-    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """Boost (a call after a pause, as nvbench or ncu --clock-control none times it, held by the board's peak power),
+    sustained (calls for seconds: do_bench, a training step; held by its power limit) or the SMs' clock in MHz: a
+    profiler as it comes locks the base clock, 1095 on an H100; power counts where the GPU's energies are known; by
+    default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a
@@ -266,8 +272,10 @@ class KernelOfCodeKeywords(ConditionKeywords, total=False):
     """Keywords of iosim.kernel_of_code."""
 
     clocks: str | float
-    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
+    """Boost (a call after a pause, as nvbench or ncu --clock-control none times it, held by the board's peak power),
+    sustained (calls for seconds: do_bench, a training step; held by its power limit) or the SMs' clock in MHz: a
+    profiler as it comes locks the base clock, 1095 on an H100; power counts where the GPU's energies are known; by
+    default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it), graph (replayed in a CUDA graph) or python (the whole call as a

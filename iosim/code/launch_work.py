@@ -6,17 +6,18 @@ instructions name their lines, what a warp issues, waits for and spills.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from iosim.base.records import dataclass, replace
+from iosim.code.addresses import SHARED, Evaluated, instruction_of
 from iosim.code.addresses_launch import CodeLaunch
 from iosim.code.loops import Flow
 from iosim.code.module import Function
 from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm
-from iosim.code.opcodes import WARP, operation
+from iosim.code.opcodes import WARP, lane_bytes, operation
 from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
-from iosim.code.uses import uses_of
+from iosim.code.uses import LANE_BYTES, uses_of
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Mode, Overhead
 from iosim.kernel.machine import SECTOR_BYTES, SOURCE
@@ -42,12 +43,17 @@ class LaunchWork:
     warps: int
     """Warps of all CTAs."""
     notes: tuple[str, ...]
+    wavefronts: Mapping[str, float]
+    """Wavefronts of shared memory of all warps, by the class of instruction; empty where they are not known."""
 
     @property
     def counters(self) -> dict[str, int]:
         """What a profiler counts of instructions and of local memory (smsp__inst_executed, l1tex__t_sectors)."""
         local = self.on_sm.local_tile
-        return {
+        shared = {
+            f"{kind.replace('-', '_')}_wavefronts": round(n) for kind, n in self.wavefronts.items()
+        }
+        return shared | {
             "instructions": round(self.instructions),
             "xu_instructions": round(self.xu_instructions),
             "local_load_sectors": round(local.loaded * self.warps),
@@ -104,4 +110,28 @@ def with_work(
         for often, instruction in zip(runs.times, function.instructions, strict=True)
         if operation(instruction, function.cc).unit == "xu"
     )
-    return LaunchWork(with_spills, runs, on_sm, runs.instructions * every, xu * every, every, notes)
+    shared = _wavefronts(evaluated, function) if lined else {}
+    issued = (runs.instructions * every, xu * every)
+    return LaunchWork(with_spills, runs, on_sm, *issued, every, notes, shared)
+
+
+def _wavefronts(evaluated: Evaluated, function: Function) -> dict[str, float]:
+    """Wavefronts of loads and stores of shared memory by class, copies into it apart: those of the PTX, of which the
+    assembler merges several into one of 8 or 16 bytes a lane, which names the line of one of them."""
+    widths: dict[int, int] = {}
+    for instruction in function.instructions:
+        if instruction.kind in ("LDS", "STS") and instruction.ptx_line is not None:
+            width = widths.get(instruction.ptx_line, 0)
+            widths[instruction.ptx_line] = max(width, lane_bytes(instruction))
+    sites = [site for site in evaluated.sites if site.space == SHARED and not site.asynchronous]
+    rows = {site.number: instruction_of(evaluated.entry, site.number).row for site in sites}
+    merged = {site.mode for site in sites if widths.get(rows[site.number], 0) > site.width}
+    sums = {"shared_load": 0.0, "shared_store": 0.0}
+    for site in sites:
+        kind = "shared_load" if site.mode is Mode.LOAD else "shared_store"
+        width = widths.get(rows[site.number], 0)
+        if width > site.width:
+            sums[kind] += max(site.wavefronts, site.requests * width / LANE_BYTES)
+        elif width or site.mode not in merged or site.width > LANE_BYTES:
+            sums[kind] += site.wavefronts
+    return sums

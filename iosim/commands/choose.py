@@ -254,7 +254,11 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     ties = min(len(ranking.ties), top)
     if ties > 1:
         fit += f"; 1 to {ties} tie within {TIED_PERCENT} %"
-    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(candidates, 1))]
+    parts: list[str | Table] = [
+        heading(ranking),
+        fit,
+        _listed(enumerate(candidates, 1)).winning("rank", range(1, len(ranking.ties) + 1)),
+    ]
     if ranking.library:
         parts += [
             "Library kernels, with their own tiles"

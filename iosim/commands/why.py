@@ -10,8 +10,9 @@ from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
+from iosim.base.words import sentences
 from iosim.commands import common
-from iosim.prediction.confidence import basis_text, who
+from iosim.prediction.confidence import basis_text, confidence, who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -83,7 +84,10 @@ def _tell_code(args: argparse.Namespace) -> int:
 def _tell_time(args: argparse.Namespace, request: ExplainRequest) -> int:
     predictions = list(predict_many(requests_of(request), progress=progress("predicting")))
     answers = (
-        f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions
+        sentences(
+            [f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}", confidence([p])]
+        )
+        for p in predictions
     )
 
     terms = [terms_of(p) for p in predictions] if request.terms else []

@@ -40,8 +40,10 @@ class Conditions:
         default_text="replay where that takes seconds",
     )
     clocks: str | float = ask.text(
-        "boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
-        "power limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known",
+        "boost (a call after a pause, as nvbench or ncu --clock-control none times it, held by the board's peak "
+        "power), sustained (calls for seconds: do_bench, a training step; held by its power limit) or the SMs' clock "
+        "in MHz: a profiler as it comes locks the base clock, 1095 on an H100; power counts where the GPU's energies "
+        "are known",
         CLOCKS[0],
         metavar="CLOCKS",
     )

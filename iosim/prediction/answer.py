@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import listed, sentences
+from iosim.base.words import CLOCKS, listed, sentences
 from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.confidence import confidence, who
 from iosim.prediction.result import Prediction
@@ -60,11 +60,23 @@ def answer(predictions: Sequence[Prediction]) -> str:
 
 def moves(p: Prediction) -> str:
     """What a prediction reads from HBM, how long it takes and what bounds it."""
-    return f"{reads(p)} in {seconds_text(p.time_s)}, bound by {p.bound_by}"
+    return f"{reads(p)} in {timed(p)}, bound by {p.bound_by}"
+
+
+def timed(p: Prediction) -> str:
+    """The time with the clock that it stands for, as it would be measured: "25.3 ms (boost clock)"."""
+    clock = f"{clock_text(p)} clock" if p.conditions.clocks in CLOCKS else clock_text(p)
+    return f"{seconds_text(p.time_s)} ({clock})"
+
+
+def clock_text(p: Prediction) -> str:
+    """The clock that was asked for: boost, sustained, or in MHz."""
+    clocks = p.conditions.clocks
+    return clocks if isinstance(clocks, str) else f"{clocks / 1e6:,.0f} MHz"
 
 
 def of_several(p: Prediction) -> str:
-    return f"{who(p)}: {amount(p)} read from HBM, {seconds_text(p.time_s)}, bound by {p.bound_by}"
+    return f"{who(p)}: {amount(p)} read from HBM, {timed(p)}, bound by {p.bound_by}"
 
 
 def _both_read(larger: Prediction, smaller: Prediction) -> bool:
@@ -75,7 +87,9 @@ def _both_read(larger: Prediction, smaller: Prediction) -> bool:
 def _against_each_other(larger: Prediction, smaller: Prediction) -> str:
     """Two kernels of one GPU: the one that reads least against the other."""
     times = larger.hbm.read / smaller.hbm.read
-    took = f"{seconds_text(smaller.time_s)}, not {seconds_text(larger.time_s)}"
+    took = (
+        f"{seconds_text(smaller.time_s)} ({clock_text(smaller)}), not {seconds_text(larger.time_s)}"
+    )
     # Within 5 %: "as many bytes" is truer than a factor of 1.02.
     if times <= ONCE:
         same = f"{bytes_text(smaller.hbm.read)}, {against(smaller.hbm_payload.read, smaller.hbm_bounds.compulsory_read)}"

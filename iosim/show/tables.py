@@ -164,6 +164,14 @@ class Table:
             tuple(tuple(row[n] for n in remaining) for row in self.rows),
         )
 
+    def winning(self, key: str, cells: Iterable[Any]) -> Table:
+        """The table with these cells of a column in green on a terminal, where it has that column."""
+        column = next((c for c in self.columns if c.key == key), None)
+        if column is None:
+            return self
+        words = (column.text(cell).split(" ", 1)[0] for cell in cells)
+        return self.coloured(key, dict.fromkeys(words, "green"))
+
     def coloured(self, key: str, colours: Mapping[str, str]) -> Table:
         columns = (replace(c, colours=colours) if c.key == key else c for c in self.columns)
         return Table(tuple(columns), self.rows)

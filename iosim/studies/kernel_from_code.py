@@ -44,7 +44,7 @@ def kernel_file(request: CodeRequest, name: str | None = None) -> str:
 
 
 def kernel_of_code(request: CodeRequest, problem: AttentionProblem | None = None) -> str:
-    """The name by which a kernel that is known by its code is taken wherever a kernel is, in this process: as its file
+    """The name by which a kernel that is known by its code may be given as a kernel in this process: as its file
     describes it, with the splits of its grid and the time of its own instructions.
 
     Args:

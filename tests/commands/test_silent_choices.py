@@ -14,7 +14,7 @@ from iosim.commands.cli import COMMANDS, build_parser, main
 from iosim.commands.completion import subparsers
 from iosim.commands.hints import ELSEWHERE
 from iosim.commands.options import CommandParser
-from iosim.studies.decode.study import HOLLOW, notes
+from iosim.studies.decode.face import HOLLOW, notes
 
 REFUSED = (
     ("predict --seq-len 4,096", "--seq-len '4,096': write 4096"),

@@ -44,7 +44,25 @@ def test_errors_stand_by_kernel_gpu_and_pass(table: Path) -> None:
     text = SCRIPT.table(rows)
     assert "| decode | fa2 | h100 | 1 |" in text
     assert "| fwd | all |  | 2 |" in text
-    assert "right in 1 of 1 pairs" in SCRIPT.pairs(rows)
+    assert "right in 1 of 1 pairs" in SCRIPT.told_apart(list(SCRIPT.pairs(rows)))
+
+
+@pytest.mark.parametrize(("speed", "right"), [("1.95", True), ("0.5", False), ("1.05", None)])
+def test_a_stated_speed_is_a_pair(tmp_path: Path, speed: str, right: bool | None) -> None:
+    """flash-attention-turing on a T4 is predicted to take less than the memory-efficient kernel; a pair within 10 % says
+    nothing."""
+    path = tmp_path / "speeds.csv"
+    path.write_text(
+        "source,gpu,batch,heads,seq,head_dim,dtype,measured_speedup\n"
+        f"a/b#2,T4,4,32,1024,128,fp16,{speed}\n",
+        encoding="utf-8",
+    )
+    assert not SCRIPT.times_of(path)
+    (pair,) = SCRIPT.stated_pairs([path])
+    assert pair.predicted > 1
+    assert pair.counts is (right is not None)
+    if right is not None:
+        assert pair.right is right
 
 
 def test_what_is_left_out_is_said_with_why(table: Path) -> None:

@@ -23,7 +23,7 @@ from iosim.show.tables import Column, Marked, Table
 from iosim.studies.compare import as_page as compare_page
 from iosim.studies.compare import as_text, compare
 from iosim.studies.decode import ModelShape, decode_point
-from iosim.studies.decode.study import points_table as decode_table
+from iosim.studies.decode.face import points_table as decode_table
 from iosim.studies.distributed import cluster, study
 from iosim.studies.distributed.timing import ChunkTimes
 from iosim.studies.report import CaseGrid, build

@@ -72,7 +72,7 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     assert sentence.startswith(
         f"{p.kernel.name} on {p.profile.name} in fp16 reads {bytes_text(p.hbm.read)} from HBM ("
     )
-    assert f" in {seconds_text(p.time_s)}, bound by {p.bound_by}. " in sentence
+    assert f" in {seconds_text(p.time_s)} (boost clock), bound by {p.bound_by}. " in sentence
     stated = re.search(r"HBM \(([\d.,]+)x the compulsory", sentence)
     assert (stated is None) == (read <= 1.05 * least)
     if stated:
@@ -152,7 +152,7 @@ def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason()
         rf"cutlass on t4 in fp16 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}",
         said,
     )
-    assert f" in {seconds_text(flash.time_s)}, not {seconds_text(naive.time_s)}" in said
+    assert f" in {seconds_text(flash.time_s)} (boost), not {seconds_text(naive.time_s)}" in said
     assert reason(naive) in said
 
 
@@ -415,3 +415,13 @@ def test_fp32_products_of_standard_attention_are_an_exception() -> None:
     assert "fp32 products" in exact("naive", "a100", dtype="fp32")
     assert "fp32 products" in exact("math", "a100")
     assert "fp32 products" not in exact("flash", "a100", dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    ("clocks", "words"),
+    [("boost", "(boost clock)"), ("sustained", "(sustained clock)"), (1.095e9, "(1,095 MHz)")],
+)
+def test_the_first_lines_time_names_its_clock(clocks: str | float, words: str) -> None:
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=64)
+    p = predict(problem, "fa2", "h100", clocks=clocks)
+    assert f"{seconds_text(p.time_s)} {words}, bound by" in answer([p])

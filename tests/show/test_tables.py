@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim import AttentionProblem, predict
-from iosim.show import axes
+from iosim.show import axes, terminal
 from iosim.show.axes import alike, apart, layered
 from iosim.show.html import group_columns, groups
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
@@ -175,3 +175,14 @@ def test_a_line_below_others_is_wider_and_lines_without_difference_are_one() -> 
     widths = [line["line"]["width"] for line in layered(lines)]
     assert widths[0] > widths[1] == widths[2]
     assert alike({"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [1.001, 5.0]}) == [["a", "c"], ["b"]]
+
+
+def test_the_winning_cells_are_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Table((Column("rank"), Column("time_s", "time")), ((1, 1e-3), (2, 2e-3)))
+    assert "\x1b" not in made.winning("rank", [1]).text()
+    monkeypatch.setattr(terminal, "in_colour", lambda stream=None: True)
+    for table in (made.winning("rank", [1]), made.winning("time_s", [1e-3])):
+        head, first, second = table.text().splitlines()
+        assert "\x1b[32m" in first
+        assert "\x1b" not in head + second
+    assert made.winning("absent", [1]) == made

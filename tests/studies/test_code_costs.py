@@ -98,6 +98,25 @@ def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
     )
 
 
+def test_loads_that_the_assembler_merges_are_counted_merged(cubin: Path) -> None:
+    """A warp of `matrix_product` reads 32 rows of B word by word, and 32 words of A, the same for all of its lanes, in
+    eight loads of four words, which take two wavefronts each."""
+    given = (
+        "a=TENSOR(64x64,fp32)",
+        "b=TENSOR(64x64,fp32)",
+        "c=TENSOR(64x64,fp32)",
+        "columns=64",
+        "depth=64",
+    )
+    request = CodeRequest(
+        code=str(cubin), entry="matrix_product", gpu="h100", grid="2,2", block="32,32", arg=given
+    )
+    counters = costs_of_code(request).prediction.to_dict()["counters"]
+    turns = 4 * 32 * 2  # CTAs x warps x turns of the loop over depth
+    assert counters["shared_load_wavefronts"] == turns * (32 + 8 * 2)
+    assert counters["shared_store_wavefronts"] == turns * 2
+
+
 def test_what_is_assumed_is_said(cubin: Path) -> None:
     notes = costs(cubin, "rms_norm").notes
     assert any("no grid is given" in note for note in notes)

@@ -213,7 +213,7 @@ _READ: dict[str, Entry] = {}
 
 
 def keep_read(data: Entry) -> str:
-    """The name by which a kernel that was read from code is taken wherever a kernel is, in this process. Raises
+    """The name by which a kernel that was read from code may be given as a kernel in this process. Raises
     InputError: it says what makes no sense, or its name is the catalog's."""
     refuse(catalog_file.problems({k: v for k, v in data.items() if k not in OF_CODE}), "`code`")
     name = fold(str(data["name"]))

@@ -226,8 +226,7 @@ def _resolved(
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
-        sms = profile.need_int("sm_count")
-        splits = rules.splits_of_tile(seen, sms, block_q, block_k) or splits
+        splits = _splits_of_tile(rules, seen, profile, row) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     beside = rules.split_overheads(problem, block_q) if split_table else overheads(data, "overhead")
@@ -259,6 +258,14 @@ def _resolved(
         notes=notes + _notes(data, problem, compiled),
     )
     return _finished(asked_splits, kernel, of_both, overrides, problem, profile, rules, settings)
+
+
+def _splits_of_tile(
+    rules: Rules, seen: AttentionProblem, profile: HardwareProfile, row: Mapping[str, Any]
+) -> int | None:
+    """Splits of a library that chooses its tile first."""
+    sms = profile.need_int("sm_count")
+    return rules.splits_of_tile(seen, sms, row["block_q"], row["block_k"])
 
 
 def _asked_splits(data: Entry, overrides: Overrides) -> int | None:

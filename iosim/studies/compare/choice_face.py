@@ -204,7 +204,7 @@ def options_table(choice: Choice) -> Table:
         Column("energy", "energy per token", kind="right"),
         Column("cost", f"cost {unit(choice, 'dollars')}", kind="right"),
         Column("bound_by", "bound by"),
-        Column("fits"),
+        Column("fits", colours={"no": "red"}),
         Column("frontier"),
     )
     rows = tuple(_option_row(choice, option) for option in choice.options)

@@ -52,7 +52,7 @@ COLUMNS = (
     Column("bound_by", "bound by"),
     Column("peak_bytes", "peak"),
     Column("workspace_bytes", "workspace"),
-    Column("fits"),
+    Column("fits", colours={"no": "red"}),
     Column("l2_ratio", "x less L2", kind="number"),
     Column("hbm_ratio", "x less HBM", kind="number"),
     Column("time_ratio", "x faster", kind="number"),
@@ -171,7 +171,11 @@ def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
     by_tensor = (
         (f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items()
     )
-    first = (f"N = {length:,}", summary(entries).without("seq_q", "reason"))
+    times = [e.point.time_s for e in entries if e.point is not None]
+    whole = (
+        summary(entries).without("seq_q", "reason").winning("time_s", [min(times)] if times else [])
+    )
+    first = (f"N = {length:,}", whole)
     return [first, *((heading, table) for heading, table in by_tensor if table.rows)]
 
 

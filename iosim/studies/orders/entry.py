@@ -284,7 +284,7 @@ class OrderRanking(Shown):
         return self.listed(MOST_SHOWN)
 
     def listed(self, limit: int, markdown: bool = False) -> str:
-        rows = ranking_table(self, limit)
+        rows = ranking_table(self, limit).winning("rank", [1])
         note_lines = "".join(
             f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, limit)
         )
