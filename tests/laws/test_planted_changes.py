@@ -15,6 +15,7 @@ from iosim.catalog.libraries import resolve
 from iosim.code.ptx_fold import ABOVE, BELOW, EQUAL, _until
 from iosim.code.ptx_operations import count_bits, leading_zeros, logic
 from iosim.code.ptx_values import number, shrunk, whole, wrapped
+from iosim.code.ptx_words import uneven_name
 from iosim.evidence.measure.fit import Point, error_of
 from iosim.evidence.published.judge import _judged
 from iosim.evidence.reproduce.chunk_schedules import ADAM_BYTES
@@ -94,6 +95,13 @@ def test_values_are_kept_in_as_few_as_they_take() -> None:
     assert shrunk(np.array([[True, True], [True, True]])).shape == (1, 1)
     assert shrunk(np.array([[1, 2], [1, 2]])).shape == (1, 2)
     assert shrunk(np.array([[1, 1], [2, 2]])).shape == (2, 1)
+
+
+def test_operations_of_two_factors_by_their_opcode() -> None:
+    """A high half is a quotient and a shift a power, whatever width and sign are named."""
+    opcodes = ("shl.b32", "mul.lo.s32", "mul.wide.u32", "mad.lo.s64", "mul.hi.u32", "mad.hi.s32")
+    names = [uneven_name(tuple(opcode.split("."))) for opcode in opcodes]
+    assert names == ["shl", "mul", "mul", "mul", "high", "high"]
 
 
 def test_bits_are_counted() -> None:
