@@ -27,12 +27,14 @@ from iosim.kernel.launch import SPILL, Chain
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.reuse import Reuse
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
 from iosim.readers.check_bits import with_check_bits
 from iosim.readers.staged import _own_steps
 from iosim.show.axes import apart
 from iosim.studies.models.asked import _kind_with
 from iosim.studies.models.layers import LayerKind
 from iosim.studies.program.operators import Operator, Program
+from iosim.studies.report.figures import kept
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,19 @@ def test_operations_of_two_factors_by_their_opcode() -> None:
     opcodes = ("shl.b32", "mul.lo.s32", "mul.wide.u32", "mad.lo.s64", "mul.hi.u32", "mad.hi.s32")
     names = [uneven_name(tuple(opcode.split("."))) for opcode in opcodes]
     assert names == ["shl", "mul", "mul", "mul", "high", "high"]
+
+
+def test_a_figure_knows_what_a_list_of_blocks_keeps() -> None:
+    """Two of four blocks of 64 x 64; of other masks nothing is left out in blocks."""
+
+    def share(mask: object) -> float:
+        return kept(
+            SimpleNamespace(prediction=SimpleNamespace(problem=SimpleNamespace(pair_mask=mask)))
+        )  # type: ignore[arg-type]
+
+    blocks = BlockMask.of_dense(np.array([[True, False], [True, False]]), 128, 128, 64, 64)
+    assert share(blocks) == 0.5
+    assert share(AttentionProblem(heads=1, seq_q=128, head_dim=64, mask="causal").pair_mask) == 1.0
 
 
 def test_bits_are_counted() -> None:
