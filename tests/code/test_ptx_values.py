@@ -256,6 +256,25 @@ def test_lanes_ask_each_other_inside_their_warp(way: str) -> None:
             assert got[n] == values[n // 32 * 32 + lane if 0 <= lane < 32 else n], (way, by, n)
 
 
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("shfl.sync.down.b32 %out|%p, %v, 1, 31, -1;", [True] * 64),
+        ("elect.sync %out|%p, -1;", [n % 32 == 0 for n in range(64)]),  # a warp's first lane
+    ],
+)
+def test_a_predicate_beside_a_register_is_written_too(text: str, holds: list[bool]) -> None:
+    body = f"{text} st.global.b64 [%out], 0; ret;"
+    (entry,) = entries(f".visible .entry kernel(.param .u64 x)\n{{\n{body}\n}}\n").values()
+    run = Run(entry, Settings((1, 1, 1), (64, 1, 1), {}), np.zeros((1, 3), dtype=np.int64))
+    run.registers |= {"%v": np.arange(64)[None, :]}
+    found = run._results(0, entry.instructions[0], ALL)
+    assert [name for name, _ in found] == ["%out", "%p"]
+    predicate = found[1][1]
+    assert predicate is not None
+    assert [bool(n) for n in np.broadcast_to(whole(predicate), (1, 64)).ravel()] == holds
+
+
 def test_sums_of_columns_and_rows_are_what_their_whole_is() -> None:
     draw = random.Random(0)
 

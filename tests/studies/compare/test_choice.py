@@ -401,3 +401,10 @@ def test_ranges_are_drawn_and_said_to_overlap() -> None:
     (low, high), (other_low, other_high) = ends.values()
     assert low < other_high
     assert other_low < high
+    # Beside the ranges a point a GPU: its time, and within its range what a call costs.
+    points = {t["name"]: t for t in drawn.panels[0].data if t["mode"] != "lines"}
+    assert set(points) == set(ends)
+    for option in found.options:
+        (time_s,), (cost,) = points[option.gpu.label]["x"], points[option.gpu.label]["y"]
+        assert time_s == option.time_s.value
+        assert ends[option.gpu.label][0] <= cost <= ends[option.gpu.label][1]
