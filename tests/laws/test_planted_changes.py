@@ -15,6 +15,7 @@ from iosim.catalog.libraries import resolve
 from iosim.code.ptx_fold import ABOVE, BELOW, EQUAL, _until
 from iosim.code.ptx_operations import count_bits, leading_zeros, logic
 from iosim.code.ptx_values import number, shrunk, whole, wrapped
+from iosim.code.ptx_words import uneven_name
 from iosim.evidence.measure.fit import Point, error_of
 from iosim.evidence.published.judge import _judged
 from iosim.evidence.reproduce.chunk_schedules import ADAM_BYTES
@@ -26,12 +27,14 @@ from iosim.kernel.launch import SPILL, Chain
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.reuse import Reuse
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
 from iosim.readers.check_bits import with_check_bits
 from iosim.readers.staged import _own_steps
 from iosim.show.axes import apart
 from iosim.studies.models.asked import _kind_with
 from iosim.studies.models.layers import LayerKind
 from iosim.studies.program.operators import Operator, Program
+from iosim.studies.report.figures import kept
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,26 @@ def test_values_are_kept_in_as_few_as_they_take() -> None:
     assert shrunk(np.array([[True, True], [True, True]])).shape == (1, 1)
     assert shrunk(np.array([[1, 2], [1, 2]])).shape == (1, 2)
     assert shrunk(np.array([[1, 1], [2, 2]])).shape == (2, 1)
+
+
+def test_operations_of_two_factors_by_their_opcode() -> None:
+    """A high half is a quotient and a shift a power, whatever width and sign are named."""
+    opcodes = ("shl.b32", "mul.lo.s32", "mul.wide.u32", "mad.lo.s64", "mul.hi.u32", "mad.hi.s32")
+    names = [uneven_name(tuple(opcode.split("."))) for opcode in opcodes]
+    assert names == ["shl", "mul", "mul", "mul", "high", "high"]
+
+
+def test_a_figure_knows_what_a_list_of_blocks_keeps() -> None:
+    """Two of four blocks of 64 x 64; of other masks nothing is left out in blocks."""
+
+    def share(mask: object) -> float:
+        return kept(
+            SimpleNamespace(prediction=SimpleNamespace(problem=SimpleNamespace(pair_mask=mask)))
+        )  # type: ignore[arg-type]
+
+    blocks = BlockMask.of_dense(np.array([[True, False], [True, False]]), 128, 128, 64, 64)
+    assert share(blocks) == 0.5
+    assert share(AttentionProblem(heads=1, seq_q=128, head_dim=64, mask="causal").pair_mask) == 1.0
 
 
 def test_bits_are_counted() -> None:
