@@ -36,6 +36,7 @@ LIKE = 0.6
 """How like a line must be, digits aside, to stand for another."""
 MAKERS = {
     "iosim/api/typed.pyi": "docs/generated/make_keywords.py",
+    "iosim/studies/explore/checked.toml": "docs/generated/make_checked.py",
     "docs/tutorial.ipynb": "docs/generated/make_tutorial.py",
     "docs/images/bytes.png": "docs/generated/make_figure.py",
     "docs/generated/claims.md": "docs/generated/make_claims.py",

@@ -1,4 +1,5 @@
-"""What the explorer's server answers: the JSON of `iosim predict` for any line of its options, asked over HTTP.
+"""What the explorer's server answers, asked over HTTP: the JSON of `iosim predict` for any line of its options, and the
+parts of a question about a model.
 
 The server is the one that `iosim explore` starts, on a free port.
 """
@@ -12,8 +13,8 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from iosim.commands.cli import parsed
-from iosim.commands.explore import answer_line
-from iosim.studies.explore.page import server
+from iosim.commands.explore import answered
+from iosim.studies.explore.server import server
 
 LINES = (
     "--kernel fa2 --gpu a100 --heads 32 --kv-heads 8 --seq-len 16k --causal",
@@ -21,7 +22,7 @@ LINES = (
     "--kernel fa9",
 )
 
-with server(0, "", partial(answer_line, parsed=parsed)) as running:
+with server(0, {}, partial(answered, parsed=parsed)) as running:
     threading.Thread(target=running.serve_forever, daemon=True).start()
     for line in LINES:
         with urlopen(
@@ -40,4 +41,22 @@ with server(0, "", partial(answer_line, parsed=parsed)) as running:
         print(
             f"  the page replays {record['accesses']:,} tile accesses, from {len(record['streams'])} arrays\n"
         )
+    question = {
+        "model": "llama-3-8b",
+        "gpu": "h100",
+        "context": "32k",
+        "batch": 8,
+        "weights": "int4",
+    }
+    for part in ("memory", "step"):
+        line = json.dumps(question | {"part": part})
+        with urlopen(
+            f"http://127.0.0.1:{running.server_port}/question?{urlencode({'line': line})}"
+        ) as reply:
+            said = json.load(reply)
+        print(said["command"])
+        if part == "memory":
+            print(f"  fits: {said['fits']}, up to {said['longest_context']:,} tokens of context")
+        else:
+            print(f"  {said['tokens_per_s']:.0f} tokens per second, bound by {said['bound']['by']}")
     running.shutdown()

@@ -608,6 +608,12 @@ class ModelKeywords(TypedDict, total=False):
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
     weights: str | None
     """The layers' matrices in few bits (int4, int8, fp8, mxfp4); by default as the config says."""
+    cache_dtype: str | None
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes per token of DeepSeek's). mxfp8: of compressed keys, all columns in fp8 with a byte of
+    scale for every 32 (528 bytes per key of DeepSeek-V4.1's) (fp8, mxfp8); by default that of the inputs.
+    """
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
     price: str | Sequence[str] | None

@@ -42,7 +42,14 @@ def go_on() -> None:
         raise Stopped
 
 
+def has_threads() -> bool:
+    """False in a browser, where a thread cannot be started."""
+    return sys.platform not in ("emscripten", "wasi")
+
+
 def cores() -> int:
+    if not has_threads():
+        return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

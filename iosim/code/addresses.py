@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.arrays import tallied
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
@@ -275,7 +276,7 @@ def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> 
         phase = np.concatenate([(phase + r * step) % grain for r in range(turns)])
         times = np.concatenate([times * np.maximum(part, 0) for part in parts])
         which = np.tile(which, turns)
-    present = np.bincount(phase, weights=None, minlength=grain)
+    present = tallied(phase, weights=None, minlength=grain)
     counted = np.zeros(grain, dtype=np.int64)
     np.add.at(counted, phase, times)
     places = np.flatnonzero((present > 0) & (counted > 0))
@@ -350,7 +351,7 @@ def wavefronts(p: WarpPattern) -> int:
             np.concatenate([start + at for at in range(0, max(p.width, 1), BANK_BYTES)])
             // BANK_BYTES
         )
-        total += int(np.bincount(words % BANKS).max())
+        total += int(tallied(words % BANKS).max())
     return total
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.arrays import tallied
 from iosim.base.records import dataclass, field
 from iosim.code.addresses import (
     GLOBAL,
@@ -102,7 +103,7 @@ def _bits_by_line(sectors: Array) -> list[tuple[int, int]]:
     """Each line of some sectors with these as bits."""
     # A line has four sectors: which of them are asked for is a number of four bits.
     lines, where = np.unique(sectors >> 2, return_inverse=True)
-    bits = np.bincount(where.reshape(-1), weights=1 << (sectors & 3)).astype(np.int64)
+    bits = tallied(where.reshape(-1), weights=1 << (sectors & 3)).astype(np.int64)
     return list(zip(lines.tolist(), bits.tolist(), strict=True))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.arrays import repeated
 from iosim.base.records import dataclass, field
 from iosim.code.addresses import (
     GLOBAL,
@@ -282,9 +283,9 @@ def expanded(move: Move) -> Expanded:
     for count, stride, later in zip(move.counts, move.strides, move.order_strides, strict=True):
         times = count[which]
         first = np.cumsum(times) - times
-        which, trip = np.repeat(which, times), np.arange(int(times.sum())) - np.repeat(first, times)
-        anchor = np.repeat(anchor, times) + trip * stride[which]
-        order = np.repeat(order, times) + trip * later[which]
+        which, trip = repeated(which, times), np.arange(int(times.sum())) - repeated(first, times)
+        anchor = repeated(anchor, times) + trip * stride[which]
+        order = repeated(order, times) + trip * later[which]
     return Expanded(move.ctas[which], anchor, move.shape[which], order)
 
 

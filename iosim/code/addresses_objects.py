@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.arrays import repeated, tallied
 from iosim.base.errors import TooLargeError
 from iosim.base.records import dataclass
 from iosim.code.addresses import LINE_BYTES
@@ -124,7 +125,7 @@ def _cut_overlapping(keys: Array, placed: _Placed, used: float) -> Objects:
     label = np.zeros(placed.lines, dtype=np.uint64)
     names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
     for part, at in placed.moves():
-        np.add.at(label, at.reshape(-1), np.repeat(names[part], at.shape[1]))
+        np.add.at(label, at.reshape(-1), repeated(names[part], at.shape[1]))
     touched = np.flatnonzero(label)
     _, index, which, sizes = np.unique(
         label[touched], return_index=True, return_inverse=True, return_counts=True
@@ -224,16 +225,16 @@ def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Arr
     starts, times = ways.first, ways.times
     if bool((count > 1).any()):
         # A move of several pieces is so many entries, one after the other, all at its place in the order.
-        inner = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        pieces, order = objects.pieces[np.repeat(first, count) + inner], np.repeat(order, count)
+        inner = np.arange(int(count.sum())) - repeated(np.cumsum(count) - count, count)
+        pieces, order = objects.pieces[repeated(first, count) + inner], repeated(order, count)
         upto = np.concatenate([[0], np.cumsum(count)])
         starts, times = upto[ways.first], upto[ways.first + ways.times] - upto[ways.first]
     entry = (MODES.index(ways.move.mode) * total + begin + pieces).astype(np.int32)
     of_cta = times[ways.of_cta]
-    at = np.arange(int(of_cta.sum())) - np.repeat(
+    at = np.arange(int(of_cta.sum())) - repeated(
         np.cumsum(of_cta) - of_cta - starts[ways.of_cta], of_cta
     )
-    return np.repeat(ways.move.ctas, of_cta).astype(np.int32), order[at].astype(np.int64), entry[at]
+    return repeated(ways.move.ctas, of_cta).astype(np.int32), order[at].astype(np.int64), entry[at]
 
 
 def _sorted(
@@ -249,7 +250,7 @@ def _sorted(
     longest = int(order.max()) + 1
     # By CTA, then by order, in one sort of one number.
     place = np.argsort(cta.astype(np.int64) * longest + order, kind="stable")
-    count = np.bincount(cta, minlength=ctas)
+    count = tallied(cta, minlength=ctas)
     first = np.cumsum(count) - count
     in_order = np.ascontiguousarray(entry[place])
     return Listed(sizes, first.astype(np.int32), count.astype(np.int32), in_order, used)

@@ -165,10 +165,10 @@ def run_explore(args: argparse.Namespace) -> int:
 
 @command(WHAT_MOVES, run_explore)
 def explore(parser: CommandParser) -> None:
-    """a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change"""
+    """a page in the browser: what a model takes on GPUs side by side, and attention replayed inside the L2"""
     place = "where the page goes"
-    parser.add_fields(COMMON, EXPLORE, but=("out", "force", "port"))
-    parser.add_fields(place, EXPLORE, ("port", "force"))
+    parser.add_fields(COMMON, EXPLORE, but=("out", "runtime", "force", "port"))
+    parser.add_fields(place, EXPLORE, ("port", "runtime", "force"))
     parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
 
 
@@ -391,7 +391,17 @@ def model(parser: CommandParser) -> None:
     parser.add_fields(
         COMMON,
         WHOLE,
-        ("batch", "seq_len", "context", "training", "fused", "dtype", "weights", "price"),
+        (
+            "batch",
+            "seq_len",
+            "context",
+            "training",
+            "fused",
+            "dtype",
+            "weights",
+            "cache_dtype",
+            "price",
+        ),
     )
     parser.add_fields("of a model", WHOLE, ("layers", "tensor_parallel"))
     parser.add_output(("table", "json", "csv", "md", "html"))

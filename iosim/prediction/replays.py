@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from iosim.base.data import cache_dir
 from iosim.base.digest import digest
 from iosim.base.progress import go_on
 from iosim.base.words import Method
@@ -126,6 +127,8 @@ class Replays:
 
 
 def _kept(key: str, inputs: Inputs) -> Replay:
+    if cache_dir() is None:  # a browser's Python comes without the database, too
+        return replay(inputs)
     from iosim.prediction.cache import from_plain, replay_cache, to_plain
 
     cache = replay_cache()

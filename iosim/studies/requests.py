@@ -136,6 +136,7 @@ class WholeRequest(Checked):
         metavar="FORM",
         default_text="as the config says",
     )
+    cache_dtype: str | None = like(FIELDS["cache_dtype"])
     training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
     price: Sequence[str] | None = ask.names(
         "dollars per hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5",
@@ -390,6 +391,10 @@ class ExploreRequest(Checked):
     out: Any = ask.file(
         "write the page into this folder, with all that these lists offer",
         option=None,
+        metavar="DIR",
+    )
+    runtime: Any = ask.file(
+        "with --out: a folder of Pyodide, with which the page computes every answer itself",
         metavar="DIR",
     )
     force: bool = ask.flag("with --out: replace an index.html that is no explorer's")

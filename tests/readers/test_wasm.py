@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from base64 import b64encode
@@ -22,7 +23,7 @@ from iosim.base.errors import InputError
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay import build
+from iosim.readers.replay import build, library
 from iosim.readers.replay.engine import MAX_TENSORS, TraceRecord
 from iosim.readers.replay.packed import layouts, packed
 from iosim.readers.replay.replay import Replay
@@ -56,6 +57,34 @@ def test_it_is_of_these_sources() -> None:
         "python iosim/readers/replay/build.py --wasm, with ziglang installed"
     )
     assert build.WASM.stat().st_size < 100_000
+
+
+def test_the_one_for_a_python_in_a_browser_is_of_these_sources_too() -> None:
+    """A library that shares Python's memory: it brings none of its own, and asks the C library of Python alone."""
+    assert build.is_current(build.SIDE), (
+        "python iosim/readers/replay/build.py --wasm, with ziglang installed"
+    )
+    assert build.SIDE.stat().st_size < 100_000
+    text = build.SIDE.read_bytes()
+    assert text[8:18] == b"\x00" + text[9:10] + b"\x08dylink.0"[:8]
+    assert b"iosim_tick" not in text
+
+
+@needs_node
+def test_it_asks_for_nothing_but_memory_and_sorting() -> None:
+    script = (
+        "WebAssembly.compile(require('fs').readFileSync(process.argv[1])).then((m) => console.log(JSON.stringify("
+        "[WebAssembly.Module.imports(m), WebAssembly.Module.exports(m)].map((all) => all.map((x) => x.name).sort()))))"
+    )
+    done = subprocess.run(
+        [str(NODE), "-e", script, str(build.SIDE)], capture_output=True, text=True, check=True
+    )
+    imports, exports = json.loads(done.stdout)
+    assert [name for name in imports if not name.startswith("__")] == [
+        *("calloc", "free", "malloc", "memory", "qsort"),
+    ]
+    wanted = re.findall(r"opened\.(iosim_\w+)\.", Path(library.__file__).read_text())
+    assert {*wanted} <= {*exports}
 
 
 def played(calls: list[Call], wasm: Path = build.WASM) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated, tallied
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, field, replace
 from iosim.problem.masks.mask import (
@@ -38,7 +39,7 @@ def _refuse_too_many(number: int, subject: str) -> None:
 
 def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
     """The numbers first[i], first[i] + 1, ... of every i, `count[i]` of them, and the i of each."""
-    owner = np.repeat(np.arange(count.size, dtype=np.int64), count)
+    owner = repeated(np.arange(count.size, dtype=np.int64), count)
     begin = np.cumsum(count) - count
     return np.arange(owner.size, dtype=np.int64) - begin[owner] + first[owner], owner
 
@@ -54,7 +55,7 @@ def _by_row(
             every = np.ones(key.size, dtype=np.bool_)
             np.logical_and.at(every, back.reshape(-1), marks)
             marks = every
-    return _starts(np.bincount(key // width, minlength=height)), key % width, marks
+    return _starts(tallied(key // width, minlength=height)), key % width, marks
 
 
 def _starts(count: IntArray) -> IntArray:
@@ -64,7 +65,7 @@ def _starts(count: IntArray) -> IntArray:
 
 def _grouped(owner: IntArray, size: int, values: IntArray) -> Steps:
     """`values` listed by the owner of each, of which there are `size`; those of an owner keep their order."""
-    starts = _starts(np.bincount(owner, minlength=size))
+    starts = _starts(tallied(owner, minlength=size))
     return Steps(starts[:-1], np.diff(starts), values[np.argsort(owner, kind="stable")])
 
 
@@ -168,7 +169,7 @@ class BlockMask(Mask):
     @cached_property
     def rows(self) -> IntArray:
         """Block row of every entry."""
-        return np.repeat(np.arange(self.shape[0], dtype=np.int64), np.diff(self.indptr))
+        return repeated(np.arange(self.shape[0], dtype=np.int64), np.diff(self.indptr))
 
     # What readers ask of a mask (iosim.problem.masks.mask.Mask).
 
@@ -340,7 +341,7 @@ class BlockLists(Visited):
     @cached_property
     def rows(self) -> IntArray:
         """Query block of every entry."""
-        return np.repeat(np.arange(self.first.size, dtype=np.int64), self.count)
+        return repeated(np.arange(self.first.size, dtype=np.int64), self.count)
 
     def by_query(self) -> Steps:
         return Steps(self.indptr[:-1], np.diff(self.indptr), self.indices)

@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import tallied
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, write_whole
 from iosim.problem.masks.blocks import BlockMask, ranges
@@ -274,7 +275,7 @@ def save_block_mask(path: str, mask: BlockMask) -> None:
     full = np.zeros(mask.nnz, dtype=np.bool_) if mask.full is None else mask.full
     for prefix, chosen in (("", ~full), ("full_", full)):
         rows, cols = mask.rows[chosen], mask.indices[chosen]
-        count = np.bincount(rows, minlength=height)
+        count = tallied(rows, minlength=height)
         indices = np.zeros((height, width), dtype=np.int32)
         indices[rows, np.arange(rows.size) - (np.cumsum(count) - count)[rows]] = cols
         arrays |= {f"{prefix}kv_num_blocks": count.astype(np.int32), f"{prefix}kv_indices": indices}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from iosim.base.arrays import repeated
 from iosim.base.records import cached_property, dataclass
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import (
@@ -85,7 +86,7 @@ class PackedMask(Mask):
                 end_row[v.count.size :] = end[v.count.size :] * block_k
         first, end, end_row = np.concatenate([parts[part] for part in self._each()], axis=1)
         # Key blocks are numbered through: a sequence's begin where the one before it ends in the grid.
-        base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
+        base = repeated(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
 
 

@@ -1,7 +1,8 @@
 """Compiles the replay engine: for a wheel or an editable install, and again where its sources have changed since.
 
     python iosim/readers/replay/build.py FILE [FLAG ...]    an engine with other flags, for IOSIM_ENGINE=FILE
-    python iosim/readers/replay/build.py --wasm [FILE]      the engine for browsers: engine.wasm, which is committed
+    python iosim/readers/replay/build.py --wasm             the engines for browsers, which are committed: engine.wasm,
+                                                            and engine.side.wasm for a Python that runs in one
 
 Needs nothing but Python's standard library: the build of a wheel runs this file where iosim is not installed yet. A
 compiled engine carries a mark of its sources, so that one of other sources is never taken for it.
@@ -33,6 +34,31 @@ WASM_FLAGS = (
     *(
         f"-Wl,--export={name}"
         for name in ("malloc", "iosim_sample", "iosim_place", "iosim_replay", "iosim_sources")
+    ),
+)
+SIDE = FOLDER / "engine.side.wasm"
+"""The engine for a Python in a browser (Pyodide), which opens it as any other: a library that shares Python's memory."""
+SIDE_FLAGS = (
+    "-mcpu=generic+simd128",
+    "-O3",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-U__wasm__",  # no import to tell of progress by: Python's `done` is looked at
+    "-c",
+)
+SIDE_LINK = (
+    "-shared",
+    "--experimental-pic",
+    "--no-entry",
+    "--unresolved-symbols=import-dynamic",  # malloc and its kin are those of Python's C library
+    "--strip-all",
+    *(
+        f"--export=iosim_{name}"
+        for name in (
+            *("replay", "replay_recorded", "place", "access"),
+            *("sample", "page_places", "sizes", "sources"),
+        )
     ),
 )
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
@@ -96,7 +122,15 @@ def compile_wasm(target: Path = WASM, folder: Path = FOLDER) -> None:
     _compile(target, folder, WASM_FLAGS, "wasm32-wasi")
 
 
-def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -> None:
+def compile_side(target: Path = SIDE, folder: Path = FOLDER) -> None:
+    """Compiles the engine for a Python in a browser to `target`, as `compile_wasm` does."""
+    _compile(target, folder, SIDE_FLAGS, "wasm32-wasi", SIDE_LINK)
+
+
+def _compile(
+    target: Path, folder: Path, flags: tuple[str, ...], machine: str, link: tuple[str, ...] = ()
+) -> None:
+    """`link`: flags of the linker of a library that shares the memory of who opens it."""
     if not os.access(target.parent, os.W_OK):
         raise BuildError(f"{target.parent} cannot be written to")
     command = compiler(machine)
@@ -116,6 +150,11 @@ def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -
             error = _run(
                 [*command, *flags, named, "-o", ENGINE.name, str(folder / "engine.c")], scratch
             )
+            if error is None and link:
+                object_file = "engine.o"
+                Path(scratch, ENGINE.name).rename(Path(scratch, object_file))
+                linker = [sys.executable, "-m", COMPILER_PACKAGE, "wasm-ld", *link]
+                error = _run([*linker, object_file, "-o", ENGINE.name], scratch)
             if error is not None:
                 raise BuildError(f"it did not compile: {error}")
             shutil.copyfile(Path(scratch, ENGINE.name), part)
@@ -172,10 +211,11 @@ def _run(command: list[str], scratch: str) -> str | None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("python iosim/readers/replay/build.py FILE [FLAG ...] or --wasm [FILE]")
+        sys.exit("python iosim/readers/replay/build.py FILE [FLAG ...] or --wasm")
     try:
         if sys.argv[1] == "--wasm":
-            compile_wasm(*(Path(name).absolute() for name in sys.argv[2:]))
+            compile_wasm()
+            compile_side()
         else:
             compile_engine(Path(sys.argv[1]).absolute(), flags=tuple(sys.argv[2:]))
     except BuildError as problem:

@@ -36,8 +36,9 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.arrays import tallied
 from iosim.base.errors import InputError
-from iosim.base.progress import AFTER_S, counter, go_on, is_worker
+from iosim.base.progress import AFTER_S, counter, go_on, has_threads, is_worker
 from iosim.base.records import dataclass, replace
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.library import LAYOUT, library
@@ -347,7 +348,7 @@ class L2:
         """Bytes of each tensor number that are dirty in the L2 now."""
         dirty = self._tags[(self._tags >= 0) & (self._tags & 1 == 1)] >> 1
         tensor = self._objects["tensor"][self._samples.object[dirty]]
-        return np.bincount(tensor, minlength=MAX_TENSORS) * int(self.config.sample_bytes)
+        return tallied(tensor, minlength=MAX_TENSORS) * int(self.config.sample_bytes)
 
     def replay_recorded(
         self,
@@ -471,6 +472,11 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
         finally:
             over.set()
 
+    if not has_threads():
+        run()
+        if failures:
+            raise failures[0]
+        return ends[0]
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated, tallied
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import (
@@ -508,8 +509,8 @@ def _with_frames(
     # k-th of n times stands k/n of the way through its other steps.
     size = stored.frame or stored.per_tile
     times = np.minimum(max(1, round(stored.per_tile / max(1, size))), count).astype(np.int64)
-    turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
-    tile = np.repeat(np.arange(count.size), times)
+    turn = np.arange(int(times.sum())) - repeated(np.cumsum(times) - times, times)
+    tile = repeated(np.arange(count.size), times)
     place = first[tile] + (turn + 1) * count[tile] // np.maximum(1, times[tile])
     share = (
         min(1.0, loaded.per_tile / stored.per_tile)
@@ -531,7 +532,7 @@ def _with_frames(
     places = np.stack([first[tile] + passed, place], axis=1)
     is_made = np.stack([loads, np.ones_like(loads)], axis=1)
     grown = np.insert(indices, places[is_made], values[is_made]).astype(np.int32)
-    more = (count + np.bincount(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
+    more = (count + tallied(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
         np.int32
     )
     return grown, (np.cumsum(more) - more).astype(np.int32), more
@@ -631,8 +632,8 @@ def _gathering(launch: Launch, tiles: WorkTiles, keys_per_entry: int) -> WorkTil
     count = np.clip(np.minimum(mask.end_key(token, d.seq_k), first + per) - first, 0, None)
     first, count = first // keys_per_entry, -(-count // keys_per_entry)
     start = np.cumsum(count) - count
-    entries = np.arange(int(count.sum())) + np.repeat(first - start, count)
-    picked = mask.picks(np.repeat(token, count), entries, d.seq_k)
+    entries = np.arange(int(count.sum())) + repeated(first - start, count)
+    picked = mask.picks(repeated(token, count), entries, d.seq_k)
     return replace(tiles, steps=Steps(start, count, picked))
 
 
@@ -641,10 +642,10 @@ def _again(steps: Steps, walks: int) -> Steps:
     count = steps.count * walks
     start = np.cumsum(count) - count
     # Step s of a tile with n keys is its key s mod n: the walk begins anew at the first key.
-    inside = (np.arange(int(count.sum())) - np.repeat(start, count)) % np.repeat(
+    inside = (np.arange(int(count.sum())) - repeated(start, count)) % repeated(
         np.maximum(steps.count, 1), count
     )
-    at = np.repeat(steps.first, count) + inside
+    at = repeated(steps.first, count) + inside
     return Steps(start, count, at if steps.indices is None else steps.indices[at])
 
 

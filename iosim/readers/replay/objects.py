@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated
 from iosim.base.errors import TooLargeError
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
@@ -232,7 +233,7 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     sizes = (head_sizes if room == row else head_sizes // row * room).astype(np.int32)
     of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
     return Grid(tensor.name, first, *of, row / room), np.tile(
-        np.repeat(sizes, step), heads * tensor.copies // step
+        repeated(sizes, step), heads * tensor.copies // step
     )
 
 

@@ -21,6 +21,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated, tallied
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Launch, Outer
 from iosim.kernel.remap import place, turns
@@ -80,10 +81,10 @@ def _ctas(domain: Domain, outer: Outer) -> tuple[FloatArray, npt.NDArray[np.bool
         steps, has_rows = domain.visitors.count, domain.key_rows > 0
     elif outer is Outer.SPLIT:
         steps = visited.by_split(domain.key_blocks_per_split, domain.splits).count
-        has_rows = np.repeat(has_rows, domain.splits)
+        has_rows = repeated(has_rows, domain.splits)
     elif outer is Outer.HEAD:
         mine = np.arange(domain.key_blocks_total) % domain.splits
-        steps = np.bincount(mine, weights=domain.visitors.count)
+        steps = tallied(mine, weights=domain.visitors.count)
         has_rows = np.ones(len(steps), bool)
     return np.where(has_rows, steps, 0).astype(np.float64), has_rows
 
@@ -234,9 +235,9 @@ def _tail(
     rows = rows[:, turns(schedule.start, rows.shape[1])]
     # Query blocks fastest: heads one after the other. Only the last of them are in the tail.
     if schedule.order is Order.QUERY:
-        return np.repeat(
-            rows[:, None], min(heads, -(-tail_tiles // rows.shape[1])), axis=1
-        ).ravel()[-tail_tiles:]
+        return repeated(rows[:, None], min(heads, -(-tail_tiles // rows.shape[1])), axis=1).ravel()[
+            -tail_tiles:
+        ]
     work = rows.ravel()
     if schedule.order is Order.BATCH:
         return np.tile(work, min(heads, -(-tail_tiles // len(work))))[-tail_tiles:]
@@ -247,7 +248,7 @@ def _tail(
     while heads_left > 0 and counted < tail_tiles:
         width = (heads_left % section or section) if heads_left == heads else section
         needed = -(-(tail_tiles - counted) // width)
-        parts.insert(0, np.repeat(work[max(0, len(work) - needed) :], width))
+        parts.insert(0, repeated(work[max(0, len(work) - needed) :], width))
         heads_left, counted = heads_left - width, counted + len(parts[0])
     return np.concatenate(parts)[-tail_tiles:]
 
@@ -275,7 +276,7 @@ def _lists(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> 
     _, block = place(
         single, number, blocks=blocks, heads=heads, batch=domain.batch * domain.sequences
     )
-    return np.bincount(number % slots, weights=work[block]).astype(np.float64)
+    return tallied(number % slots, weights=work[block]).astype(np.float64)
 
 
 def _claimed_ahead(slots: int, tail: list[int]) -> int:

@@ -1,16 +1,14 @@
-"""The explorer's page, one HTML file with its style, scripts, the engine and, where no server answers it, the grid; and
-the server, which answers it as JSON, on this machine alone."""
+"""The explorer's pages, each one HTML file with its style and scripts: the whole question of a model, and an attention
+call that is replayed in the page, with the engine and, where nothing else answers it, the grid of its answers."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from iosim.base.errors import InputError
 from iosim.base.files import is_made_by, write_whole
@@ -27,42 +25,67 @@ from iosim.studies.explore.record import naive, record
 from iosim.studies.requests import ExploreRequest
 
 PARTS = {"engine": "explore/engine.js", "draw": "explore/draw.js", "page": "explore/page.js"}
+ASKED = {"draw": "explore/draw.js", "ask": "explore/ask.js"}
+"""The scripts of the page of the whole question, beside its own."""
+STYLES = ("page.css", "explore/page.css")
 
 
-def engine() -> bytes:
-    """The engine for browsers. Raises InputError: it is missing, or of other sources than the installed one."""
-    if not build.is_current(build.WASM):
+def engine(of_python: bool = False) -> bytes:
+    """The engine for browsers, or the one for a Python that runs in them. Raises InputError: it is missing, or of other
+    sources than the installed one."""
+    target, make = build.WASM, build.compile_wasm
+    if of_python:
+        target, make = build.SIDE, build.compile_side
+    if not build.is_current(target):
         try:
-            build.compile_wasm()
+            make(target)
         except build.BuildError as error:
             raise InputError(
-                f"{build.WASM.name} is of another version, and was not compiled: {error}"
+                f"{target.name} is of another version, and was not compiled: {error}"
             ) from None
-    return build.WASM.read_bytes()
+    return target.read_bytes()
 
 
-def page(request: ExploreRequest, progress: Progress | None = silent) -> str:
-    # Served: the page asks for each call. As a file: it carries the records of all calls it offers.
-    grid, data = (None, b"") if progress is None else packed_grid(request, progress)
+def attention_page(request: ExploreRequest, answers: str, progress: Progress = silent) -> str:
+    """The page that replays an attention call. `answers`: who works a call out: the `server`, the `python` in the page,
+    or the `grid` of all calls that the page offers and carries."""
+    grid, data = packed_grid(request, progress) if answers == "grid" else (None, b"")
     setup: dict[str, Any] = {
-        "served": progress is None,
+        "answers": answers,
         "lists": lists(request),
         "layouts": layouts(),
         "grid": grid,
         "version": __version__,
     }
-    parts = {name: (STATIC / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
-    parts |= {
-        "css": "".join(
-            (STATIC / file).read_text(encoding="utf-8") for file in ("page.css", "explore/page.css")
-        ),
-        # "</script>" inside a text would end the script.
-        "setup": json.dumps(setup, separators=(",", ":")).replace("<", "\\u003c"),
+    parts = _texts(PARTS | ASKED) | {
+        "setup": _script(setup),
         "wasm": b64encode(engine()).decode(),
         "grid": b64encode(data).decode(),
     }
-    text = (STATIC / "explore" / "page.html").read_text(encoding="utf-8")
-    for name, part in parts.items():
+    return _filled("explore/page.html", parts)
+
+
+def question_page(setup: Mapping[str, Any]) -> str:
+    """The page of the whole question. `setup`: who answers it (`answers`, as of `attention_page`), and its lists."""
+    parts = _texts(ASKED | {"page": "explore/question.js"})
+    return _filled(
+        "explore/question.html", parts | {"setup": _script({**setup, "version": __version__})}
+    )
+
+
+def _texts(files: Mapping[str, str]) -> dict[str, str]:
+    return {name: (STATIC / file).read_text(encoding="utf-8") for name, file in files.items()}
+
+
+def _script(data: Mapping[str, Any]) -> str:
+    # "</script>" inside a text would end the script.
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> str:
+    text = (STATIC / template).read_text(encoding="utf-8")
+    style = "".join(_texts(dict(zip(STYLES, STYLES, strict=True))).values())
+    for name, part in {"css": style, **parts}.items():
         # Parts are put in as plain text: they are whole files, not values of a template.
         text = text.replace(f"<!--{name}-->", part.strip())
     return text
@@ -87,7 +110,7 @@ def place_of(request: ExploreRequest) -> Path:
 
 def write(request: ExploreRequest, progress: Progress = silent) -> Path:
     place = place_of(request)
-    text = page(request, progress)
+    text = attention_page(request, "grid", progress)
     try:
         place.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -96,55 +119,6 @@ def write(request: ExploreRequest, progress: Progress = silent) -> Path:
         ) from None
     write_whole(place, text)
     return place
-
-
-HERE = "127.0.0.1"
-Answer = Callable[[str], Mapping[str, Any]]
-"""What a command line of `iosim predict`, without these words, comes to."""
-
-
-def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
-    """A server that is not running yet. Raises InputError: the port is taken, or not this user's to have."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            # Other sites must not read answers through the user's browser: neither by another name for this
-            # address (DNS rebinding) nor by a request from another page.
-            host = (self.headers["Host"] or "").rpartition(":")[0]
-            if host not in (HERE, "localhost") or self.headers.get("Sec-Fetch-Site") in (
-                "cross-site",
-                "same-site",
-            ):
-                self._send(403, "text/plain", "this page answers itself alone\n")
-            elif address.path in ("/", "/index.html"):
-                self._send(200, "text/html", page)
-            elif address.path == "/answer":
-                lines = parse_qs(address.query).get("line", [""])
-                self._send(200, "application/json", json.dumps(answer(lines[0]), allow_nan=False))
-            else:
-                self._send(404, "text/plain", "there are / and /answer?line=OPTIONS\n")
-
-        def _send(self, status: int, kind: str, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing: the page says what went wrong."""
-
-    try:
-        http_server = ThreadingHTTPServer((HERE, port), Handler)
-    except OSError as error:
-        raise InputError(
-            f"`port` {port} cannot be had: {error.strerror}; accepted: a free one"
-        ) from None
-    http_server.daemon_threads = True
-    return http_server
 
 
 OWN = "own"

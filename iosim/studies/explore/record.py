@@ -44,7 +44,6 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     facts = plain(
         kernel=p.kernel.name, gpu=p.profile.name, problem=p.problem.line, flops=p.flops
     ) | {
-        **plain(queries=q.seq_q, keys=q.seq_k),
         "heads": q.batch * q.heads,
         "in_dtype": in_dtype(q, p.profile),
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
@@ -59,6 +58,7 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
             if r.level != "hbm"
         ],
         "loops": {n.name: _loop(n) for n in p.chain.launches},
+        "drawn": _drawn(p),
         "times": _times(p),
         "why": _why(p),
         "notes": list(p.call.notes),
@@ -69,11 +69,22 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
 
 
 def _loop(launch: Launch) -> list[Any]:
-    """Which axis a launch's work tiles have, which they walk, and the rows of a block of either; empty for none."""
+    """Which axis a launch's work tiles have, which they walk, and how many blocks either has; empty for none. Where keys
+    are split, a query block has a work tile for each split, numbered split by split."""
     d = launch.domain
-    sides = {"query": d.block_q, "key": d.block_k}
-    axes = {Outer.QUERY: ("query", "key"), Outer.KEY: ("key", "query")}.get(launch.outer)
-    return [] if axes is None else [*axes, *(sides[axis] for axis in axes)]
+    blocks = {"query": d.query_blocks, "key": d.key_blocks_total}
+    by_query = ("query", "key")
+    axes = {
+        Outer.QUERY: by_query,
+        Outer.SPLIT: by_query,
+        Outer.KEY: ("key", "query"),
+    }.get(launch.outer)
+    return [] if axes is None else [*axes, *(blocks[axis] for axis in axes)]
+
+
+def _drawn(p: Prediction) -> str:
+    """The launch whose tiles are drawn: the one that reads most from the L2."""
+    return max(p.chain.launches, key=lambda n: p.traffic.total("l2", "read", launch=n.name)).name
 
 
 def _times(p: Prediction) -> list[dict[str, Any]]:
@@ -121,7 +132,7 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
 
 def _why(p: Prediction) -> dict[str, Any]:
     """What the page makes the reason of, once it knows what is read from HBM; see `iosim.prediction.answer.why`."""
-    launch = max(p.chain.launches, key=lambda n: p.traffic.total("l2", "read", launch=n.name))
+    launch = next(n for n in p.chain.launches if n.name == _drawn(p))
     reused, tensors = reuse.reuse(p, launch), p.chain.tensors
     return {
         "once": answer.read_once(p),

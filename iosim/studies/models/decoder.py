@@ -29,7 +29,8 @@ FILLS = 4
 @dataclass(frozen=True)
 class Work:
     """What a model is asked to do: `queries` new tokens of each of `batch` sequences, `keys` in all with those before;
-    with `trained` a forward, its backward and the optimizer's step."""
+    with `trained` a forward, its backward and the optimizer's step. `cache_dtype`: of keys and values that a step of
+    decoding finds in the cache; None for the activations' type."""
 
     batch: int
     queries: int
@@ -37,6 +38,7 @@ class Work:
     kernel: str
     trained: bool = False
     fused: bool = False
+    cache_dtype: str | None = None
 
     @property
     def tokens(self) -> int:
@@ -230,8 +232,9 @@ class Writer:
     def _shared(self, kind: LayerKind) -> tuple[View, View]:
         """Keys and values that an earlier layer wrote."""
         rows = self.work.batch * self._problem(kind).seq_k
+        size = self._problem(kind).cache_type.bytes
         return tuple(
-            self.tape.given(rows, kind.kv_heads * columns)
+            self.tape.given(rows, kind.kv_heads * columns, size)
             for columns in (kind.head_dim, kind.head_dim_v)
         )  # type: ignore[return-value]
 
@@ -276,12 +279,15 @@ class Writer:
         )
         # Projections write [batch, tokens, heads, dim]; absorbed and packed calls have heads first.
         layout = "bhsd" if problem.latent_kv or problem.seq_lens is not None else "bshd"
-        return problem.with_(passes="fwd", layout=layout)
+        problem = problem.with_(passes="fwd", layout=layout)
+        # A prompt's keys and values are still at hand in the activations' type.
+        if work.cache_dtype is None or not work.decodes:
+            return problem
+        return problem.with_(cache_dtype=work.cache_dtype)
 
     def _cached(self, problem: AttentionProblem, new: View) -> View:
-        cache = self.tape.given(
-            problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens
-        )
+        columns = math.prod(new.sizes) // self.work.tokens
+        cache = self.tape.given(problem.batch * problem.seq_k, columns, problem.cache_type.bytes)
         # Where in the cache the new rows go changes no byte counts: they are put at its start.
         place = View(cache.storage, 0, (math.prod(new.sizes),), (1,), cache.element_bytes)
         self.tape.passes("index_copy_", [new], [place])

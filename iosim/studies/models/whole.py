@@ -442,7 +442,7 @@ def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
     default_length = min(model.usual_tokens(USUAL) for model in request.models)
     if request.training:
-        for name in ("context", "fused", "weights"):
+        for name in ("context", "fused", "weights", "cache_dtype"):
             if getattr(request, name):
                 more = "which runs eager operators over `seq_len`; accepted: one of them"
                 raise InputError(f"`{name}` contradicts `training=True`, {more}")
@@ -469,7 +469,13 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
         weights = weights.quantised(request.weights)
     queries = 1 if phase == DECODE else length
     work = Work(
-        request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused
+        request.batch,
+        queries,
+        length,
+        in_model(request.kernel),
+        phase == TRAINING,
+        request.fused,
+        request.cache_dtype,
     )
     tape = Writer(model, weights, work, profile, kind).written()
     traffic = traffic_of(tape.program, profile)

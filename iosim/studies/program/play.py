@@ -13,6 +13,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
@@ -207,11 +208,11 @@ def _all_sides(
     """What several CTAs load is loaded from all sides, one after the other."""
     # Shared pieces are repeated once per side; `turn` counts 0, 1, ... within each repetition.
     times = np.where(shared, sides, 1)
-    turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    turn = np.arange(int(times.sum())) - repeated(np.cumsum(times) - times, times)
     return (
-        np.repeat(mode, times),
-        np.repeat(piece, times),
-        ((np.repeat(side, times) + turn) % sides).astype(np.uint8),
+        repeated(mode, times),
+        repeated(piece, times),
+        ((repeated(side, times) + turn) % sides).astype(np.uint8),
     )
 
 

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from browser import CHROMIUM, Browser
+from walking import COLLISIONS
 
 from iosim.base.errors import InputError
 from iosim.commands import common, explore
@@ -33,8 +34,8 @@ from iosim.readers.replay import build
 from iosim.readers.replay.library import LAYOUT
 from iosim.readers.replay.packed import WASM32
 from iosim.studies.explore import page
-from iosim.studies.explore.page import server
 from iosim.studies.explore.record import record
+from iosim.studies.explore.server import server
 from iosim.studies.models.prediction import run_models
 from iosim.studies.requests import ExploreRequest, PredictRequest
 
@@ -81,13 +82,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "index.html"
-    path.write_text(page.page(SMALL), encoding="utf-8")
+    path.write_text(page.attention_page(SMALL, "grid"), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    with server(0, page.page(SMALL, None), partial(explore.answer_line, parsed=parsed)) as running:
+    pages = {"/": page.attention_page(SMALL, "server")}
+    with server(0, pages, partial(explore.answered, parsed=parsed)) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}"
@@ -168,7 +170,7 @@ class TestInChromium:
         self, browser: Browser, tmp_path: Path, asked: ExploreRequest, count: int
     ) -> None:
         place = tmp_path / "index.html"
-        place.write_text(page.page(asked), encoding="utf-8")
+        place.write_text(page.attention_page(asked, "grid"), encoding="utf-8")
         same_in_the_browser(browser, place, random.Random(7).sample(states(asked), count))
 
     def test_nothing_is_fetched_and_nothing_goes_wrong(self, browser: Browser, small: Path) -> None:
@@ -294,19 +296,6 @@ class TestInChromium:
         assert browser.evaluate("document.getElementById('subject').textContent").count("bwd") == 1
         assert "--pass bwd" in browser.evaluate("document.getElementById('command').textContent")
         assert "Replayed" in browser.evaluate("document.getElementById('told').textContent")
-
-
-COLLISIONS = """[...document.querySelectorAll('.draw svg')].flatMap((svg) => {
-  const frame = svg.getBoundingClientRect(), texts = [...svg.querySelectorAll('text')];
-  const boxes = texts.map((text) => text.getBoundingClientRect());
-  return boxes.flatMap((a, n) => [
-    ...(a.left < frame.left - 1 || a.right > frame.right + 1 || a.bottom > frame.bottom + 1
-      ? [`${texts[n].textContent} outside`] : []),
-    ...boxes.slice(n + 1).flatMap((b, m) => a.left < b.right - 1 && b.left < a.right - 1
-      && a.top < b.bottom - 2 && b.top < a.bottom - 2
-      ? [`${texts[n].textContent} over ${texts[n + 1 + m].textContent}`] : []),
-  ]);
-})"""
 
 
 # ---- the server ----

@@ -39,6 +39,9 @@ const iosimDraw = (() => {
     return Array.from({ length: Math.floor(high / step + 1e-9) + 1 }, (_, n) => n * step);
   };
 
+  // Room for names at the left of bars: some of it always, as much as they need up to less than half.
+  const margin = (width, names) => Math.min(Math.max(Math.min(128, width * 0.31), 10 + 6.9 * Math.max(...names.map((name) => name.length))), width * 0.45);
+
   // Bars on a logarithmic axis: of each level its rows [who, bytes, how].
   const levels = (place, groups) => {
     const rows = groups.flatMap((group) => group.rows), top = Math.max(...rows.map((row) => row.bytes), 10);
@@ -46,7 +49,7 @@ const iosimDraw = (() => {
     const height = 30 + groups.length * 22 + rows.length * 22;
     const alt = groups.map((group) => `${group.name}: ${group.rows.map((row) => `${row.who} ${bytes(row.bytes)}`).join(", ")}`).join(". ");
     onto(place, height, alt, (width) => {
-      const left = Math.min(128, width * 0.31), room = width - left - 82, at = (v) => left + (room * Math.log(v / low)) / Math.log(top / low);
+      const left = margin(width, rows.map((row) => row.who)), room = width - left - 82, at = (v) => left + (room * Math.log(v / low)) / Math.log(top / low);
       let y = 4;
       const ticks = powers(low, top, room).map((v) => [line(at(v), 8, at(v), height - 24, "grid"), text(at(v), height - 8, bytes(v), "soft middle")]);
       const bars = groups.map((group) => [
@@ -134,5 +137,35 @@ const iosimDraw = (() => {
       ];
     });
   };
-  return { bytes, seconds, scaled, digits, colour, levels, held, map, roof };
+  // A bar a row, of parts of a time: [{who, total, parts: [{part, time_s}]}]; all on one axis.
+  const shares = (place, rows) => {
+    const names = [...new Set(rows.flatMap((row) => row.parts.map((part) => part.part)))], most = Math.max(...rows.map((row) => row.total));
+    const alt = rows.map((row) => `${row.who}: ${seconds(row.total)}, of it ${row.parts.map((part) => `${part.part} ${seconds(part.time_s)}`).join(", ")}`).join(". ");
+    const room = (name) => 30 + 7.2 * name.length, across = Math.max(280, place.clientWidth || 640);
+    let at = 0, down = 0;
+    const places = names.map((name) => {
+      if (at && at + room(name) > across) { at = 0; down += 18; }
+      at += room(name);
+      return [at - room(name), down];
+    });
+    const top = rows.length * 26 + 34;
+    onto(place, top + down + 18, alt, (width) => {
+      const left = margin(width, rows.map((row) => row.who)), end = width - 72, x = (s) => left + ((end - left) * s) / most;
+      return [
+        rounds(most, Math.max(2, Math.floor((end - left) / 90))).map((s) => [line(x(s), 4, x(s), rows.length * 26, "grid"), text(x(s), rows.length * 26 + 16, seconds(s), "soft middle")]),
+        rows.map((row, n) => {
+          let sum = 0;
+          const bars = row.parts.map((part) => {
+            const bar = rect(x(sum), 4 + n * 26, x(sum + part.time_s) - x(sum), 18, colour(names.indexOf(part.part)));
+            bar.append(node("title", {}, `${part.part}: ${seconds(part.time_s)}`));
+            sum += part.time_s;
+            return bar;
+          });
+          return [text(left - 8, 17 + n * 26, row.who, "soft end"), bars, text(x(sum) + 6, 17 + n * 26, seconds(row.total))];
+        }),
+        names.map((name, n) => [rect(places[n][0], top + places[n][1], 10, 10, colour(n)), text(places[n][0] + 14, top + places[n][1] + 9, name)]),
+      ];
+    });
+  };
+  return { bytes, seconds, scaled, digits, colour, levels, held, map, roof, shares };
 })();

@@ -5,7 +5,7 @@ const iosimPage = (() => {
   const setup = JSON.parse($("setup").textContent), { lists } = setup;
   const { bytes, seconds, digits, colour } = iosimDraw;
   const decoded = (id) => Uint8Array.from(atob($(id).textContent.trim()), (c) => c.charCodeAt(0));
-  const wasm = decoded("wasm"), grid = setup.served ? null : decoded("grid");
+  const wasm = decoded("wasm"), isGrid = setup.answers === "grid", grid = isGrid ? decoded("grid") : null;
   let chosen = Object.fromEntries(lists.map((list) => [list.name, list.usual])), more = "", shown = null, asked = 0;
 
   // ---- the state, and the link that holds it ----
@@ -16,7 +16,7 @@ const iosimPage = (() => {
     const theirs = lists.filter(applies).flatMap((list) => list.choices[chosen[list.name]][1].split(/ (?=--)/)).filter(Boolean);
     return [...theirs.filter((word) => !names.includes(word.split(" ")[0])), ...own];
   };
-  const command = () => ["iosim predict", ...words(), ...(setup.served ? [] : ["--method replay"])].join(" ");
+  const command = () => ["iosim predict", ...words(), ...(isGrid ? ["--method replay"] : [])].join(" ");
   const written = () => new URLSearchParams([...lists.filter(applies).map((list) => [list.name, list.choices[chosen[list.name]][0]]), ...(more ? [["more", more]] : [])]);
   const read = () => {
     const hash = new URLSearchParams(location.hash.slice(1));
@@ -24,7 +24,7 @@ const iosimPage = (() => {
       const at = list.choices.findIndex(([text]) => text === hash.get(list.name));
       if (at >= 0) chosen[list.name] = at;
     }
-    more = setup.served ? hash.get("more") || "" : "";
+    more = isGrid ? "" : hash.get("more") || "";
   };
 
   // ---- asking: a record, and the streams of its launches ----
@@ -42,9 +42,8 @@ const iosimPage = (() => {
     if (typeof record === "string") throw new Error(record);
     return { ...record, naive, streams: record.streams.map(part) };
   };
-  const ofServer = async () => {
-    const asking = fetch(`answer?${new URLSearchParams([["line", words().join(" ")]])}`).then((response) => response.json());
-    const answer = await asking.catch(() => ({ error: "iosim explore gave no answer: is it still running?" }));
+  const ofPython = async () => {
+    const answer = await iosimAsk("answer", words().join(" "));
     if (answer.error) throw new Error(answer.error);
     const { record } = answer;
     return { ...record, streams: record.streams.map((text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))), prediction: answer.predictions[0] };
@@ -159,7 +158,7 @@ const iosimPage = (() => {
       if (some.some(Boolean)) series.push({ name, colour: colour(n), values: some });
     });
     iosimDraw.held($("held"), { series, span: result.end / 1e12, most: result.l2_bytes * 1.08, mark: result.l2_bytes, moment });
-    const one = result.launches.reduce((a, b) => (b.count.length && sum([b.count]) && steps(b) > steps(a) ? b : a));
+    const one = result.launches.find(({ name }) => name === shown.record.drawn) || result.launches[0];
     $("at").textContent = seconds(ps / 1e12);
     const axes = shown.record.loops[one.name];
     if (!axes?.length || one.listed) return $("map").replaceChildren(Object.assign(document.createElement("p"), { className: "fallback", textContent: `${one.name} has no tiles of two axes to draw.` }));
@@ -174,14 +173,12 @@ const iosimPage = (() => {
       const at = Math.min(one.count[tile] - 1, Math.floor(((ps - one.starts[tile]) / (one.ends[tile] - one.starts[tile])) * one.count[tile]));
       return one.first[tile] + (one.down[tile] ? one.count[tile] - 1 - at : at);
     });
-    const sides = { query: shown.record.queries, key: shown.record.keys };
-    return iosimDraw.map($("map"), { head: head + 1,
-      rows: mine.map((tile) => [one.block[tile], one.first[tile], one.count[tile]]), now, axes,
-      blocks: Math.max(1, ...mine.map((tile) => one.block[tile] + 1)), columns: Math.max(1, Math.ceil(sides[axes[1]] / axes[3]), ...mine.map((tile) => one.first[tile] + one.count[tile])),
+    const [, , blocks, columns] = axes; // where keys are split, a block of queries has a tile for each split
+    return iosimDraw.map($("map"), { head: head + 1, axes, blocks, columns, now,
+      rows: mine.map((tile) => [one.block[tile] % blocks, one.first[tile], one.count[tile]]),
       shares: starts.map((start) => (start - from) / span),
     });
   };
-  const steps = (one) => one.count.reduce((a, b) => a + b, 0);
   const drawRoof = ({ record, moved, time }) => {
     const { naive, flops, peaks, compulsory } = record, all = compulsory[0] + compulsory[1], speed = flops / time;
     if (!peaks[0] || !peaks[1]) return $("roof").replaceChildren();
@@ -227,7 +224,7 @@ const iosimPage = (() => {
   const progress = (share) => { $("progress").hidden = false; $("progress").value = share; $("told").textContent = `replaying, ${Math.round(100 * share)} %`; };
 
   const answer = async (told) => {
-    const record = await (setup.served ? ofServer() : ofGrid());
+    const record = await (isGrid ? ofGrid() : ofPython());
     const result = record.replay ? await replay({ chain: { ...record.chain, streams: record.streams }, gpu: record.replay }, told) : null;
     return view(record, result);
   };
@@ -265,13 +262,13 @@ const iosimPage = (() => {
   const controls = lists.map(control);
   $("controls").append(...controls.map((one) => one.place));
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  if (setup.served) {
+  if (!isGrid) {
     const place = Object.assign(document.createElement("div"), { className: "wide" });
     place.innerHTML = '<label for="more">More options of iosim predict, in place of those above</label><input type="text" id="more" spellcheck="false" placeholder="--window 1024 --pass bwd --batch 4">';
     $("controls").append(place);
     $("more").addEventListener("change", () => { more = $("more").value.trim(); changed(); });
   }
-  const restore = () => { read(); controls.forEach((one) => one.put()); if (setup.served) $("more").value = more; };
+  const restore = () => { read(); controls.forEach((one) => one.put()); if (!isGrid) $("more").value = more; };
   $("moment").addEventListener("input", drawMoment);
   let running = 0;
   $("run").addEventListener("click", () => {
