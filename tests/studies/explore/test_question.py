@@ -93,6 +93,14 @@ def test_the_cache_in_few_bits_is_read_so_by_a_whole_model() -> None:
     )
     cache_bytes = 4 * 65536 * 32 * 8 * 256  # sequences x tokens x layers x heads x (K and V)
     assert math.isclose(wide["hbm_read"] - narrow["hbm_read"], cache_bytes, rel_tol=0.01)
+    # New keys and values are read in 16 bits and written in 8.
+    written = [
+        p["l2_bytes"]
+        for told_of in (wide, narrow)
+        for p in told_of["parts"]
+        if p["part"] == "cache"
+    ]
+    assert math.isclose(written[1] / written[0], 3 / 4, rel_tol=0.01)
 
 
 def test_a_bound_is_the_unit_that_alone_takes_half_of_the_time() -> None:
