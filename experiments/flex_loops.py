@@ -1,5 +1,6 @@
 """What Inductor compiles FlexAttention to, and how long that takes, on a GPU with PyTorch, Triton and `cuobjdump`:
-`python experiments/flex_loops.py --out FILE.csv`.
+`python experiments/flex_loops.py --out FILE.csv`. `--write` makes the catalog's table of the recorded file, without a
+GPU: what a loop takes on each score beside the plain one of its head dimension, and its spilled registers.
 
 A row is a loop with matrix products of a forward's kernel: the instructions of a warp in a turn, by kind, registers,
 bytes of stack. `seconds` is the median of a call behind itself, as PyTorch's profiler has its longest kernel. Lengths
@@ -28,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import pandas as pd
 from experiment import record, run_script
 from series import FLEX, Call, flex
+
+from iosim.base.files import write_whole
 
 HEADS, REPEATS, AT_ONCE = 264, 7, 12
 HEAD_DIMS, MASKS = (16, 32, 64, 128, 256), ("none", "causal", "window")
@@ -160,11 +163,51 @@ def measure(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+RECORDED = Path(__file__).with_name("measurements") / "h200_flex_loops.csv"
+CATALOG = Path(__file__).resolve().parents[1] / "iosim/catalog/libraries/flex-loops.csv"
+ENDS = {2048: "whole", 2040: "eighths", 2039: "odd"}
+"""Recorded lengths: of whole blocks, of multiples of eight, of any other length."""
+SCORES = {16: 32, 32: 32, 64: 128, 128: 32, 256: 16}
+"""Scores of a thread in a step: those of the tile over its threads."""
+
+
+def catalog(recorded: pd.DataFrame) -> pd.DataFrame:
+    """The catalog's rows. A build under a mask has two loops: first that of the blocks at an end, then the others'."""
+    of_lengths = recorded[recorded.seq_q.isin(list(ENDS))]
+    rows = []
+    for (width, mask, tokens), build in of_lengths.groupby(["head_dim", "mask", "seq_q"]):
+        plain = of_lengths.query("head_dim == @width and mask == 'none' and seq_q == 2048")
+        at_ends, others = build.sort_values("loop").iloc[0], build.sort_values("loop").iloc[-1]
+        more, further = (
+            (loop.instructions - beside.instructions) / SCORES[width]
+            for loop, beside in ((others, plain.iloc[0]), (at_ends, others))
+        )
+        spilled, at_end_spilled = (int(loop.LDL + loop.STL) for loop in (others, at_ends))
+        rows.append(
+            {
+                "head_dim": width,
+                "mask": mask,
+                "ends": ENDS[tokens],
+                "step_operations": round(more, 3),
+                "end_operations": round(further, 3),
+                "step_spills": spilled,
+                "end_spills": at_end_spilled - spilled,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--write", action="store_true", help=f"write {CATALOG.name}")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.write:
+        write_whole(CATALOG, catalog(pd.read_csv(RECORDED, comment="#")).to_csv(index=False))
+        return
+    if given.out is None:
+        parser.error("--out or --write is needed")
     if given.part is not None:
         work(given.part, given.out)
         return

@@ -35,8 +35,6 @@ class Loop:
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
     widened: float = 0.0
     """Values of a narrower cache that warps widen for a score, each those of the keys that it multiplies."""
-    copy_instructions: float = 0.0
-    """Instructions of a warp for each copy of 16 bytes a lane whose row's address and bounds are worked out anew."""
     list_cycles: float = 0.0
     """SM cycles in which a step waits for where its keys begin, out of a list of blocks."""
     serial_loads: float = 0.0
@@ -61,6 +59,9 @@ class MaskOperations:
     """Keys of these steps; 0: as many as the tile has rows."""
     edge_rows: int = 0
     """Last query rows, all of whose steps are such ones."""
+    in_order: bool = False
+    """True where the operations are instructions that were counted in a compiled loop, each of which waits for the one
+    before it: few warps do not fill the time between them."""
 
 
 @dataclass(frozen=True)

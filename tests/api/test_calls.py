@@ -34,8 +34,8 @@ COMMAND_OF = {
     "model": "model", "train_memory": "train-memory",
 }  # fmt: skip
 """Function -> command of the same options."""
-OF_OUTPUT = {"help", "format", "out", "html", "force", "csv", "json", "top", "rejected", "triton", "steps", "gone",
-             "latex", "bound", "frontier", "quiet", "columns", "sort"}  # fmt: skip
+OF_OUTPUT = {"help", "format", "out", "html", "interactive", "force", "csv", "json", "top", "rejected", "triton", "steps",
+             "gone", "latex", "bound", "frontier", "quiet", "columns", "sort"}  # fmt: skip
 """Options that say what a command prints of its result; in Python the result does."""
 OF_PYTHON = {"problem", "overrides", "library", "mask_blocks"}
 """Parameters that only Python can give."""
@@ -73,7 +73,7 @@ COMMANDS = {
 }
 
 
-NO_FIGURES = ("formula", "claim", "latencies", "differences", "whole models")
+NO_FIGURES = ("formula", "claim", "differences")
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ HINTS = (
     ("predict --num-heads 4", "did you mean --heads 4?"), ("predict --batch-size 4", "did you mean --batch 4?"),
     ("predict --zzz", "'iosim predict --help'"), ("profiles list --gpu a100", "accepted by: iosim predict"),
     ("predict --gpu h10", "did you mean h100"), ("predict --gpu h100-nvl", "did you mean h100"),
-    ("predict --kernel flash-attn", "did you mean flash"), ("predict --dtype float61", "accepted: fp32"),
+    ("predict --kernel flash-attention", "did you mean flash"), ("predict --dtype float61", "accepted: fp32"),
 )  # fmt: skip
 
 

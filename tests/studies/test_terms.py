@@ -79,8 +79,8 @@ def test_constants_say_whether_they_are_fitted() -> None:
     (norm,) = constants_of(TERMS["L2 beside computing"], load_profile("h100"))
     assert (norm.name, norm.value, norm.kind) == ("OVERLAP_NORM", 2.8, "fitted")
     assert "odd calls" in norm.source
-    copies = constants_of(TERMS["instructions of copies"], load_profile("h100"))
-    assert {one.kind for one in copies} == {"source"}
+    masks = constants_of(TERMS["mask"], load_profile("h100"))
+    assert {constant.kind for constant in masks} == {"source"}
 
 
 def test_a_term_that_is_switched_off_is_zero_and_comes_back() -> None:

@@ -14,7 +14,8 @@ def step_cost(
     launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: float, cc: int,
     shared_bytes: float | None = None,
 ) -> StepCost:  # fmt: skip
-    """What a step costs that moves so many bytes at the L2 and, where they are known, at shared memory."""
+    """What a step costs that moves so many bytes at the L2 and, where they are known, at shared memory; one CTA is on
+    the SM."""
     return step_time.step_cost(
-        Step(launch, unit, rates, l2_bytes, 0.0, element_bytes, cc, shared_bytes)
+        Step(launch, unit, rates, l2_bytes, 0.0, element_bytes, cc, 1, shared_bytes)
     )

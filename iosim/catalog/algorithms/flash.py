@@ -233,16 +233,16 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
         return replace(work, mask=_mask_operations(problem, kernel, options))
     # Masked blocks first, then whole ones: the mask is asked in the steps of the blocks at the ends (one
     # limit a causal mask has, two a window), and in all steps of a last block that is not whole.
-    ragged = bool(problem.seq_q % block or problem.seq_k % block)
     limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
     mask = MaskOperations(
-        edge_steps=limits * options.mask_operations,
+        every_step=options.step_operations,
+        edge_steps=options.end_operations,
+        in_order=True,
         edge_keys=limits * block,
         edge_rows=problem.seq_q % block if limits else 0,
     )
     loop = replace(
         work.loop,
-        copy_instructions=work.loop.copy_instructions if ragged else 0,
         list_cycles=work.loop.list_cycles if limits else 0,
     )
     has_both_loops = 0 < limits * block < problem.seq_k

@@ -66,6 +66,11 @@ class FlashOptions(SplitOptions, TermOptions):
     mask_operations: int = number(0, 0, 100)
     """On each score of a step that is masked, for each limit that is asked: two of a window, in every step; one of the
     causal mask."""
+    step_operations: float = 0.0
+    """Of a kernel that goes by lists of blocks: instructions of its compiled loop on each score of every step, beyond
+    those of the loop without mask and bounds."""
+    end_operations: float = 0.0
+    """Further ones, of the loop that asks the mask of each score, in the blocks at its ends."""
     bound_operations: int = number(0, 0, 100)
     """Lane cycles on each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a
     window. A comparison of integers takes two."""

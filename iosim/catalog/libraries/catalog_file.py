@@ -124,9 +124,6 @@ KERNEL: Mapping[str, Key] = {
     "score_operations": Key(
         Real(0, 100), "instructions a score beside those of every softmax", "0"
     ),
-    "copy_instructions": Key(
-        Real(0, 1000), "instructions of a copy of 16 bytes a lane, of ragged lengths", "0"
-    ),
     "list_cycles": Key(
         Real(0, 1e5), "cycles in which a step waits for its list of blocks, under a mask", "0"
     ),

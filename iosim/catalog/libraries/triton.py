@@ -7,8 +7,11 @@ tile.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import ClassVar
 
 from iosim.base.records import replace
@@ -97,6 +100,56 @@ COMBINED = 512
 """Values of O that a CTA of the combine makes where splits are few; else it has a row or a part of one."""
 
 
+FLEX_BLOCK = 128
+"""Rows of a block mask's blocks, where nobody asks for others."""
+FLEX_LOOPS = Path(__file__).with_name("flex-loops.csv")
+
+
+@cache
+def _flex_loops() -> dict[tuple[int, str, str], dict[str, float]]:
+    """What loops of FlexAttention's builds take beside the plain loop, by head dimension, mask and ends of lengths."""
+    with FLEX_LOOPS.open(encoding="utf-8", newline="") as file:
+        return {
+            (int(row["head_dim"]), row["mask"], row["ends"]): {
+                name: float(row[name]) for name in row if name not in ("head_dim", "mask", "ends")
+            }
+            for row in csv.DictReader(file)
+        }
+
+
+def flex_ends(tokens: int) -> str:
+    """Which build a length is compiled to: of whole blocks, of multiples of eight, or of any other length."""
+    if tokens % FLEX_BLOCK == 0:
+        return "whole"
+    return "eighths" if tokens % 8 == 0 else "odd"
+
+
+def _as_compiled(kernel: Kernel, problem: AttentionProblem) -> Kernel:
+    """The forward with the instructions and the spilled registers of its loops, counted in machine code for cc 9.0
+    (experiments/flex_loops.py) and taken for other GPUs and for masks of one's own: these have two limits."""
+    loops = _flex_loops()
+    width = min((d for d, _, _ in loops if d >= problem.head_dim), default=max(loops)[0])
+    mask = problem.mask if problem.mask in ("none", "causal") else "window"
+    order = ("whole", "eighths", "odd")
+    ends = max(flex_ends(problem.seq_q), flex_ends(problem.seq_k), key=order.index)
+    row = loops[width, mask, ends]
+    options = replace(
+        options_of(kernel, FlashOptions),
+        step_operations=row["step_operations"],
+        end_operations=row["end_operations"],
+    )
+    spill = kernel.spill
+    if spill is not None and spill.accesses_per_pair:
+        limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
+        end_steps = limits * FLEX_BLOCK / kernel.tile.block_k
+        spill = replace(
+            spill,
+            accesses_per_pair=row["step_spills"],
+            accesses_per_tile=max(0.0, row["end_spills"] * end_steps),
+        )
+    return replace(kernel, options=options, spill=spill)
+
+
 @rule_book("flex")
 class FlexRules(TritonRules):
     """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs per SM. A forward whose buffers
@@ -139,7 +192,7 @@ class FlexRules(TritonRules):
             kernel = replace(kernel, tile=replace(kernel.tile, stages=1))
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:
-            return kernel
+            return _as_compiled(kernel, problem)
         # Inductor's three ways to combine, by the number of splits.
         launches = 1 if kernel.splits <= ONE_LAUNCH else 3 if kernel.splits <= UNROLLED else 2
         taken = max(1, COMBINED // problem.head_dim_v) if kernel.splits <= UNROLLED else 1

@@ -84,6 +84,7 @@ def _step(running: Running, sm: SmRates) -> Step:
         twice_bytes=running.fetched_twice() / steps,
         element_bytes=running.element_bytes,
         cc=running.rates.profile.cc,
+        ctas_per_sm=running.ctas_per_sm,
         counted_shared_bytes=running.shared_in_step()
         if launch.is_backward or _conflicts(launch)
         else None,

@@ -64,8 +64,9 @@ EXCHANGE_TURNS = 7 / 2
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues per cycle."""
-COPIED_BYTES = 16 * 32
-"""Bytes of a warp's copy into shared memory."""
+DEPENDENT_CYCLES = 4
+"""Cycles from an fp32 or integer instruction of a warp to the next one that needs its result, from cc 7.0 on (Jia et
+al., Dissecting the NVIDIA Volta GPU architecture via microbenchmarking, table 4.1; the Turing T4's is the same)."""
 BESIDE_A_COPY = 2
 """Instructions of a copy that is requested by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
@@ -80,6 +81,7 @@ class Step:
         twice_bytes: bytes of sectors that its copies fetch once more.
         element_bytes: bytes of an operand's element.
         cc: compute capability as one number; below 80 no load runs ahead.
+        ctas_per_sm: CTAs that an SM holds at once.
         counted_shared_bytes: bytes of a step at shared memory; None where they are not known, and so estimated.
     """
 
@@ -90,6 +92,7 @@ class Step:
     twice_bytes: float
     element_bytes: float
     cc: int
+    ctas_per_sm: int
     counted_shared_bytes: float | None = None
 
     @cached_property
@@ -264,8 +267,10 @@ def score_function_cycles(step: Step) -> float:
     "mask",
     Scope.STEP,
     "scores x (operations in every step + operations at an end x share of steps there) "
-    "/ fp32 lanes",
+    "/ fp32 lanes, times the cycles between instructions that wait for one another, over the "
+    "warps per scheduler, where these were counted in a compiled loop and the warps are fewer",
     zero="calls without a mask whose lengths are whole blocks",
+    constants=("DEPENDENT_CYCLES", "SCHEDULERS"),
     unit="exp",
 )
 def mask_cycles(step: Step) -> float:
@@ -274,7 +279,10 @@ def mask_cycles(step: Step) -> float:
     operations = float(mask.every_step)
     if mask.edge_steps:
         operations += mask.edge_steps * edge_share(step.launch)
-    return step.scores * operations / step.rates.fp32_lanes
+    cycles = step.scores * operations / step.rates.fp32_lanes
+    if mask.in_order:
+        cycles *= max(1.0, DEPENDENT_CYCLES * SCHEDULERS / (step.warps * step.ctas_per_sm))
+    return cycles
 
 
 @term(
@@ -492,19 +500,6 @@ def single_buffer_cycles(step: Step) -> float:
 def list_cycles(step: Step) -> float:
     """Cycles in which a step waits for the number of its block."""
     return step.launch.work.loop.list_cycles
-
-
-@term(
-    "instructions of copies",
-    Scope.STEP,
-    "copies of 16 bytes a lane x instructions per copy / instructions per cycle",
-    zero="copies without a predicate",
-    constants=("COPIED_BYTES", "SCHEDULERS"),
-)
-def copy_instruction_cycles(step: Step) -> float:
-    """Cycles of the predicates of copies whose rows may end (FlexAttention's ragged lengths)."""
-    copies = step.launch.domain.block_k * step.width * 2 * step.element_bytes / COPIED_BYTES
-    return copies * step.launch.work.loop.copy_instructions / SCHEDULERS
 
 
 @term(

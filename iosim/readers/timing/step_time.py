@@ -90,7 +90,6 @@ def step_cost(step: Step) -> StepCost:
         + terms.barrier_cycles(step)
         + terms.single_buffer_cycles(step)
         + terms.list_cycles(step)
-        + terms.copy_instruction_cycles(step)
         + terms.add_cycles(step)
         + terms.spill_cycles(step)
     )

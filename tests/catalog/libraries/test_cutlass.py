@@ -91,7 +91,7 @@ def test_at_head_dim_256_it_names_the_kernel_of_that_width() -> None:
 def test_the_kernel_of_256_columns_takes_as_long_as_its_author_says(
     keys: int, seconds: float
 ) -> None:
-    """12 heads over 2 of keys, 8,192 queries at most, on an RTX 2080 Ti at 1,860 to 1,935 MHz (docs/d256_forward.md)."""
+    """12 heads over 2 of keys, 8,192 queries at most, on an RTX 2080 Ti at 1,860 to 1,935 MHz (its d256_forward.md)."""
     problem = AttentionProblem(
         heads=12,
         kv_heads=2,

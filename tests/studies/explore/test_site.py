@@ -6,6 +6,8 @@ from __future__ import annotations
 import http.server
 import io
 import math
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -32,7 +34,9 @@ with_python = [
     pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.skipif(PYTHON is None, reason="IOSIM_PYODIDE names no folder of Pyodide"),
+    pytest.mark.skipif(
+        PYTHON is None, reason="IOSIM_PYODIDE names no folder of the Pyodide that is needed"
+    ),
 ]
 
 
@@ -151,3 +155,52 @@ class TestStatic:
 def test_a_folder_without_the_files_is_refused() -> None:
     with pytest.raises(InputError, match=r"pyodide\.js"):
         site.runtime_files(ROOT)
+
+
+class TestItsDownload:
+    """tests/support/browser_python.py fails softly: a line, no file, and the tests above are skipped."""
+
+    def test_it_ends_at_its_limit(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        run = subprocess.run
+
+        def slow(_: list[str], **how: Any) -> Any:
+            return run([sys.executable, "-c", "import time; time.sleep(60)"], **how)
+
+        monkeypatch.setattr(browser_python.subprocess, "run", slow)
+        assert browser_python.LIMIT_S == 60
+        monkeypatch.setattr(browser_python, "LIMIT_S", 0.1)
+        assert browser_python.main(str(tmp_path / "place")) == 1
+        assert "was not downloaded in 0.1 s" in capsys.readouterr().err
+        assert not (tmp_path / "place").exists()
+
+    @pytest.mark.parametrize("names", [[], [*site.runtime()["files"]]], ids=["none", "others"])
+    def test_files_of_another_sum_are_not_written(
+        self,
+        names: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def bundle(scratch: str) -> Path:
+            wheel = Path(scratch) / "bundle.whl"
+            with zipfile.ZipFile(wheel, "w") as packed:
+                for name in names:
+                    packed.writestr(f"assets/{name}", b"another")
+            return wheel
+
+        monkeypatch.setattr(browser_python, "downloaded", bundle)
+        assert browser_python.main(str(tmp_path / "place")) == 1
+        assert "has no pyodide.js of Pyodide" in capsys.readouterr().err
+        assert not (tmp_path / "place").exists()
+
+    def test_a_folder_of_others_counts_as_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "pyodide.js").write_bytes(b"another")
+        monkeypatch.setenv("IOSIM_PYODIDE", str(tmp_path))
+        assert browser_python.folder() is None
