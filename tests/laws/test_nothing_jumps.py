@@ -314,15 +314,16 @@ def test_what_jumped_once(
 
 
 def test_a_block_of_one_row_leaves_less_in_use() -> None:
-    """`flash`, causal and backward, on a V100 reads a fifth less at 2,049 tokens than at 2,048, which an L2 10 % larger
-    reads, too: each CTA spends a step on the last block, of which one row is moved."""
+    """`flash`, causal and backward, on a V100 reads a sixth less at 2,049 tokens than at 2,048, which an L2 10 % larger
+    reads, too: each CTA spends a step on the last block, of which one row is moved. It was 18 % less when a page's lines
+    lay in its sets in order, and is 16 % now that runs of them are permuted (lines.h): fewer sets overflow at 2,048."""
     arguments = {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 2048, "head_dim": 80, "mask": "causal",
                  "passes": "bwd", "dtype": "fp16"}  # fmt: skip
     before, after = (
         call(arguments | {"seq_q": n}, "flash", load_profile("v100")) for n in (2048, 2049)
     )
     least = moved(after, "hbm", "read")
-    assert moved(before, "hbm", "read") > 1.2 * least
+    assert moved(before, "hbm", "read") > 1.15 * least
     assert at_l2(before, 1.1, "read") < 1.1 * least
     assert jumps(before, after) == []
 

@@ -381,9 +381,11 @@ def apart(lines: int, tile_bytes: tuple[int, ...], tiles: int) -> Any:
 
 def test_heads_that_begin_at_the_same_place_of_a_page_share_sets() -> None:
     """FlashAttention 1's causal backward on an L4 whose L2 replaced lines as an H100's does, and whose SMs had its
-    shared memory, without which it does not run there, reads a third less at 4,112 tokens than at 4,096. At 4,096 a
-    head's rows are half a page of memory, so that what is in use of all heads and tensors together lies in the same
-    sets. With each head a tile further on, as at 4,112, the same 4,096 tokens need no more than their neighbours."""
+    shared memory, without which it does not run there, reads a sixth less at 4,112 tokens than at 4,096. At 4,096 a
+    head's rows are half a page of memory, so that the runs of lines in use of all heads and tensors together lie in the
+    same sets. With each head a tile further on, as at 4,112, the same 4,096 tokens need no more than their neighbours.
+    It was a third when tiles, too, met in the same sets: within a run of 512 lines, 16 tiles, lines are permuted now,
+    in each head its own way, as recorded sets of an H100 are (lines.h, test_l2_sets.py)."""
     h100 = load_profile("h100-sxm")
     of_the_l2 = ("l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction")
     of_the_sms = ("shared_memory_per_block_optin_bytes", "shared_memory_per_sm_bytes")
@@ -398,7 +400,7 @@ def test_heads_that_begin_at_the_same_place_of_a_page_share_sets() -> None:
     tile_bytes = 16 * 128 * 2
     with patch.object(engine, "sample_lines", apart(tile_bytes // LINE, (tile_bytes,), 4096 // 16)):
         shifted = read(4096)
-    assert longer < 0.75 * aligned
+    assert longer < 0.87 * aligned
     assert shifted == pytest.approx(longer, rel=0.08)
 
 

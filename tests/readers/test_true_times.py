@@ -7,6 +7,7 @@ import pytest
 from scripts import load_script
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
@@ -34,7 +35,7 @@ def test_the_share_by_age_is_what_was_missing(case: str) -> None:
 
 
 def test_times_of_other_ctas_are_refused() -> None:
-    low = lower(TIMES.launch("queries fastest")[2], spill_slots=1)
+    low = lower(plan(*TIMES.launch("queries fastest")), spill_slots=1)
     l2 = L2(model(TIMES.GPU), low.size, low.owner)
     with pytest.raises(
         InputError, match="recorded times of 3 CTAs; the launch has 2048 work tiles"

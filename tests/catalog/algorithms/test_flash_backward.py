@@ -25,7 +25,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.readers.replay import replay
-from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.lowering import LoweredLaunch, lower
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.templates import NONE
 
@@ -165,13 +165,21 @@ def test_queries_ctas_find_in_the_l2_what_those_of_keys_loaded() -> None:
 def test_the_grid_is_played_whole_where_others_are_played_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    in_part: list[str] = []
-    monkeypatch.setattr(replay, "sampling_plan", lambda low, slots: in_part.append(low.name))
+    """Two launches share a grid, whose CTAs part over all of it: it is played whole but where they part least, and a
+    range's smaller budget reaches the launches that have a grid to themselves alone."""
+    budgets: dict[str, int | None] = {}
+
+    def sampling_plan(low: LoweredLaunch, slots: int, budget: int | None = None) -> None:
+        budgets[low.name] = budget
+
+    monkeypatch.setattr(replay, "sampling_plan", sampling_plan)
     asked, gpu = problem(), load_profile("h100")
     call = Call.of(asked, resolve("flex", asked, gpu), gpu)
     part = call.replay(Play(part=True, accesses=1))
-    assert in_part == ["bwd.dot", "bwd.dq"]
+    assert budgets == {"bwd.dot": 1, "bwd.dq": 1}
     assert [one.coarse for one in part.launches] == [None] * 3
+    call.replay(Play(part=True, accesses=1, drift="least"))
+    assert budgets == {"bwd.dot": 1, "bwd.main": None, "bwd.dq": 1}
 
 
 def test_a_causal_mask_is_blocks_of_128_which_smaller_tiles_walk_whole() -> None:

@@ -268,8 +268,10 @@ def rows(foreign: Any) -> list[Any]:
     return list(foreign.compared())
 
 
-FAR = {("hbm_read", 65_536): 0.361, ("seconds", 65_536): 0.105, ("seconds", 4096): 0.125}
-"""Where a row of so many tokens is farther off than the others may be: docs/generated/foreign-kernels.md."""
+FAR = {("hbm_read", 65_536): 0.48, ("seconds", 65_536): 0.105, ("seconds", 4096): 0.125}
+"""Where a row of so many tokens is farther off than the others may be: docs/generated/foreign-kernels.md. The launch of
+65,536 tokens walks 134 MB of keys and values, twice an H200's L2: by other random numbers of the same L2 it is 13 to 78 % high,
+and was 38 % low to 1 % high before a page's runs of lines were permuted (lines.h), which recorded sets ask for."""
 
 
 def test_foreign_kernels_meet_their_counters(rows: list[Any]) -> None:
