@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from shipped import BUS, SHIPPED
+from shipped import BUS, CORES, SHIPPED
 
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.hardware.quantities import QUANTITIES
@@ -23,48 +23,6 @@ def test_bandwidth_is_decimal(name: str) -> None:
 
 
 # fp32 units of an SM, dense fp16 operations of an SM's tensor cores in a clock (fp32 accumulate).
-CORES = {
-    "t4": (64, 1024),
-    "v100-sxm2": (64, 1024),
-    "a10": (128, 1024),
-    "a30": (64, 2048),
-    "a40": (128, 1024),
-    "rtx-a6000": (128, 1024),
-    "l40": (128, 512),
-    "rtx-5090": (128, 512),
-    "rtx-pro-6000-server": (128, 1024),
-    "h20": (128, 1024),
-    "h800-sxm": (128, 4096),
-    "gb200": (128, 8192),
-    "gb300": (128, 8192),
-    "l4": (128, 1024),
-    "l40s": (128, 1024),
-    "a100-sxm-40gb": (64, 2048),
-    "a100-sxm-80gb": (64, 2048),
-    "a100-pcie-80gb": (64, 2048),
-    "h100-sxm": (128, 4096),
-    "h100-pcie": (128, 4096),
-    "h200-sxm": (128, 4096),
-    "rtx-3090": (128, 512),
-    "rtx-4090": (128, 512),
-    "b200": (128, 8192),
-    "b300": (128, 8192),
-    "mi300x": (128, 2048),
-    "mi355x": (128, 4096),
-    "a10g": (128, 512),
-    "rtx-2080-ti": (64, 512),
-    "rtx-3080": (128, 512),
-    "rtx-4080": (128, 512),
-    "rtx-5080": (128, 512),
-    "rtx-5060-ti": (128, 512),
-    "rtx-a5000": (128, 1024),
-    "l20": (128, 512),
-    "a800": (64, 2048),
-    "gb10": (128, 1024),
-    "gh200": (128, 4096),
-    "mi325x": (128, 2048),
-    "mi350x": (128, 4096),
-}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -123,12 +123,12 @@ TRIALS = {
         new={"hardware_profiles/trial-gpu.toml": profile_of_another_name()},
         edits=(
             (
-                "tests/hardware/test_profile.py",
+                "tests/support/shipped.py",
                 "BUS = {\n",
                 'BUS = {\n    "trial-gpu": (384, 12.5),\n',
             ),
             (
-                "tests/hardware/test_profile.py",
+                "tests/support/shipped.py",
                 "CORES = {\n",
                 'CORES = {\n    "trial-gpu": (128, 1024),\n',
             ),

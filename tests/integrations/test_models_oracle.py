@@ -123,6 +123,7 @@ def compared(small: bool = False) -> Iterator[tuple[str, Built, Model]]:
             yield kind, *both
 
 
+@pytest.mark.slow
 def test_parameters_of_all_causal_types_are_within_three_percent() -> None:
     shares = {kind: off(made, model) for kind, made, model in compared()}
     wrong = {kind: share for kind, share in shares.items() if abs(share) > 0.03}

@@ -244,6 +244,7 @@ def test_code_that_is_no_attention_is_refused_with_a_problem(
     assert "names no tensor Q of attention; given: in, out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_kernel_of_code_has_its_splits_and_the_time_of_its_instructions() -> None:
     tensors = dict.fromkeys(("Q", "K", "V", "Out"), f"TENSOR(1x{HEADS}x{TOKENS}x64,bf16)")
     arguments = {

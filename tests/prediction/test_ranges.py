@@ -243,6 +243,7 @@ def test_calls_beyond_what_agrees_with_counters_say_so(
         )
 
 
+@pytest.mark.slow
 def test_a_further_replay_plays_a_quarter_of_the_windows() -> None:
     """6 of 24 million object accesses, where both passes are long, so that neither is played in coarse steps."""
     problem = AttentionProblem(

@@ -66,10 +66,10 @@ async (paper) => {
       });
     });
 
-    // Every line has a name that can be read, and none lies exactly on another of its width.
+    // Every line has a name that can be read (a trace's CTAs are told by their place), and none lies exactly on another of its width.
     const words = [...all(".note, .title", plot), ...all("button.series", plot.closest("section"))].map(whole).join("\n");
     const { data } = (await iosimPage.ready).panels[plot.id];
-    const lines = data.filter((t) => t.type !== "heatmap" && t.name && !["whole", "between"].includes(t.name));
+    const lines = data.filter((t) => t.type !== "heatmap" && t.name && !["whole", "between", "CTA"].includes(t.name));
     const said = words.replaceAll("+", "").replaceAll(" and ", "").replaceAll(" ", "").replaceAll("\n", "");
     if (lines.length > 1) {
       for (const line of lines) {
