@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 
 import pytest
@@ -48,18 +50,20 @@ def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
 
 
 def test_profiles_hold_what_was_fitted(script: ModuleType) -> None:
-    """Where a GPU's own curves were fitted, its profile has the partitions, the ways, and the capacity to 0.01."""
+    """Where a GPU's own curves were fitted, its profile has the partitions, and with its ways and capacity the curves
+    are read as well as with those fitted, to 1.3 points in the mean: a set of 16 or of 20 ways tells no more apart."""
     own = {"A100-80GB", "A40", "L40", "RTX-4090", "V100-PCIe-16GB", "H100-PCIe-80GB"}
-    for gpu, partitions, ways, capacity in re.findall(
-        r"^\| (\S+) \| (\d) \| (\d+) \| ([\d.]+) \|", PAGE, re.M
-    ):
-        if gpu in own:
-            p = load_profile(script.PROFILES[gpu])
-            assert p.l2_partitions == int(partitions)
-            assert p.l2_ways == int(ways)
-            assert p.l2_effective_capacity_fraction == pytest.approx(float(capacity), abs=0.011)
-            own.remove(gpu)
-    assert not own
+    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    gpu = ""
+    row = r"^\| (\S*) ?\| (\d?) ?\|.*?\| ([\d.]+) % \| ([\d.]+) % \|$"
+    for name, partitions, fitted, held in re.findall(row, PAGE, re.M):
+        gpu = name or gpu  # a further curve of the same GPU has no name
+        errors[gpu].append((float(fitted), float(held)))
+        if name in own:
+            assert load_profile(script.PROFILES[name]).l2_partitions == int(partitions)
+    for gpu in own:
+        by_fit, by_profile = map(fmean, zip(*errors[gpu], strict=True))
+        assert by_profile < by_fit + 1.3, gpu
     counted = {k.profile: k.ways for k in script.kept()}
     for gpu, low, high in re.findall(r"^\| (\S+) \| \d+ \| (\d+) to (\d+) \|", PAGE, re.M):
         ways = model(load_profile(script.PROFILES[gpu])).dirty_ways
