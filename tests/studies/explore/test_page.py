@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from browser import CHROMIUM, Browser
+from effort import quick_every
 from walking import COLLISIONS
 
 from iosim.base.errors import InputError
@@ -190,8 +191,8 @@ class TestInChromium:
         }
         assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [small.as_uri()]
 
-    @pytest.mark.parametrize("width", [1280, 768, 390])
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    @pytest.mark.parametrize("width", quick_every([390, 768, 1280], 3))
+    @pytest.mark.parametrize("scheme", quick_every(["light", "dark"], 2))
     def test_words_are_apart_and_inside(
         self, browser: Browser, small: Path, width: int, scheme: str
     ) -> None:
@@ -257,6 +258,7 @@ class TestInChromium:
         (said,) = browser.evaluate("iosimPage.answers(['gpu=t4&kernel=fa2'])")
         assert "needs cc 8.0" in said["error"]
 
+    @pytest.mark.slow
     def test_what_is_asked_for_last_is_answered(self, browser: Browser, small: Path) -> None:
         browser.open(small, 1280)
         browser.evaluate("iosimPage.done")

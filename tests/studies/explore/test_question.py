@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from effort import quick_every
 from walking import (
     COLLISIONS,
     WALKED,
@@ -63,7 +64,7 @@ def test_what_fits_is_what_decode_says(question: dict[str, Any]) -> None:
         assert attention[name] == point[name], name
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("question", quick_every(QUESTIONS, 2))
 @pytest.mark.parametrize("part", ["step", "prompt"])
 def test_a_step_and_a_prompt_are_what_model_says(question: dict[str, Any], part: str) -> None:
     answer = told(question, part)
@@ -243,8 +244,8 @@ class TestServed:
         assert browser.evaluate("iosimQuestion.answers().t4.step.time_s") == before
         assert "mine.json" in browser.evaluate("document.getElementById('commands').textContent")
 
-    @pytest.mark.parametrize("width", [1280, 390])
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    @pytest.mark.parametrize("width", quick_every([390, 1280], 2))
+    @pytest.mark.parametrize("scheme", quick_every(["light", "dark"], 2))
     def test_words_are_apart_and_inside(
         self, browser: Browser, served: str, width: int, scheme: str
     ) -> None:

@@ -351,6 +351,7 @@ class TestRanking:
         found = {c.kernel: c.tile for c in pick_tiles(problem(mask="causal"), "l4").library}
         assert found["fa2"] == Tile(64, 64, 4, 1)  # FlashAttention-2 on sm_89, causal, head_dim 128
 
+    @pytest.mark.slow
     def test_backward(self) -> None:
         # Q 128 x 64 twice, dO, K, V once, P and dS 128 x 128, two bytes each: FlashAttention-2's 147,456
         asked = problem(head_dim=64, passes="bwd")
