@@ -3,6 +3,8 @@
     python benchmarks/random_draws.py                  the tables of the last draw of both GPUs
     python benchmarks/random_draws.py --write          writes the page docs/generated/random-draws.md
     python benchmarks/random_draws.py --gpu h200 --draw 2
+    python benchmarks/random_draws.py --all            times over all draws of both GPUs, by backend and pass: of those
+                                                       that mechanisms were looked for in, and of the later ones
 
 A draw is predicted before it is counted, compared once, and only then looked at for mechanisms. Of the H100's first,
 every fourth call was open while mechanisms were looked for. What was mended after a draw: 1, the times of backward
@@ -70,6 +72,8 @@ SEEDS = {
     ),
 }
 """GPU -> the seeds of its draws, in their order."""
+HELD_OUT_FROM = {"h100": 12, "h200": 10}
+"""GPU -> its first draw that was looked at once alone, when all that it is held against stood."""
 QUANTITIES = {
     "l2_read": "SM<->L2 read",
     "l2_write": "SM<->L2 write",
@@ -267,6 +271,30 @@ def times(all_drawn: Sequence[Drawn]) -> list[str]:
     return table(("backend", "pass", *words), lines)
 
 
+def over_all_draws() -> list[str]:
+    """Mean sizes of the errors of calls of 30 us and longer, by backend and pass, over all draws of both GPUs."""
+    errors: dict[tuple[str, ...], dict[bool, list[float]]] = defaultdict(
+        lambda: {False: [], True: []}
+    )
+    for gpu, seeds in SEEDS.items():
+        for n in range(1, len(seeds) + 1):
+            for (_, *kind), of_calls in call_times(drawn(gpu, n)).items():
+                errors[tuple(kind)][n >= HELD_OUT_FROM[gpu]] += of_calls
+    lines = []
+    for kind, parts in sorted(errors.items()):
+        cells = []
+        for sizes in (np.abs(parts[later]) for later in (False, True)):
+            figures = (
+                [_percent(float(f(sizes))) for f in (np.mean, np.median)]
+                if len(sizes)
+                else ["-"] * 2
+            )
+            cells += [str(len(sizes)), *figures]
+        lines.append((*kind, *cells))
+    words = ("calls", "mean %", "median %")
+    return table(("backend", "pass", *words, *(f"later {word}" for word in words)), lines)
+
+
 def beside(rows: Iterable[Sequence[str]]) -> list[str]:
     """Rows of GPUs as one, with slashes between."""
     return ["/".join(cells) for cells in zip(*rows, strict=True)]
@@ -347,7 +375,11 @@ def main() -> None:
         default=0,
         help="an earlier draw",
     )
+    parser.add_argument("--all", action="store_true", help="times over all draws of both GPUs")
     arguments = parser.parse_args()
+    if arguments.all:
+        sys.stdout.write("\n".join(over_all_draws()) + "\n")
+        return
     title = "Calls drawn at random"
     if arguments.write:
         write_whole(PLACE, page([drawn(gpu) for gpu in SEEDS], title, brief=True))

@@ -65,8 +65,8 @@ nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues per cycle."""
 DEPENDENT_CYCLES = 4
-"""Cycles from an fp32 or integer instruction of a warp to the next one that needs its result, from cc 7.0 on (Jia et
-al., Dissecting the NVIDIA Volta GPU architecture via microbenchmarking, table 4.1; the Turing T4's is the same)."""
+"""Cycles from an fp32 instruction of a warp to the next one that needs its result, on cc 7.0 (NVIDIA, Tuning CUDA
+Applications for Volta, 1.4.1.1 Instruction Scheduling); taken for integers and for later GPUs."""
 BESIDE_A_COPY = 2
 """Instructions of a copy that is requested by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
