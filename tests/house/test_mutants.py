@@ -114,7 +114,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A map of one file: two tests execute its product, one the other branch."""
     source = EXECUTED.Source(PACKAGE_SOURCE)
     monkeypatch.setattr(EXECUTED, "source", lambda file: source)
-    monkeypatch.setattr(EXECUTED, "test_files", list)
+    monkeypatch.setattr(EXECUTED, "files_of_tests", list)
     monkeypatch.setattr(EXECUTED, "words", lambda: {"LIMIT": [(PACKAGE_FILE, 2), (PACKAGE_FILE, 4)],
                                                     "rows": [(PACKAGE_FILE, 4), (PACKAGE_FILE, 7)]})  # fmt: skip
     monkeypatch.setattr(

@@ -49,7 +49,7 @@ MOST_CPU_S = 900
 WAIT_S = 3000.0
 
 
-def test_files() -> list[str]:
+def files_of_tests() -> list[str]:
     found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/test_*.py"))
     return sorted(f for f in found if f not in LEFT_OUT)
 
@@ -267,7 +267,7 @@ def make(jobs: int) -> Iterator[tuple[str, bool]]:
     for path in ROOT.glob("iosim/**/*.py"):
         source(path.relative_to(ROOT).as_posix())
     with ThreadPoolExecutor(jobs) as pool:
-        work = {pool.submit(measure, file): file for file in test_files() if stale(file)}
+        work = {pool.submit(measure, file): file for file in files_of_tests() if stale(file)}
         for done in as_completed(work):
             yield work[done], done.result()
 
@@ -291,10 +291,10 @@ class Executed:
     def __init__(self) -> None:
         self.tests: list[tuple[str, str, float]] = []
         """(file, test in it, CPU seconds)."""
-        self.missing = [f for f in test_files() if stale(f)]
+        self.missing = [f for f in files_of_tests() if stale(f)]
         self.failing: list[str] = []
         self._at: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for file in test_files():
+        for file in files_of_tests():
             if piece_of(file).exists():
                 self._add(file, read(file))
 

@@ -26,7 +26,7 @@ from iosim.catalog.algorithms.common import (
 from iosim.catalog.algorithms.flash_backward import (
     backward,
 )
-from iosim.catalog.algorithms.flash_options import FlashOptions, SplitOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions, SplitOptions, mask_limits
 from iosim.catalog.algorithms.flash_rows import (
     NARROW_STORES,
     columns_outside,
@@ -233,7 +233,7 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
         return replace(work, mask=_mask_operations(problem, kernel, options))
     # Masked blocks first, then whole ones: the mask is asked in the steps of the blocks at the ends (one
     # limit a causal mask has, two a window), and in all steps of a last block that is not whole.
-    limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
+    limits = mask_limits(problem.mask)
     mask = MaskOperations(
         every_step=options.step_operations,
         edge_steps=options.end_operations,

@@ -59,6 +59,12 @@ class Adds(StrEnum):
     """So do CTAs of the main launch's own grid, behind those that own keys of the same key/value head."""
 
 
+def mask_limits(mask: str) -> int:
+    """Limits of a tile's keys that a mask asks of single scores: the diagonal, or both ends of a window and of any other
+    mask."""
+    return {"none": 0, "causal": 1}.get(mask, 2)
+
+
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
     mask_block: int | None = number(None, 1)

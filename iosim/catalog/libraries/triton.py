@@ -17,7 +17,7 @@ from typing import ClassVar
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.common import resources
-from iosim.catalog.algorithms.flash_options import FlashOptions
+from iosim.catalog.algorithms.flash_options import FlashOptions, mask_limits
 from iosim.catalog.libraries.loader import entry, overheads
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.hardware.profile import HardwareProfile
@@ -100,8 +100,6 @@ COMBINED = 512
 """Values of O that a CTA of the combine makes where splits are few; else it has a row or a part of one."""
 
 
-FLEX_BLOCK = 128
-"""Rows of a block mask's blocks, where nobody asks for others."""
 FLEX_LOOPS = Path(__file__).with_name("flex-loops.csv")
 
 
@@ -117,9 +115,9 @@ def _flex_loops() -> dict[tuple[int, str, str], dict[str, float]]:
         }
 
 
-def flex_ends(tokens: int) -> str:
+def flex_ends(tokens: int, block: int) -> str:
     """Which build a length is compiled to: of whole blocks, of multiples of eight, or of any other length."""
-    if tokens % FLEX_BLOCK == 0:
+    if tokens % block == 0:
         return "whole"
     return "eighths" if tokens % 8 == 0 else "odd"
 
@@ -130,18 +128,18 @@ def _as_compiled(kernel: Kernel, problem: AttentionProblem) -> Kernel:
     loops = _flex_loops()
     width = min((d for d, _, _ in loops if d >= problem.head_dim), default=max(loops)[0])
     mask = problem.mask if problem.mask in ("none", "causal") else "window"
-    order = ("whole", "eighths", "odd")
-    ends = max(flex_ends(problem.seq_q), flex_ends(problem.seq_k), key=order.index)
-    row = loops[width, mask, ends]
+    order, options = ("whole", "eighths", "odd"), options_of(kernel, FlashOptions)
+    block = options.mask_block or kernel.tile.block_k
+    ends = (flex_ends(tokens, block) for tokens in (problem.seq_q, problem.seq_k))
+    row = loops[width, mask, max(ends, key=order.index)]
     options = replace(
-        options_of(kernel, FlashOptions),
+        options,
         step_operations=row["step_operations"],
         end_operations=row["end_operations"],
     )
     spill = kernel.spill
     if spill is not None and spill.accesses_per_pair:
-        limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
-        end_steps = limits * FLEX_BLOCK / kernel.tile.block_k
+        end_steps = mask_limits(problem.mask) * block / kernel.tile.block_k
         spill = replace(
             spill,
             accesses_per_pair=row["step_spills"],

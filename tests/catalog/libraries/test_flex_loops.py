@@ -41,7 +41,7 @@ def test_a_row_by_hand() -> None:
     ("tokens", "ends"), [(128, "whole"), (2040, "eighths"), (2039, "odd"), (2044, "odd")]
 )
 def test_lengths_have_builds_of_their_own(tokens: int, ends: str) -> None:
-    assert flex_ends(tokens) == ends
+    assert flex_ends(tokens, 128) == ends
     problem = AttentionProblem(heads=4, seq_q=tokens, head_dim=128, dtype="bf16")
     step = resolve("flex", problem, load_profile("h200")).options.step_operations
     assert step == {"whole": 0.0, "eighths": 2.0, "odd": 2.5}[ends]
