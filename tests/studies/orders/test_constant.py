@@ -59,6 +59,10 @@ AT = "65,536 tokens x 4 heads, mask causal"
     # Twice as long with the same bytes: time alone is said, of the slower of two problems.
     ([{1: (1, 2), 2: (1, 1), 0: (1, 2)}, {1: (1, 1), 2: (1, 1), 0: (1, 1)}],
      ["right for 1 of 2 problems on", f"They cost most time, 100.0 %, at {AT}", "64 MiB are right for 2"]),
+    # The worse of two problems is named, and 3 s for 2 s are half as much more.
+    ([{1: (1, 1), 2: (1, 1), 0: (1, 1)}, {1: (4, 3), 2: (2, 2), 0: (2, 2)}],
+     ["right for 1 of 2 problems on", f"They cost most time, 50.0 %, at {AT}",
+      f"They move most, 2 times the bytes of the best section, at {AT}", "64 MiB are right for 2"]),
     # Three times the bytes in the same time; all heads in one move as many, and no size holds them all.
     ([{1: (3, 1), 2: (3, 1), 0: (1, 1)}],
      ["right for 0 of 1 problem on", f"They move most, 3 times the bytes of the best section, at {AT}"]),
@@ -81,14 +85,41 @@ def test_the_answer_ends_with_what_the_library_does_by_itself() -> None:
     ).answer.endswith("It divides by default.")
 
 
-@pytest.mark.parametrize(("other", "right"), [
-    # Beside another section the constant of 1 GB and 1 s is right unless that is faster by more than 1 %,
-    ((1, 1 / 1.009), True), ((1, 1 / 1.011), False),
-    # or as fast with more than 5 % fewer bytes;
-    ((1 / 1.049, 1), True), ((1 / 1.051, 1), False),
-    # fewer bytes do not count where the other is slower by more than 1 %.
-    ((0.5, 1.009), False), ((0.5, 1.011), True),
+@pytest.mark.parametrize(("constant", "other", "right"), [
+    # Beside another section of 1 GB and 1 s the constant is right up to 1 % more time,
+    ((1, 1.01), (1, 1), True), ((1, 1.011), (1, 1), False),
+    # and as fast as that with up to 5 % more bytes;
+    ((1.05, 1), (1, 1), True), ((1.051, 1), (1, 1), False),
+    # more bytes do not count where the other is slower by more than 1 %.
+    ((2, 1), (1, 1.01), False), ((2, 1), (1, 1.011), True),
 ])  # fmt: skip
-def test_what_counts_as_right(other: tuple[float, float], right: bool) -> None:
-    (row,) = check_of({1: (1, 1), 2: other, 0: (9, 9)}).rows
+def test_what_counts_as_right(
+    constant: tuple[float, float], other: tuple[float, float], right: bool
+) -> None:
+    (row,) = check_of({1: constant, 2: other, 0: (9, 9)}).rows
     assert row.is_right is right
+
+
+@pytest.mark.parametrize(("constant", "other", "best"), [
+    ((1, 1.004), (1, 1), 1),  # as fast with as many bytes: the constant itself
+    ((1, 1), (1, 1.004), 1),
+    ((2, 1), (1, 1.01), 2),  # as fast with fewer
+    ((2, 1), (1, 1.011), 1),
+    ((1, 1.02), (9, 1), 2),  # faster
+])  # fmt: skip
+def test_the_best_section_is_the_fastest_then_the_lightest_then_the_constant(
+    constant: tuple[float, float], other: tuple[float, float], best: int
+) -> None:
+    (row,) = check_of({1: constant, 2: other, 0: (9, 9)}).rows
+    assert row.best.heads == best
+
+
+def test_of_sizes_that_are_right_as_often_the_nearest_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """96 MiB hold three heads, so two; 32 MiB hold one and 128 all four: 32 MiB from 96, where the other is 64."""
+    monkeypatch.setattr(constant, "SECTION_MIB", (32, 128))
+    costs = {n: SectionCost(n, GB, 2.0 if n == 2 else 1.0) for n in (1, 2, 0)}
+    row = ConstantRow(ONE_BIG_HEAD, costs, 96 * MIB)
+    check = ConstantCheck(96 * MIB, H200, "fa3", (row,))
+    assert (check.right, check.best_constant) == (0, (128 * MIB, 1))
