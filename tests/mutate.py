@@ -29,6 +29,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().with_name("support")))
@@ -42,13 +43,29 @@ from planting import MOST_CPU_S, Runner, Verdicts, in_processes, run
 LEAST_CAUGHT = 0.95
 
 
+VERDICTS = {None: "no program", True: "caught", False: "not caught"}
+COLUMNS = ("verdict", "area", "file", "line", "before", "after")
+
+
+def judged(file: Path, chosen: Sequence[Change]) -> list[tuple[Change, bool | None]]:
+    """The verdicts that a run which was cut short has written, of changes that are chosen again."""
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        words = {(r["file"], r["before"], r["after"]): r["verdict"] for r in csv.DictReader(stream)}
+    noticed = {word: verdict for verdict, word in VERDICTS.items()} | {"equal": False}
+    return [(c, noticed[words[c.key]]) for c in chosen if c.key in words]
+
+
 def recorded(done: Verdicts, file: Path, notes: Notes) -> Verdicts:
-    """The verdicts, each written to a CSV as it comes, so that a run that is cut short leaves what it found."""
-    with file.open("w", newline="", encoding="utf-8") as stream:
+    """The verdicts, each added to a CSV as it comes, so that a run that is cut short leaves what it found."""
+    begun = file.exists()
+    with file.open("a", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
-        table.writerow(("verdict", "area", "file", "line", "before", "after"))
+        if not begun:
+            table.writerow(COLUMNS)
         for one, noticed in done:
-            verdict = {None: "no program", True: "caught", False: "not caught"}[noticed]
+            verdict = VERDICTS[noticed]
             if noticed is False and one.key in notes.equal:
                 verdict = "equal"
             table.writerow((verdict, one.area, one.file, one.line, one.before, one.after))
@@ -78,7 +95,12 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
     parser.add_argument("--new", action="store_true", help="leave out those that were once missed")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its copy")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a CSV of the verdicts")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="a CSV of the verdicts: what it has is not run again",
+    )
     return parser.parse_args(words)
 
 
@@ -185,6 +207,8 @@ def main(words: list[str] | None = None) -> int:
     seen = executed.Executed()
     if seen.missing:
         print(f"the map lacks {len(seen.missing)} files of tests, whose tests are not asked: --map")
+    before = judged(asked.out, chosen) if asked.out else []
+    chosen = [c for c in chosen if c.key not in {one.key for one, _ in before}]
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
         if asked.jobs > 1:
             done = in_processes(chosen, asked.jobs, folder, seen, asked.seconds)
@@ -193,7 +217,7 @@ def main(words: list[str] | None = None) -> int:
             done = ((c, runner.caught(c)) for c in chosen)
         if asked.out:
             done = recorded(done, asked.out, notes)
-        return int(report(done, notes) < LEAST_CAUGHT)
+        return int(report(chain(before, done), notes) < LEAST_CAUGHT)
 
 
 if __name__ == "__main__":

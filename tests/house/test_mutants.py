@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import areas
@@ -188,6 +189,16 @@ def test_where_no_test_is_known_those_that_import_the_module_are_asked() -> None
     asked = executed.files_of_module("iosim/studies/orders/constant.py")
     assert "tests/studies/orders/test_constant.py" in asked
     assert "tests/show/test_axes.py" not in asked
+
+
+def test_a_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    notes, file = drawing.Notes.read(), tmp_path / "verdicts.csv"
+    chosen = drawing.drawn(["tiles"], 30, 0, notes, new=True)
+    verdicts = list(zip(chosen, (True, False, None) * 10, strict=True))
+    assert MUTATE.judged(file, chosen) == []
+    for part in (verdicts[:10], verdicts[10:20]):
+        assert list(MUTATE.recorded(iter(part), file, notes)) == part
+    assert MUTATE.judged(file, chosen) == verdicts[:20]
 
 
 # Faults that were mended

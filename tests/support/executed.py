@@ -167,7 +167,7 @@ NEAR = 0.2
 """Share of its cost at which a file of tests that imports the changed module is ranked: it is asked sooner."""
 FILE_S = 0.4
 """CPU seconds that a file of tests takes to be collected."""
-BATCHES_S = (6.0, 25.0, 100.0)
+BATCHES_S = (2.0, 8.0, 30.0, 100.0)
 """CPU seconds up to which tests are asked together: the cheapest first, since most changes are seen by few."""
 FEW_USERS = 60
 """Lines that use a name up to which all count as users of it; of more, those of its own file alone."""

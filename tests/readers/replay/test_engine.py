@@ -380,6 +380,39 @@ def test_the_last_that_fits_is_played(most: dict[str, Any]) -> None:
     assert l2.counts()[0][0] == 4 * LINE
 
 
+BASE = np.ones(1, dtype=np.int32)
+
+
+@pytest.mark.parametrize(("loop", "how", "read"), [
+    # A work tile of four steps from object 1 on: which of nine objects it reads.
+    (Template("x", LOAD, BASE, 0), {}, {1}),
+    (Template("x", LOAD, BASE, 1), {}, {1, 2, 3, 4}),
+    (Template("x", LOAD, BASE, 2), {}, {1, 3, 5, 7}),
+    (Template("x", LOAD, BASE, 1), {"first": BASE}, {2, 3, 4, 5}),
+    (Template("x", LOAD, BASE, 1), {"indices": np.array([0, 2, 5, 6], dtype=np.int32)}, {1, 3, 6, 7}),
+    # Two rows of two objects, three further on, at each step
+    (Template("x", LOAD, BASE, 1, span=2, rows=2, row_stride=3), {}, {1, 2, 3, 4, 5, 6, 7, 8}),
+    (Template("x", LOAD, BASE, 0, span=2, rows=2, row_stride=3), {}, {1, 2, 4, 5}),
+    # Two blocks of a head, then two of the next head, whose first is five objects further on
+    (Template("x", LOAD, BASE, 1, turn=2, turn_coef=5), {}, {1, 2, 6, 7}),
+    (Template("x", LOAD, BASE, 1, turn=3, turn_coef=5), {}, {1, 2, 3, 6}),
+    # Nothing where the list of skips names the work tile's block, here 7
+    (Template("x", LOAD, BASE, 1, skips=np.array([7, 0, 7, 1], dtype=np.int32), block=7 * BASE), {}, {2, 4}),
+    (Template("x", LOAD, -BASE, 1), {}, set()),  # no access at all
+])  # fmt: skip
+def test_objects_that_a_template_reads(loop: Template, how: dict[str, Any], read: set[int]) -> None:
+    sizes = LINE << np.arange(9, dtype=np.int32)  # of 1, 2, 4, ... lines: their sum says which
+    l2 = L2(small(1, 64, 16, 16), sizes, np.zeros(9, dtype=np.uint8), 1e9)
+    zero = np.zeros(1, dtype=np.int32)
+    parts = {"first": zero, "count": zero + 4, "down": zero.astype(np.uint8)} | how
+    launch = LoweredLaunch(
+        "x", parts["first"], parts["count"], (), (loop,), (), parts["down"], zero, zero,
+        indices=parts.get("indices"),
+    )  # fmt: skip
+    l2.replay(launch, Ctas(1, 1, step_s=1e-9))
+    assert l2.counts()[0][0] == LINE * sum(1 << o for o in read)
+
+
 @pytest.mark.parametrize(("steps", "tiles", "ctas", "done"), [
     # The engine says at its 65,536th event how many work tiles are done. A tile of 998 steps is 1,000 events: it begins,
     # steps, ends. So 65 tiles are done, and 534 steps of the next.
