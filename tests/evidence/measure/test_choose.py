@@ -149,7 +149,7 @@ H100, TURING = "9.0", "7.5"
     ({"tile": ((64, 64),), "warps": 2}, H100, FwdSpec(128, 64, 64, 2, 2, min_ctas=2)),
     ({"head_dim": (64,)}, TURING, FwdSpec(64, 128, 128, 4, 1, min_ctas=1)),  # no asynchronous copies: one stage
     ({"head_dim": (64,)}, "8.0", FwdSpec(64, 128, 128, 4, 2, min_ctas=2)),
-    ({"splits": 4}, H100, FwdSpec(128, 128, 64, 4, 2, split=True, min_ctas=2)),
+    ({"splits": 2}, H100, FwdSpec(128, 128, 64, 4, 2, split=True, min_ctas=2)),
     ({"persistent": True}, H100, FwdSpec(128, 128, 64, 4, 2, persistent=True, min_ctas=2)),
     ({"window": 9}, H100, FwdSpec(128, 128, 64, 4, 2, "window", min_ctas=2)),
     # A backward has a warp to 16 keys.
@@ -183,6 +183,8 @@ MINIMAL = {"kernel": ("minimal",), "head_dim": (64,)}
     (MINIMAL | {"seq_q": (100,)}, "a multiple of 32"),
     (MINIMAL | {"seq_k": 128}, "seq_q = seq_k"),
     (MINIMAL | {"kv_heads": 8}, "heads = kv_heads"),
+    ({"kernel": ("flash_bwd",), "tile": ((64, 16),)}, "64x16 with 1 warps is not built"),
+    ({"kernel": ("flash_bwd",), "tile": ((64, 32),), "warps": 4}, "block_k must be 16 . warps = 64"),
     ({"tile": ((128, 64),), "head_dim": (128,), "stages": 4}, "bytes of shared memory"),
 ])  # fmt: skip
 def test_what_is_not_built_is_refused(asked: dict[str, Any], message: str) -> None:
