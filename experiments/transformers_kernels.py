@@ -1,11 +1,11 @@
 """Kernels of whole models of transformers, counted where they run: which ones PyTorch takes, and what each moves.
 
     python experiments/transformers_kernels.py --out KERNELS.csv [--seconds 480] [--models NAME[:PASS],...]
-        [--counted hbm_read,hbm_write] [--dry-run]
+        [--counted hbm_read,hbm_write] [--kernels REGEX] [--dry-run]
 
 One process under Nsight Compute steps the models of `transformers_models.py` and a few others, forward under no_grad
 and then forward and backward, each from a flushed L2, and every kernel of a step is counted as the one before left the
-L2. `NAME:bwd` counts the backward alone, behind a forward that is not counted. Kernels named `erfinv` stand between two
+L2. `NAME:bwd` counts the backward alone, behind a forward that is not counted; `--kernels` those of some names alone. Kernels named `erfinv` stand between two
 steps. `--seconds`: what runs then is broken off. A row of the table is a kernel: its step, its number, its name, its
 grid and block, and bytes at HBM and between SMs and L2. Needs a GPU, ncu and transformers; `--dry-run` steps the models
 on the meta device instead and prints how many operators they run.
@@ -135,12 +135,16 @@ def step_all(names: str, seconds: float) -> None:
         torch.cuda.empty_cache()
 
 
-def profiled(names: str, seconds: float, folder: Path, counted: tuple[str, ...]) -> list[Profiled]:
+def profiled(
+    names: str, seconds: float, folder: Path, counted: tuple[str, ...], kernels: str
+) -> list[Profiled]:
     """Kernels of all cases, with some of what is counted."""
     report = folder / "report"
     metrics = ",".join(METRICS[name][0] for name in counted)
     options = ("--replay-mode", "kernel", "--cache-control", "none", "--clock-control", "none",
                "--profile-from-start", "off", "--metrics", metrics, "-f", "-o", str(report))  # fmt: skip
+    if kernels:
+        options += ("-k", f"regex:{MARK}|{kernels}")
     command = [sys.executable, __file__, "--models", names, "--seconds", str(seconds), "--step"]
     said = run_profiler(options, command)
     print(re.sub(r"==PROF==.*\n?", "", said)[-3000:])
@@ -183,6 +187,7 @@ def main() -> None:
     parser.add_argument("--out", default="")
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--models", default="")
+    parser.add_argument("--kernels", default="")
     parser.add_argument("--counted", default=",".join(COUNTED))
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--step", action="store_true")
@@ -206,7 +211,7 @@ def main() -> None:
     launches: list[Profiled] = []
     for counted in (wanted,) if once else (wanted[:2], wanted[2:]):
         with tempfile.TemporaryDirectory() as folder:
-            others = profiled(asked.models, seconds, Path(folder), counted)
+            others = profiled(asked.models, seconds, Path(folder), counted, asked.kernels)
         launches = launches or others
         for launch, other in zip(launches, others, strict=False):
             if launch.kernel == other.kernel:
