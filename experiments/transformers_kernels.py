@@ -5,10 +5,10 @@
 
 One process under Nsight Compute steps the models of `transformers_models.py` and a few others, forward under no_grad
 and then forward and backward, each from a flushed L2, and every kernel of a step is counted as the one before left the
-L2. `NAME:bwd` counts the backward alone, behind a forward that is not counted; `--kernels` those of some names alone. Kernels named `erfinv` stand between two
-steps. `--seconds`: what runs then is broken off. A row of the table is a kernel: its step, its number, its name, its
-grid and block, and bytes at HBM and between SMs and L2. Needs a GPU, ncu and transformers; `--dry-run` steps the models
-on the meta device instead and prints how many operators they run.
+L2. `NAME:bwd` counts the backward alone, behind a forward that is not counted; `--kernels` those of some names alone.
+Kernels named `erfinv` stand between two steps. `--seconds`: what runs then is broken off. A row of the table is a
+kernel: its step, its number, its name, its grid and block, and bytes at HBM and between SMs and L2. Needs a GPU, ncu
+and transformers; `--dry-run` steps the models on the meta device instead and prints how many operators they run.
 """
 
 from __future__ import annotations
