@@ -35,8 +35,10 @@ def is_causal(read: Reading) -> bool:
     if config.get("is_decoder") is True:
         return True
     built = _built(config.get("architectures"))
+    if is_encoder_type(read):
+        return False
     # The first BERTs' files have no type; kinds of tokens are encoders' alone.
-    if is_encoder_type(read) or (not read.said_type and config.get("type_vocab_size")):
+    if not read.said_type and config.get("type_vocab_size"):
         return False
     if any(
         name.endswith(ENCODING) or "Bidirectional" in name or "BiModel" in name for name in built
