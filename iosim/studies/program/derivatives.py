@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Container
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from iosim.base.records import dataclass
 
@@ -17,25 +18,27 @@ GRAD, OUT = "grad", "out"
 @dataclass(frozen=True)
 class Step:
     """One launch of an operator's backward, or a gradient that is handed on (`launch` is empty). `reads`, `holds` and
-    `gives` are names of operands: `holds` is kept for its sizes alone, `gives` are those whose gradients it makes."""
+    `gives` are names of operands: `holds` is kept for its sizes alone, `gives` are those whose gradients it makes. What
+    is `transposed` gets a view of what the launch makes, as a weight that lies so."""
 
     launch: str
     reads: tuple[str, ...]
     holds: tuple[str, ...]
     gives: tuple[str, ...]
+    transposed: bool = False
 
 
 @cache
 def derivatives() -> dict[str, tuple[Step, ...]]:
     """The backward of every operator of `derivatives.toml`, its launches in the order in which they run."""
     text = Path(__file__).with_name("derivatives.toml").read_text(encoding="utf-8")
-    listed: dict[str, list[dict[str, str]]] = tomllib.loads(text)
+    listed: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
     return {operator: tuple(map(_step, rows)) for operator, rows in listed.items()}
 
 
-def _step(row: dict[str, str]) -> Step:
-    names = {key: tuple(row.get(key, "").split()) for key in ("reads", "holds", "gives")}
-    return Step(row.get("launch", ""), **names)
+def _step(row: dict[str, Any]) -> Step:
+    reads, holds, gives = (tuple(row.get(key, "").split()) for key in ("reads", "holds", "gives"))
+    return Step(row.get("launch", ""), reads, holds, gives, row.get("transposed", False))
 
 
 def kept(operator: str, wanting: Container[str]) -> tuple[str, ...]:

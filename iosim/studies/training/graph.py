@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -283,13 +283,12 @@ class Builder:
         *,
         beside: Mapping[str, str] | None = None,
         fitted: Mapping[str, int | None] | None = None,
-        transposed: Container[str] = (),
     ) -> str:
         """A node of an operator of `derivatives.toml`, which makes one tensor of a size (elements, bytes of each; by
         default the first operand's). `reads` are the operands that are gone through; `beside` the others: parameters,
         numbers of rows, a mask, and storages that the node makes, as a norm its statistics. What it keeps and whose
         gradients it gives is said by the operator's rows. `fitted`: operands to which the engine fits the gradient that
-        is handed on, and the bytes that this makes, None where it is as large; `transposed`: those that get a view."""
+        is handed on, and the bytes that this makes, None where it is as large."""
         operands = {**reads, **(beside or {}), OUT: name}
         elements, element_bytes = size or self._size_of(next(iter(reads.values())))
         new = self.storage(name, kind, elements * element_bytes)
@@ -308,7 +307,7 @@ class Builder:
                 tuple(self.lies_in.get(s, s) for s in saved if s not in parameters),
                 saves_weight=any(s in parameters for s in saved),
                 saves_output=name in saved or any(s in own for s in saved),
-                gradients=tuple(self._gradients(operator, operands, fitted or {}, transposed)),
+                gradients=tuple(self._gradients(operator, operands, fitted or {})),
                 segment=self.segment,
             )
         )
@@ -331,16 +330,16 @@ class Builder:
         operator: str,
         operands: Mapping[str, str],
         fitted: Mapping[str, int | None],
-        transposed: Container[str],
     ) -> Iterator[Gradient]:
         """What an operator's backward gives, in order: a launch makes a new storage, without one the gradient that
         comes in is handed on."""
-        launch_of = {x: step.launch for step in derivatives()[operator] for x in step.gives}
+        step_of = {operand: step for step in derivatives()[operator] for operand in step.gives}
         # NB: in the order of the operands; PyTorch's is that of the launches.
         for operand, place in operands.items():
-            if operand in launch_of:
-                made = self.gradient_bytes(place) if launch_of[operand] else fitted.get(operand)
-                yield Gradient(place, made, operand in fitted, operand in transposed)
+            if operand in step_of:
+                step = step_of[operand]
+                made = self.gradient_bytes(place) if step.launch else fitted.get(operand)
+                yield Gradient(place, made, operand in fitted, step.transposed)
 
     def gradient_bytes(self, place: str) -> int:
         """Bytes of the gradient of a value or a parameter, as large as that."""
@@ -392,7 +391,6 @@ class Builder:
             (self.rows * out, n.compute_bytes),
             beside={"bias": b} if bias else None,
             fitted={"bias": out * n.compute_bytes},
-            transposed=("weight",),
         )
         self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
         self.hold(source, *([b] if bias and n.autocast else []))
