@@ -40,7 +40,7 @@ products of their next tile."""
 @term(
     "products of a launch without a loop",
     Scope.LAUNCH,
-    "pairs x FLOPs per pair / rate x rounds filled up",
+    "pairs x FLOPs per pair x columns of tiles over the result's / rate x rounds filled up",
     zero="passes",
     constants=("tensor_flops_per_s",),
     unit="tensor",
@@ -54,6 +54,7 @@ def product_seconds(running: Running) -> float:
     return (
         executed_pairs(running.launch)
         * work.flops_per_pair
+        * work.column_share
         / running.rates.tensor(running.dtype, running.unit)
     )
 
@@ -65,7 +66,7 @@ def product_values(running: Running) -> float:
     if launch.outer is Outer.PAIR:
         return tile.block_q * tile.block_k
     rows = tile.block_q if launch.outer is Outer.QUERY else tile.block_k
-    return max(1.0, rows * columns / launch.work.product_ctas)
+    return max(1.0, rows * columns * launch.work.column_share / launch.work.product_ctas)
 
 
 def product_issue_share(running: Running, ctas: int) -> float:
