@@ -234,7 +234,7 @@ class Difference:
             now, was = map(times_text, times)
             if now != was and max(times) > ONCE:
                 sentences.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
-                sentences += [why(self.prediction)] if times[0] > max(times[1], ONCE) else []
+                sentences += [why(self.prediction)] if times[0] > times[1] else []
         sentences += self._became("bound_by", "The time is bound")
         return tuple(filter(None, sentences)) or (
             (UNSAID,) if any(c.more for c in self.levels) else ()

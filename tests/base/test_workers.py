@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import iosim
+from iosim.base import workers
 from iosim.studies.sweep import run
 
 LINE = [
@@ -155,3 +159,25 @@ def test_a_scheduler_that_is_not_there_leaves_no_file(
             out=tmp_path / "grid.csv",
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("thread", "stopped", "told_at_once", "told_at_the_end"), [
+    # What others fail with is told as ever; what joblib's manager does, once it is known that nobody stopped its workers.
+    ("another", False, 1, 1), ("another", True, 1, 1),
+    (workers.MANAGER, False, 0, 1), (workers.MANAGER, True, 0, 0),
+])  # fmt: skip
+def test_failures_of_a_manager_whose_workers_were_stopped_are_nobodys_concern(
+    thread: str, stopped: bool, told_at_once: int, told_at_the_end: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    told: list[object] = []
+    manager = workers._Manager(told.append)
+    monkeypatch.setattr(threading, "excepthook", manager)
+    failure: Any = SimpleNamespace(thread=SimpleNamespace(name=thread))
+    manager(failure)
+    assert len(told) == told_at_once
+    manager.is_stopped = stopped
+    manager.tell()
+    assert told == [failure] * told_at_the_end
+    # The usual hook is back, unless the manager may fail later still.
+    assert threading.excepthook == (manager if stopped else told.append)

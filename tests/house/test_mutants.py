@@ -8,14 +8,21 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
+import areas
+import drawing
+import edits
+import executed
+import measured
 import pytest
 from effort import examples, some
 from scripts import ROOT, load_script
 
+from iosim.base import units
+
 MUTATE = load_script("tests/mutate.py")
-EXECUTED = MUTATE.executed
 RECORDED = load_script("tests/commands/test_recorded_studies.py")
 SOURCE = '''
 """Text with 3 < 4."""
@@ -36,14 +43,14 @@ static int f(int a, int b) {
 """
 
 
-def edited(source: str, edits: list[tuple[int, int, str]]) -> set[str]:
+def edited(source: str, made_of: list[tuple[int, int, str]]) -> set[str]:
     """The changed lines of a source, each with one edit."""
-    made = (MUTATE.change("timing", "x", source, *edit) for edit in edits)
+    made = (drawing.change("timing", "x", source, *edit) for edit in made_of)
     return {c.after for c in made}
 
 
 def test_changes_of_python() -> None:
-    assert edited(SOURCE, MUTATE.python_edits(SOURCE)) == {
+    assert edited(SOURCE, edits.python_edits(SOURCE)) == {
         "LIMIT: int = 193", "LIMIT: int = 19", "def f(a: int, b: int = 8) -> int:",
         "if a <= b and not b:", "if a < b or not b:", "if a < b and bool(b):", "if False:", "if True:",
         "return ((a) // b), min(a, 2)", "return -(-a // b), max(a, 2)", "return -(-a // b), min(a, 3)",
@@ -52,15 +59,22 @@ def test_changes_of_python() -> None:
 
 
 def test_changes_of_c() -> None:
-    assert edited(C_SOURCE, MUTATE.c_edits(C_SOURCE)) == {
+    assert edited(C_SOURCE, edits.c_edits(C_SOURCE)) == {
         "#define SLACK 129", "#define SLACK 12", "if (a <= b) a += 2;", "if (a < b) a -= 2;", "if (a < b) a += 3;",
         "if (a < b) ;", "if (0) a += 2;", "if (1) a += 2;", "return a ? a : b;",
     }  # fmt: skip
 
 
+def test_changes_of_toml() -> None:
+    source = 'schema = 1\nname = "a 64"  # 64\nsizes = [64, 3]\nshare = 0.5\nruns = true\n'
+    assert edited(source, edits.toml_edits(source)) == {
+        "sizes = [128, 3]", "sizes = [64, 4]", "share = 0.625", "runs = false",
+    }  # fmt: skip
+
+
 def test_the_same_seed_draws_the_same() -> None:
-    notes = MUTATE.Notes.read()
-    one, two, other = (MUTATE.drawn(["timing", "tiles"], 80, seed, notes) for seed in (0, 0, 1))
+    notes = drawing.Notes.read()
+    one, two, other = (drawing.drawn(["timing", "tiles"], 80, seed, notes) for seed in (0, 0, 1))
     assert one == two
     assert one != other
     assert len({c.key for c in one}) == 80
@@ -68,25 +82,25 @@ def test_the_same_seed_draws_the_same() -> None:
 
 
 def test_every_source_is_of_an_area_or_apart() -> None:
-    sources = MUTATE.sources()
-    left = [f for f in sources if MUTATE.area_of(f) is None and not MUTATE.apart(f)]
-    assert not left, f"name their room in AREAS of tests/mutate.py: {left}"
-    assert {MUTATE.area_of(f) for f in sources} >= set(MUTATE.AREAS), "an area without files"
-    for pattern, reason in MUTATE.APART.items():
+    sources = areas.sources()
+    left = [f for f in sources if areas.area_of(f) is None and not areas.apart(f)]
+    assert not left, f"name their room in AREAS of tests/support/areas.py: {left}"
+    assert {areas.area_of(f) for f in sources} >= set(areas.AREAS), "an area without files"
+    for pattern, reason in areas.APART.items():
         assert reason
         assert any(fnmatchcase(f, pattern) for f in sources), f"no file is {pattern}"
 
 
 def test_the_longest_pattern_decides() -> None:
-    assert MUTATE.area_of("iosim/kernel/launch.py") == "kernel"
-    assert MUTATE.area_of("iosim/catalog/algorithms/new/plan.py") == "algorithms"
-    assert MUTATE.area_of("iosim/readers/replay/cache.h") == "engine"
-    assert MUTATE.area_of("iosim/studies/tiles/page.py") is None
+    assert areas.area_of("iosim/kernel/launch.py") == "kernel"
+    assert areas.area_of("iosim/catalog/algorithms/new/plan.py") == "algorithms"
+    assert areas.area_of("iosim/readers/replay/cache.h") == "engine"
+    assert areas.area_of("iosim/studies/tiles/page.py") is None
 
 
 def test_named_tests_are_there_and_quick() -> None:
-    for name, groups in MUTATE.NAMED.items():
-        assert name in MUTATE.AREAS
+    for name, groups in areas.NAMED.items():
+        assert name in areas.AREAS
         for test in itertools.chain(*groups):
             file, _, case = test.partition("::")
             assert (ROOT / file).exists(), test
@@ -112,15 +126,15 @@ class Fields:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A map of one file: two tests execute its product, one the other branch."""
-    source = EXECUTED.Source(PACKAGE_SOURCE)
-    monkeypatch.setattr(EXECUTED, "source", lambda file: source)
-    monkeypatch.setattr(EXECUTED, "files_of_tests", list)
-    monkeypatch.setattr(EXECUTED, "words", lambda: {"LIMIT": [(PACKAGE_FILE, 2), (PACKAGE_FILE, 4)],
+    source = executed.Source(PACKAGE_SOURCE)
+    monkeypatch.setattr(executed, "source", lambda file: source)
+    monkeypatch.setattr(executed, "files_of_tests", list)
+    monkeypatch.setattr(executed, "words", lambda: {"LIMIT": [(PACKAGE_FILE, 2), (PACKAGE_FILE, 4)],
                                                     "rows": [(PACKAGE_FILE, 4), (PACKAGE_FILE, 7)]})  # fmt: skip
     monkeypatch.setattr(
-        EXECUTED, "imports", lambda file: {"iosim.example"} if "near" in file else ()
+        executed, "imports", lambda file: {"iosim.example"} if "near" in file else ()
     )
-    found = EXECUTED.Executed()
+    found = executed.Executed()
     lines = {source.key(6): [0, 1, 2], source.key(7): [0, 2], source.key(9): [1]}
     piece = {"tests": [["::dear", 9.0], ["::zero", 0.1], ["::cheap", 1.0]], "failed": []}
     found._add("tests/far.py", piece | {"lines": {PACKAGE_FILE: lines}})
@@ -139,8 +153,8 @@ def test_tests_of_a_line_are_those_that_execute_it_or_use_its_name(seen: Any) ->
 
 
 def test_a_line_is_known_wherever_it_stands() -> None:
-    moved = EXECUTED.Source("import os\n" + PACKAGE_SOURCE)
-    assert moved.key(8) == EXECUTED.Source(PACKAGE_SOURCE).key(7)
+    moved = executed.Source("import os\n" + PACKAGE_SOURCE)
+    assert moved.key(8) == executed.Source(PACKAGE_SOURCE).key(7)
     assert moved.key(7) != moved.key(8)
 
 
@@ -153,6 +167,38 @@ def test_cheap_tests_and_those_of_the_module_are_asked_first(seen: Any) -> None:
     assert len(lists) > 1  # the first are few, for most changes are seen by them
     few = [t for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 4.0) for t in tests]
     assert few == ["tests/small.py::small"]
+
+
+def test_a_line_is_reported_once_a_test() -> None:
+    if sys.version_info < (3, 12):
+        pytest.skip("sys.monitoring is of Python 3.12")
+    monitor = measured.Monitor()
+    try:
+        units.some(2, "tile")
+        first = monitor.taken()
+        units.some(2, "tile")
+        units.some(3, "tile")
+        assert monitor.taken() == first
+        assert monitor.taken() == set()
+    finally:
+        monitor.close()
+    assert {path for path, _ in first} == {units.__file__}
+
+
+def test_where_no_test_is_known_those_that_import_the_module_are_asked() -> None:
+    asked = executed.files_of_module("iosim/studies/orders/constant.py")
+    assert "tests/studies/orders/test_constant.py" in asked
+    assert "tests/show/test_axes.py" not in asked
+
+
+def test_a_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    notes, file = drawing.Notes.read(), tmp_path / "verdicts.csv"
+    chosen = drawing.drawn(["tiles"], 30, 0, notes, new=True)
+    verdicts = list(zip(chosen, (True, False, None) * 10, strict=True))
+    assert MUTATE.judged(file, chosen) == []
+    for part in (verdicts[:10], verdicts[10:20]):
+        assert list(MUTATE.recorded(iter(part), file, notes)) == part
+    assert MUTATE.judged(file, chosen) == verdicts[:20]
 
 
 # Faults that were mended
@@ -179,13 +225,13 @@ def test_faults_planted_back_are_seen_by_their_tests() -> None:
 
 
 def test_reasons_are_given() -> None:
-    notes = MUTATE.Notes.read()
+    notes = drawing.Notes.read()
     assert all(notes.equal.values())
     assert not notes.once_missed & notes.equal.keys()
 
 
 def test_notes_are_of_lines_that_are_there() -> None:
-    assert list(MUTATE.Notes.read().gone()) == []
+    assert list(drawing.Notes.read().gone()) == []
 
 
 def scored(*words: str) -> tuple[int, int, str]:
@@ -201,8 +247,8 @@ def scored(*words: str) -> tuple[int, int, str]:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the engine is compiled anew with gcc")
 def test_planted_changes_are_noticed() -> None:
-    """Those once missed, and a few others, by the map of executed lines, whose making takes most of an hour."""
-    if EXECUTED.Executed().missing:
+    """Those once missed, and a few others, by the map of executed lines, which is made for it."""
+    if executed.Executed().missing:
         pytest.skip("no map of executed lines is there: python tests/mutate.py --map")
     count = examples(20)
     caught, run, told = scored("--count", str(count))

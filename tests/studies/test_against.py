@@ -7,13 +7,14 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from refusals import refused
 
 import iosim
 from iosim.commands.cli import main
+from iosim.kernel.launch import SPILL
 from iosim.studies import against
 from iosim.studies.against import Change
 
@@ -409,3 +410,52 @@ def test_a_reason_says_what_the_time_was_bound_by_and_how_bytes_were_found(
     ]
     now = json.loads(Path(base).read_text(encoding="utf-8"))["predictions"][0]["bound_by"]
     assert bound["reasons"] == [f"The time is bound by {now}, before by hbm"]
+
+
+def entry(read: int, compulsory: int = 100, spilled: int = 0, **more: Any) -> dict[str, Any]:
+    """A prediction as a file has it: K's reads from HBM, beside its compulsory bytes, and spilled registers."""
+    names = ("launch", "level", "tensor", "direction", "bytes")
+    moved = [("main", "hbm", "K", "read", read)]
+    moved += [("main", "l2", SPILL, "write", spilled)] if spilled else []
+    return {
+        "method": "simulation",
+        "bound_by": "hbm",
+        "kernel": {"name": "fa2", "block_q": 128, "block_k": 64},
+        "traffic": [dict(zip(names, one, strict=True)) for one in moved],
+        "hbm_bounds": {"compulsory": {"read": compulsory}},
+        "time": [{"launches": [{"name": "main", "time_s": 1.0}]}],
+        "time_s": 1.0,
+        "notes": [],
+        **more,
+    }
+
+
+READS = "HBM reads are {} times the compulsory bytes, before {}"
+
+
+@pytest.mark.parametrize(("was", "now", "reasons"), [
+    # Of 100 compulsory bytes: what is read again now, with the reason of today's prediction
+    (entry(100), entry(150), [READS.format("1.5", "1"), "why"]),
+    (entry(150), entry(200), [READS.format("2", "1.5"), "why"]),
+    (entry(150), entry(100), [READS.format("1", "1.5")]),  # less now: today's reason explains nothing
+    (entry(200), entry(150), [READS.format("1.5", "2")]),
+    (entry(100), entry(104), [against.UNSAID]),  # both "once": 1.05 at most
+    (entry(105), entry(100), [against.UNSAID]),
+    (entry(1500, 1000), entry(1501, 1000), [against.UNSAID]),  # 1.5 both, as people read them
+    (entry(150), entry(150), []),
+    (entry(5, 0), entry(7, 0), [READS.format("7", "5"), "why"]),  # no compulsory byte: beside one
+    (entry(100), entry(100, bound_by="l2"), ["The time is bound by l2, before by hbm"]),
+    (entry(100), entry(100, spilled=3_000), ["Spilled registers: 3 kB stored, before 0 B"]),
+    (entry(100, spilled=3_000), entry(100, spilled=3_000), []),
+    # What one side does not know is not compared.
+    (entry(100, method="bounds"), entry(200), ["HBM bytes are found by simulation, before by bounds"]),
+    (entry(100), entry(100, method="bounds"), ["HBM bytes are found by bounds, before by simulation"]),
+    (entry(100), entry(100, kernel={"name": "fa3", "block_q": 64, "block_k": 64}),
+     ["Changed: kernel fa3 (before fa2), tile 64x64 (before 128x64)"]),
+])  # fmt: skip
+def test_reasons_of_a_difference(
+    monkeypatch: pytest.MonkeyPatch, was: dict[str, Any], now: dict[str, Any], reasons: list[str]
+) -> None:
+    monkeypatch.setattr(against, "why", lambda prediction: "why")
+    found = against.Difference(was, now, cast("Any", None), {})
+    assert list(found.reasons) == reasons

@@ -1,4 +1,4 @@
-"""Small edits of a source, of Python or of C: a comparison, an operator, a constant, a condition, a branch at a time.
+"""Small edits of a source, of Python, C or TOML: a comparison, an operator, a constant, a condition, a branch at a time.
 
 tests/mutate.py plants them. An edit is (start, end, text): what stands in [start, end) of the source gives way to text.
 """
@@ -309,3 +309,25 @@ def closing(code: str, at: int) -> int:
         if depth == 0:
             return n
     raise ValueError("a bracket that nothing closes")
+
+
+# TOML
+
+TOML_VALUE = re.compile(r"(?<![\w.+-])(true|false|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
+
+
+def toml_edits(source: str) -> list[tuple[int, int, str]]:
+    """Another value for each number and each truth: texts are names and sources."""
+    code = re.sub(
+        r'"[^"\n]*"|#.*|^schema = .*', lambda text: " " * len(text[0]), source, flags=re.M
+    )
+    return [(*m.span(1), other_value(m[1])) for m in TOML_VALUE.finditer(code)]
+
+
+def other_value(text: str) -> str:
+    """Twice a size, so that it is one still, and a step more of a small number."""
+    if text in ("true", "false"):
+        return "false" if text == "true" else "true"
+    if text.isdigit():
+        return str(2 * int(text) if int(text) >= 16 else int(text) + 1)
+    return repr(1.25 * float(text) or 1.0)

@@ -1,11 +1,8 @@
-"""Which tests execute a line of the package: measured, a piece a file of tests, and kept in .executed/.
+"""Which tests execute a line of the package, by the map that measured.py makes.
 
-    python tests/mutate.py --map       the pieces that are missing, or whose file of tests has changed since
-
-Each file of quick tests runs in a child of its own under coverage.py, with a context for each test. A piece has the CPU
-seconds of each test and, for each line of the package, which of the file's tests execute it. Lines are known by their
-function and text and not by their number, so that a map outlives edits elsewhere. What is not seen: what a test
-executes in processes that it starts.
+A piece of it a file of tests is kept in .executed/. It has the CPU seconds of each test and, for each line of the
+package, which of the file's tests execute it. Lines are known by their function and text and not by their number, so
+that a map outlives edits elsewhere.
 """
 
 from __future__ import annotations
@@ -14,16 +11,12 @@ import ast
 import gzip
 import hashlib
 import json
-import os
 import re
-import resource
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +38,6 @@ LEFT_OUT = {
     "tests/studies/test_report_browser.py": "runs a browser",
 }
 """Files of tests that hold no value of the code, or take no copy of the tree."""
-MOST_CPU_S = 900
-WAIT_S = 3000.0
 
 
 def files_of_tests() -> list[str]:
@@ -60,6 +51,17 @@ def piece_of(file: str) -> Path:
 
 def digest(file: str) -> str:
     return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
+
+
+def read(file: str) -> dict[str, Any]:
+    with gzip.open(piece_of(file), "rt", encoding="utf-8") as stream:
+        found: dict[str, Any] = json.load(stream)
+    return found
+
+
+def stale(file: str) -> bool:
+    """Whether the piece of a file of tests is missing, or of another text of it."""
+    return not piece_of(file).exists() or read(file)["digest"] != digest(file)
 
 
 # Lines and what they are of
@@ -158,120 +160,6 @@ def source(file: str) -> Source:
     return Source((ROOT / file).read_text(encoding="utf-8"))
 
 
-# Measuring
-
-
-class Timer:
-    """A plugin of pytest: a context for each test, its CPU seconds, and whether it passed."""
-
-    def __init__(self, coverage: Any) -> None:
-        self.coverage = coverage
-        self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.coverage.switch_context(nodeid)
-        self.began = time.process_time()
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] = time.process_time() - self.began
-        if report.failed or report.skipped:
-            self.failed.add(report.nodeid)
-
-
-def measured(file: str) -> dict[str, Any]:
-    """The piece of a file of tests, as this process finds it, which must not have imported the package."""
-    import coverage
-    import pytest
-
-    os.environ["IOSIM_EXAMPLES_SHARE"] = QUICK_SHARE
-    tracer = coverage.Coverage(
-        data_file=None, source=[str(ROOT / "iosim")], config_file=False, check_preimported=False
-    )
-    timer = Timer(tracer)
-    tracer.start()
-    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "-m", MARKS]
-    code = pytest.main([*words, file], plugins=[timer])
-    tracer.stop()
-    tests = [t for t in timer.seconds if t not in timer.failed]
-    number = {test: n for n, test in enumerate(tests)}
-    lines: dict[str, dict[str, list[int]]] = {}
-    data = tracer.get_data()
-    for path in data.measured_files():
-        if not path.endswith(".py"):  # a template
-            continue
-        name = Path(path).relative_to(ROOT).as_posix()
-        by_key: dict[str, set[int]] = defaultdict(set)
-        for line, contexts in data.contexts_by_lineno(path).items():
-            by_key[source(name).key(line)] |= {number[c] for c in contexts if c in number}
-        kept = {key: sorted(which) for key, which in by_key.items() if which}
-        if kept:
-            lines[name] = kept
-    return {
-        "digest": digest(file),
-        "code": int(code),
-        "failed": sorted(timer.failed),
-        "tests": [[test.removeprefix(file), round(timer.seconds[test], 3)] for test in tests],
-        "lines": lines,
-    }
-
-
-def measure(file: str) -> bool:
-    """Writes the piece of a file of tests, in a child of this process; False where the child does not end well."""
-    child = os.fork()
-    if child == 0:
-        try:
-            resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
-            os.setsid()
-            quiet = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(quiet, stream)
-            os.chdir(ROOT)
-            piece = measured(file)
-            FOLDER.mkdir(exist_ok=True)
-            unfinished = piece_of(file).with_suffix(f".{os.getpid()}")
-            with gzip.open(unfinished, "wt", encoding="utf-8") as stream:
-                json.dump(piece, stream, separators=(",", ":"))
-            unfinished.replace(piece_of(file))
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status == 0
-        time.sleep(0.05)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return False
-
-
-def stale(file: str) -> bool:
-    """Whether the piece of a file of tests is missing, or of another text of it."""
-    return not piece_of(file).exists() or read(file)["digest"] != digest(file)
-
-
-def read(file: str) -> dict[str, Any]:
-    with gzip.open(piece_of(file), "rt", encoding="utf-8") as stream:
-        found: dict[str, Any] = json.load(stream)
-    return found
-
-
-def make(jobs: int) -> Iterator[tuple[str, bool]]:
-    """Measures the pieces that are missing or stale, so many at a time."""
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    for name in ("coverage", "hypothesis.strategies", "numpy", "pytest"):  # once for all children
-        import_module(name)
-    for path in ROOT.glob("iosim/**/*.py"):
-        source(path.relative_to(ROOT).as_posix())
-    with ThreadPoolExecutor(jobs) as pool:
-        work = {pool.submit(measure, file): file for file in files_of_tests() if stale(file)}
-        for done in as_completed(work):
-            yield work[done], done.result()
-
-
 # Asking
 
 
@@ -279,7 +167,7 @@ NEAR = 0.2
 """Share of its cost at which a file of tests that imports the changed module is ranked: it is asked sooner."""
 FILE_S = 0.4
 """CPU seconds that a file of tests takes to be collected."""
-BATCHES_S = (6.0, 25.0, 100.0)
+BATCHES_S = (2.0, 8.0, 30.0, 100.0)
 """CPU seconds up to which tests are asked together: the cheapest first, since most changes are seen by few."""
 FEW_USERS = 60
 """Lines that use a name up to which all count as users of it; of more, those of its own file alone."""
@@ -361,7 +249,7 @@ class Executed:
         by_file: dict[str, list[int]] = defaultdict(list)
         for n in sorted(tests):
             by_file[self.tests[n][0]].append(n)
-        module = file.removesuffix(".py").replace("/", ".")
+        module = module_of(file)
 
         def cost(which: list[int]) -> float:
             return FILE_S + sum(self.tests[n][2] for n in which)
@@ -382,6 +270,16 @@ class Executed:
             used += cost(which)
         if together:
             yield together, used
+
+
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".")
+
+
+def files_of_module(file: str) -> list[str]:
+    """Files of tests that import a module of the package or its room, which run where the map knows no test."""
+    around = {module_of(file), module_of(str(Path(file).parent))}
+    return [test for test in files_of_tests() if around & imports(test)]
 
 
 @cache

@@ -183,7 +183,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     }
     free_windows(&windows);
     free_play(&play);
-    if (progress) *progress = l->tiles;
+    if (progress && end != STOPPED) *progress = l->tiles;
     return end;
 }
 

@@ -168,7 +168,7 @@ class ConstantCheck:
         if heaviest.times_bytes > 1 + SAME_BYTES:
             rest = f"{times_text(heaviest.times_bytes)} times the bytes of the best section, at {heaviest.words}"
             parts.append(f"They move most, {rest}")
-        if size != self.section_bytes and right > self.right:
+        if right > self.right:
             parts.append(f"{capacity_text(size)} are right for {right}")
         parts += [self.by_default] if self.by_default else []
         return sentences(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as ct
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heapreplace
@@ -17,6 +18,7 @@ from reference_cache import LOAD, REDUCE, STORE, lru_hits, reuse_distances
 from traces import LINE, Access, assert_same, fixed, in_turn, play, random_trace, small
 
 from iosim.base.errors import InputError
+from iosim.readers.replay import engine
 from iosim.readers.replay import scan as scans
 from iosim.readers.replay.engine import L2, Ctas, TraceRecord
 from iosim.readers.replay.lowering import LoweredLaunch
@@ -313,6 +315,28 @@ WRONG: dict[str, Callable[[L2], Any]] = {
     "an SM that does nothing": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=(1.0, 0.0))),
     "no rates": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=())),
     "a stride backwards": lambda l2: l2.replay(launch_of(), Ctas(1, 1, static_stride=-1)),
+    "a stride past whole numbers": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1, static_stride=2**31 - 1)
+    ),
+    "two CTAs that take no time": lambda l2: l2.replay(launch_of(), Ctas(1, 1, slow=(1.0, 0.0))),
+    "two CTAs 2,001 times as slow": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1, slow=(1.0, 2001.0))
+    ),
+    "fewer than no waits": lambda l2: l2.replay(launch_of(), Ctas(1, 1, waits=-1)),
+    "waits of 1,001 latencies": lambda l2: l2.replay(launch_of(), Ctas(1, 1, waits=1001)),
+    "no SMs alike": lambda l2: l2.replay(launch_of(), Ctas(1, 1, sms_alike=0)),
+    "steps that vary by all of it": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1, step_spread_ppm=1_000_000)
+    ),
+    "steps that vary by less than nothing": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1, step_spread_ppm=-1)
+    ),
+    "fewer than no objects at once": lambda l2: l2.replay(
+        launch_of(loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, span=-1),)), Ctas(1, 1)
+    ),
+    "fewer than no rows": lambda l2: l2.replay(
+        launch_of(loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, rows=-1),)), Ctas(1, 1)
+    ),
     "before time": lambda l2: l2.replay(launch_of(), Ctas(1, 1), begin_ps=-1),
     "a trace of other work tiles": lambda l2: l2.replay(
         launch_of(), Ctas(1, 1), trace=TraceRecord(ctas=2, cta_start=1, cta_sm=1)
@@ -344,6 +368,80 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(what: str) -> None:
         WRONG[what](l2)
     assert (l2.counts(), l2.dirty_bytes()) == before
     l2.replay(launch_of(count=4), Ctas(1, 1))
+
+
+@pytest.mark.parametrize("most", [
+    {"static_stride": 2**31 - 2}, {"slow": (1.0, 2000.0)}, {"slow": (1e-3, 1.0)}, {"waits": 1000}, {"waits": 0},
+    {"step_spread_ppm": 999_999}, {"step_spread_ppm": 0}, {"rates": (1e-6,)}, {"sms_alike": 1},
+], ids=str)  # fmt: skip
+def test_the_last_that_fits_is_played(most: dict[str, Any]) -> None:
+    l2 = four_objects()
+    l2.replay(launch_of(count=4), Ctas(1, 1, **most))
+    assert l2.counts()[0][0] == 4 * LINE
+
+
+BASE = np.ones(1, dtype=np.int32)
+
+
+@pytest.mark.parametrize(("loop", "how", "read"), [
+    # A work tile of four steps from object 1 on: which of nine objects it reads.
+    (Template("x", LOAD, BASE, 0), {}, {1}),
+    (Template("x", LOAD, BASE, 1), {}, {1, 2, 3, 4}),
+    (Template("x", LOAD, BASE, 2), {}, {1, 3, 5, 7}),
+    (Template("x", LOAD, BASE, 1), {"first": BASE}, {2, 3, 4, 5}),
+    (Template("x", LOAD, BASE, 1), {"indices": np.array([0, 2, 5, 6], dtype=np.int32)}, {1, 3, 6, 7}),
+    # Two rows of two objects, three further on, at each step
+    (Template("x", LOAD, BASE, 1, span=2, rows=2, row_stride=3), {}, {1, 2, 3, 4, 5, 6, 7, 8}),
+    (Template("x", LOAD, BASE, 0, span=2, rows=2, row_stride=3), {}, {1, 2, 4, 5}),
+    # Two blocks of a head, then two of the next head, whose first is five objects further on
+    (Template("x", LOAD, BASE, 1, turn=2, turn_coef=5), {}, {1, 2, 6, 7}),
+    (Template("x", LOAD, BASE, 1, turn=3, turn_coef=5), {}, {1, 2, 3, 6}),
+    # Nothing where the list of skips names the work tile's block, here 7
+    (Template("x", LOAD, BASE, 1, skips=np.array([7, 0, 7, 1], dtype=np.int32), block=7 * BASE), {}, {2, 4}),
+    (Template("x", LOAD, -BASE, 1), {}, set()),  # no access at all
+])  # fmt: skip
+def test_objects_that_a_template_reads(loop: Template, how: dict[str, Any], read: set[int]) -> None:
+    sizes = LINE << np.arange(9, dtype=np.int32)  # of 1, 2, 4, ... lines: their sum says which
+    l2 = L2(small(1, 64, 16, 16), sizes, np.zeros(9, dtype=np.uint8), 1e9)
+    zero = np.zeros(1, dtype=np.int32)
+    parts = {"first": zero, "count": zero + 4, "down": zero.astype(np.uint8)} | how
+    launch = LoweredLaunch(
+        "x", parts["first"], parts["count"], (), (loop,), (), parts["down"], zero, zero,
+        indices=parts.get("indices"),
+    )  # fmt: skip
+    l2.replay(launch, Ctas(1, 1, step_s=1e-9))
+    assert l2.counts()[0][0] == LINE * sum(1 << o for o in read)
+
+
+@pytest.mark.parametrize(("steps", "tiles", "ctas", "done"), [
+    # The engine says at its 65,536th event how many work tiles are done. A tile of 998 steps is 1,000 events: it begins,
+    # steps, ends. So 65 tiles are done, and 534 steps of the next.
+    (998, 200, Ctas(1, 1, step_s=1e-9), 65),
+    (998, 200, Ctas(1, 1, step_s=1e-9, ahead=True), 65),  # the tile that is claimed ahead is not begun
+    # Four CTAs in step: 16 rounds are 64 tiles and 64,000 events, 382 steps of four more are 1.5 tiles.
+    (998, 200, Ctas(4, 4, step_s=1e-9), 65),
+    # 255 tiles of 257 events are 65,535: the next event begins a tile.
+    (255, 300, Ctas(1, 1, step_s=1e-9), 255),
+    (70_000, 1, Ctas(1, 1, step_s=1e-9), 0),
+], ids=["one CTA", "claimed ahead", "four CTAs", "a tile begins", "the first tile"])  # fmt: skip
+def test_tiles_that_are_done_are_told_meanwhile(
+    steps: int, tiles: int, ctas: Ctas, done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+
+    def stopped(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
+        """Plays until the engine looks whether to stop, which it does after it said how far it is."""
+        count = ct.c_int32(0)
+        play(count, ct.c_int32(1))
+        told.append(count.value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "_interruptible", stopped)
+    zero = np.zeros(tiles, dtype=np.int32)
+    launch = LoweredLaunch("x", zero, zero + steps, (), (), (), zero.astype(np.uint8), zero, zero)
+    with pytest.raises(KeyboardInterrupt):
+        four_objects().replay(launch, ctas)
+    assert told == [done]
 
 
 @pytest.mark.parametrize(("wrong", "words"), [

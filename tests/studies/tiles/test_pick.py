@@ -392,12 +392,20 @@ class TestRanking:
         (lambda: pick_tiles(problem(passes="fwd+bwd")), r"passes fwd\+bwd: .*accepted: fwd, bwd"),
         (lambda: pick_tiles(problem(), matrix_unit="wmma"), r"matrix_unit 'wmma' is not known; accepted: mma\.sync"),
         (lambda: pick_tiles(problem(), "a100", matrix_unit="wgmma"), r"wgmma: needs cc 9\.0; a100.* has cc 8\.0"),
+        (lambda: pick_tiles(problem(), "b200", matrix_unit="wgmma"), r"wgmma: needs cc 9\.0; b200.* has cc 10\.0"),
+        (lambda: pick_tiles(problem(dtype="fp8"), "a100"),
+         r"dtype fp8: .* from cc 8\.9; a100.* has cc 8\.0; accepted there: fp32, tf32, fp16, bf16$"),
+        (lambda: pick_tiles(problem(), kernel="fa2", matrix_unit="wgmma"), r"matrix_unit wgmma contradicts kernel fa2"),
         (lambda: pick_tiles(problem(), "a1000000"), "GPU 'a1000000' is not known"),
     ],
 )  # fmt: skip
 def test_bad_input(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_tensor_cores_of_cc_8_9_are_the_first_to_take_fp8() -> None:
+    assert pick_tiles(problem(dtype="fp8"), "l4", library=False, replayed=0).candidates
 
 
 class TestResourceTable:
