@@ -219,7 +219,8 @@ class ChainBuilder:
         loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
         loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
         work = self._product(cols, ctas=cluster * beside)
-        work = replace(work, column_share=max(1.0, beside * product_tile.cols / cols))
+        if self.products.fp32_side == product_tile.cols:
+            work = replace(work, product_columns=beside * product_tile.cols)
         accesses = (*loads, store(out, mine, per))
         self.launches.append(Launch(name, domain, outer, accesses, resources=WIDE, work=work))
 

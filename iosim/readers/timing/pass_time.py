@@ -53,8 +53,7 @@ def product_seconds(running: Running) -> float:
         return 0.0
     return (
         executed_pairs(running.launch)
-        * work.flops_per_pair
-        * work.column_share
+        * max(work.flops_per_pair, 2 * work.product_columns)
         / running.rates.tensor(running.dtype, running.unit)
     )
 
@@ -62,11 +61,11 @@ def product_seconds(running: Running) -> float:
 def product_values(running: Running) -> float:
     """Values of the result that a CTA of a product has."""
     launch = running.launch
-    tile, columns = launch.domain, launch.work.flops_per_pair / 2
+    tile, columns = launch.domain, max(launch.work.product_columns, launch.work.flops_per_pair / 2)
     if launch.outer is Outer.PAIR:
         return tile.block_q * tile.block_k
     rows = tile.block_q if launch.outer is Outer.QUERY else tile.block_k
-    return max(1.0, rows * columns * launch.work.column_share / launch.work.product_ctas)
+    return max(1.0, rows * columns / launch.work.product_ctas)
 
 
 def product_issue_share(running: Running, ctas: int) -> float:

@@ -346,11 +346,11 @@ def test_fp32_products_of_ampere_and_ada_multiply_128_columns(gpu: str) -> None:
     p = AttentionProblem(batch=4, heads=8, seq_q=2048, head_dim=64, dtype="fp32")
     made = plan(p, resolve("eager-einsum", p, load_profile(gpu)))
     values = next(launch for launch in made.launches if launch.name == "values")
-    assert (values.domain.block_q, values.work.column_share) == (128, 2.0)
+    assert (values.domain.block_q, values.work.product_columns) == (128, 128)
     # FLOPs are those of the result: the idle columns cost time alone.
     assert made.product_flops == 2 * 2 * 64 * 32 * 2048 * 2048
     on_hopper = plan(p, resolve("eager-einsum", p, H200))
-    assert all(launch.work.column_share == 1.0 for launch in on_hopper.launches)
+    assert all(launch.work.product_columns == 0 for launch in on_hopper.launches)
 
 
 def test_idle_columns_cost_time() -> None:
