@@ -171,8 +171,9 @@ class ChainBuilder:
         if fixed:
             return ProductTile(*fixed)
         if p.dtype != "tf32" and (p.dtype == "fp32" or self.wide_scores):
-            side = self.products.fp32_side
-            return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow, side=side)
+            side, sms = self.products.fp32_side, self.products.sm_count
+            heads = p.batch * p.heads
+            return fp32_tile(rows, cols, heads, narrow=narrow, side=side, sm_count=sms)
         return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
 
     def _product(self, cols: int, ctas: int = 1) -> Work:

@@ -111,7 +111,7 @@ def test_plain_attention_of_others_is_as_its_ranges_say() -> None:
             NAMES[name] for name in ("threads_plain_attention.csv", "threads_decode.csv")
         ).gpus
     }
-    for gpu, most in (("a100-sxm-40gb", 0.06), ("rtx-3090", 0.06), ("rtx-a6000", 0.12)):
+    for gpu, most in (("a100-sxm-40gb", 0.06), ("rtx-3090", 0.06), ("rtx-a6000", 0.26)):
         assert (of_gpu[gpu].median_error["plain"] or 1) < most
         assert of_gpu[gpu].as_its_range_says
 
