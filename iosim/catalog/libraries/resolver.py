@@ -317,7 +317,7 @@ def _finished(
     kernel = _apply(kernel, rules, problem, overrides, profile, of_both)
     kernel = rules.compiled(kernel, problem, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
-        refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
+        refuse_tile(settings.get("tile_rule"), kernel, problem, profile, overrides)
     if (
         asked_splits is None
         and kernel.splits > 1
