@@ -46,6 +46,8 @@ class Loop:
     warps_meet: bool = False
     """True where the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet
     between its products and its softmax; else they take turns at the units."""
+    interleaves: bool = False
+    """True where exponentials begin among the products before them: no branch of a mask lies between."""
 
 
 @dataclass(frozen=True)
