@@ -74,7 +74,7 @@ STACKS = (
     "FP8_OPERATIONS",
     "ALONE_OPERATIONS",
     "PROMOTED_OPERATIONS",
-    "VARLEN_OPERATIONS",
+    "NARROW_OPERATIONS",
     "XQA_WAITS",
     "SLOW_WIDENING_OPERATIONS",
 )
@@ -84,7 +84,7 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "tests/readers/test_check_bits.py": ("FETCHES", "FILLS"),
     "tests/code/test_foreign_local.py": ("L1_WAYS",),
     "python benchmarks/random_draws.py (bytes)": (
-        "NARROW_STORES", "LOCK_WRITE", "LOCK_WRITE_PER_WARP", "IDLE_WARPS_SPILL",
+        "options.split_stores of fa2", "options.lock_write_bytes", "options.idle_warps_spill of cutlass",
         "sm_spread of cudnn", "spill.write_per_pair of cudnn", "spill.read_per_pair of cudnn",
     ),
     "python benchmarks/sets.py": ("SHUFFLED_PAGES", "RUN_PAGES"),

@@ -55,6 +55,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "AITER on MI350": ("aiter", {}),
 }
 """What a thread calls a kernel, up to the first comma -> the catalog's name, and what the call has beside its sizes."""
+GPUS = {"L20": "l20"}
+"""What a kernel's name says of its GPU -> the profile, where the row's own column has another for want of one."""
 LOOP = {"clocks": "sustained", "l2_start": "warm"}
 DO_BENCH = {"clocks": "sustained", "l2_start": "flushed"}
 NVBENCH = {"clocks": "boost", "l2_start": "flushed"}
@@ -62,7 +64,7 @@ REPEATS = {"clocks": "boost", "l2_start": "warm"}
 METHODS: dict[str, dict[str, Any]] = {
     "Dao-AILab/flash-attention#2688": REPEATS,
     "Dao-AILab/flash-attention#1589": REPEATS,
-    "Dao-AILab/flash-attention#2605": REPEATS,
+    "Dao-AILab/flash-attention#2605": NVBENCH,
     "Dao-AILab/flash-attention#2869": DO_BENCH | {"clocks": 1800},
     "meta-pytorch/tritonbench": DO_BENCH,
     "facebookexperimental/triton": DO_BENCH,
@@ -75,7 +77,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """How a thread begins -> how its calls met the GPU: in a loop for a second or two, which most do (torch.utils.benchmark);
 Triton's do_bench and nvbench, which flush the L2 between calls, nvbench with pauses; FlashAttention's own benchmark, 30
-calls after a pause of a second."""
+calls after a pause of a second, and FlashAttention-4's, which has do_bench in its place (@0251105a,
+benchmarks/benchmark_attn.py). That thread says that it locks clocks, and not at what for its B200."""
 LEFT_OUT = {
     "no such kernel": "another kernel would have to stand for it",
     "iosim has no": "another kernel would have to stand for it",
@@ -87,10 +90,18 @@ LEFT_OUT = {
 }
 """Words in a row's note -> why it is left out."""
 UNKNOWN = "the catalog has no such kernel"
-ADDED_UP = "meta-pytorch/tritonbench"
-"""Threads whose backward adds each gradient to the one before: what is set to None between calls is a detached copy of
-each input (tritonbench @592d65f and @02c1ae28, operators/flash_attention/operator.py, get_bwd_fn and unpack_inputs). Two
-loads and a store of each."""
+ADDED_UP = ("meta-pytorch/tritonbench", "facebookresearch/xformers", "NVIDIA/cutlass#992")
+"""Threads whose backward adds each gradient to the one before. What tritonbench sets to None between calls is a detached
+copy of each input (@592d65f and @02c1ae28, operators/flash_attention/operator.py, get_bwd_fn and unpack_inputs); xFormers,
+whose benchmark CUTLASS's thread runs, sets nothing to None (@bac8718d, @2cc77ae,
+xformers/benchmarks/benchmark_mem_eff_attention.py). Two loads and a store of each."""
+REORDERING_OPERATIONS = 125
+"""Instructions on a value of such a sum where heads lie between a gradient's rows and not between the sum's, as
+tritonbench has it for kernels of that layout; nearly all for offsets: rows add-strided of h200_timers.csv, 118 to 130
+where they are long. A sum in one order takes its bytes."""
+EVENTS_S = 1.2e-6
+"""What two events add to a call that stands alone between them: with a kernel of one value in h200_timers.csv 3.4 us, of
+which the model gives such a launch 2.1."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,12 @@ def reported(row: dict[str, str]) -> str:
     return row["kernel_reported"].split(",")[0]
 
 
+def gpu_of(row: dict[str, str]) -> str:
+    """The profile of a row's GPU."""
+    words = row["kernel_reported"].replace(",", " ").split()
+    return next((gpu for name, gpu in GPUS.items() if name in words), row["gpu"])
+
+
 def call_of(row: dict[str, str]) -> dict[str, Any]:
     """Keywords of a row's attention call."""
     names = ("batch", "heads", "head_dim")
@@ -178,15 +195,24 @@ def method_of(source: str) -> dict[str, Any]:
 
 
 def added_up_s(row: dict[str, str], call: dict[str, Any]) -> float:
-    """Seconds in which a thread's backward adds gradients up, by the bandwidth of HBM."""
+    """Seconds in which a thread's backward adds gradients up: by HBM's bandwidth or, out of another order, by the
+    instructions for offsets; and the start of each launch."""
     if not row["source"].startswith(ADDED_UP) or row["pass"] != "bwd":
         return 0.0
     kv_heads = call.get("kv_heads", call["heads"])
     columns = call["batch"] * call["head_dim"]
     queries, keys = call["heads"] * call["seq_len"], kv_heads * call["seq_len_k"]
-    bytes_ = 2 * columns * (queries + 2 * keys)
-    read_s, write_s, turning_s = load_profile(row["gpu"]).hbm_seconds_per_byte() or (0.0, 0.0, 0.0)
-    return bytes_ * (2 * read_s + write_s + turning_s)
+    values = columns * (queries + 2 * keys)
+    profile = load_profile(gpu_of(row))
+    read_s, write_s, turning_s = profile.hbm_seconds_per_byte() or (0.0, 0.0, 0.0)
+    seconds = 2 * values * (2 * read_s + write_s + turning_s)
+    launches = 1  # of the one tensor that queries, keys and values are parts of
+    if row["source"].startswith("meta-pytorch/tritonbench"):
+        launches = 3
+        if KERNELS[reported(row)][1].get("layout") == "bshd":
+            lanes_per_s = profile.need("fp32_flops_per_s") / 2
+            seconds = max(seconds, values * REORDERING_OPERATIONS / lanes_per_s)
+    return seconds + launches * profile.need("launch_latency_s")
 
 
 def rows(paths: Iterable[Path], clocks: str | None = None) -> Iterator[Row]:
@@ -198,16 +224,20 @@ def rows(paths: Iterable[Path], clocks: str | None = None) -> Iterator[Row]:
             kernel, more = KERNELS[reported(row)]
             call = call_of(row)
             how = method_of(row["source"]) | more | ({"clocks": clocks} if clocks else {})
-            predicted = iosim.predict(kernel=kernel, gpu=row["gpu"], **call, **how)
+            gpu = gpu_of(row)
+            predicted_s = iosim.predict(kernel=kernel, gpu=gpu, **call, **how).time_s
+            predicted_s += added_up_s(row, call)
+            if how["l2_start"] == "flushed":
+                predicted_s += EVENTS_S
             yield Row(
                 number=number,
                 source=row["source"],
                 kernel=kernel,
-                gpu=row["gpu"],
+                gpu=gpu,
                 kind="decode" if call["seq_len"] == 1 else row["pass"],
                 call=call,
                 measured_us=float(row["measured_us"]),
-                predicted_us=1e6 * (predicted.time_s + added_up_s(row, call)),
+                predicted_us=1e6 * predicted_s,
             )
 
 
@@ -310,6 +340,11 @@ def main() -> None:
     parser.add_argument("--pairs", action="store_true", help="every pair of kernels")
     parser.add_argument("--clocks", help="one clock for all rows: boost, sustained or MHz")
     args = parser.parse_args()
+    absent = [str(path) for path in args.files if not path.is_file()]
+    if absent:
+        parser.exit(
+            2, f"threads_error.py: no such file: {', '.join(absent)}; a CSV of times is accepted\n"
+        )
     files = [path for path in args.files if times_of(path)]
     predicted = list(rows(files, args.clocks))
     found = [*pairs(predicted), *stated_pairs(args.files)]

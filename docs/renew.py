@@ -40,6 +40,7 @@ MAKERS = {
     "docs/tutorial.ipynb": "docs/generated/make_tutorial.py",
     "docs/images/bytes.png": "docs/generated/make_figure.py",
     "docs/generated/claims.md": "docs/generated/make_claims.py",
+    "docs/generated/launch-fields.md": "docs/generated/make_launch_fields.py",
     "docs/generated/foreign-kernels.md": "benchmarks/foreign_kernels.py --write",
     "docs/generated/timing-terms.md": "benchmarks/terms.py --write",
     "docs/generated/serving-errors.md": "benchmarks/serving_error.py --write",

@@ -1,12 +1,14 @@
 """Kernels of whole models of transformers, counted where they run: which ones PyTorch takes, and what each moves.
 
-    python experiments/transformers_kernels.py --out KERNELS.csv [--seconds 480] [--models NAME,...] [--dry-run]
+    python experiments/transformers_kernels.py --out KERNELS.csv [--seconds 480] [--models NAME[:PASS],...]
+        [--counted hbm_read,hbm_write] [--kernels REGEX] [--dry-run]
 
 One process under Nsight Compute steps the models of `transformers_models.py` and a few others, forward under no_grad
 and then forward and backward, each from a flushed L2, and every kernel of a step is counted as the one before left the
-L2. Kernels named `erfinv` stand between two steps. `--seconds`: no step begins later. A row of the table is a kernel:
-its step, its number, its name, its grid and block, and bytes at HBM and between SMs and L2. Needs a GPU, ncu and
-transformers; `--dry-run` steps the models on the meta device instead and prints how many operators they run.
+L2. `NAME:bwd` counts the backward alone, behind a forward that is not counted; `--kernels` those of some names alone.
+Kernels named `erfinv` stand between two steps. `--seconds`: what runs then is broken off. A row of the table is a
+kernel: its step, its number, its name, its grid and block, and bytes at HBM and between SMs and L2. Needs a GPU, ncu
+and transformers; `--dry-run` steps the models on the meta device instead and prints how many operators they run.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -47,6 +50,13 @@ MORE: dict[str, Any] = {
              {"encoder_layers": 4, "decoder_layers": 4, "vocab_size": 50265},
              {"input_ids": (8, 512), "decoder_input_ids": (8, 256)}),
     "convnext": ("ConvNextForImageClassification", "ConvNextConfig", {}, {"pixel_values": (32, 3, 224, 224)}),
+    "modernbert2": ("ModernBertForMaskedLM", "ModernBertConfig",
+                    {"num_hidden_layers": 2, "vocab_size": 32000, **models.TOKENS}, {"input_ids": (8, 1024)}),
+    "gemma3two": ("Gemma3ForCausalLM", "Gemma3TextConfig",
+                  {**models.GEMMA, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+                  {"input_ids": (2, 4096)}),
+    "segformer1": ("SegformerForImageClassification", "SegformerConfig", {"depths": [1, 1, 1, 1]},
+                   {"pixel_values": (8, 3, 512, 512)}),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", TEXT, {"input_ids": (4, 1024)}),
 }  # fmt: skip
 """Models beside those of `transformers_models.py`, in the same form."""
@@ -54,8 +64,8 @@ ALL = {**models.MODELS, **MORE}
 PASSES = ("fwd", "fwd+bwd")
 
 
-def step_of(name: str, passes: str, device: str) -> Callable[[], Any]:
-    """One step of a model, and what keeps its results."""
+def step_of(name: str, passes: str, device: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """(what comes before a step, a step that takes what that gives) of a model."""
     kind, configuration, keys, shapes = ALL[name]
     torch.manual_seed(7)
     config = getattr(transformers, configuration)(**keys)
@@ -69,42 +79,50 @@ def step_of(name: str, passes: str, device: str) -> Callable[[], Any]:
         }
     model.train(passes != "fwd")
 
-    def forward() -> Any:
+    def forward(_: Any) -> Any:
         with torch.no_grad():
             return model(**inputs)
 
-    def both() -> Any:
+    def loss() -> Any:
         model.zero_grad(set_to_none=True)
-        out = model(**inputs).logits.float().mean()
-        out.backward()
-        return out
+        return model(**inputs).logits.float().mean()
 
-    return forward if passes == "fwd" else both
+    if passes == "fwd":
+        return (lambda: None), forward
+    if passes == "bwd":
+        return loss, lambda out: out.backward()
+    return (lambda: None), lambda _: loss().backward()
 
 
 def cases(names: str) -> Iterator[tuple[str, str]]:
-    for name in names.split(",") if names else ALL:
-        for passes in PASSES:
+    for entry in names.split(",") if names else ALL:
+        name, _, one_pass = entry.partition(":")
+        for passes in (one_pass,) if one_pass else PASSES:
             yield name, passes
+
+
+def _break_off(*_: Any) -> None:
+    raise SystemExit("no time is left")
 
 
 def step_all(names: str, seconds: float) -> None:
     """Every case between two calls of the profiler's, marked at its end."""
+    # A process that ends by itself leaves the profiler the kernels that it has counted.
+    signal.signal(signal.SIGALRM, _break_off)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     began = time.monotonic()
     runtime: Any = torch.cuda.cudart()
     mark = torch.zeros(1, device="cuda")
     for name, passes in cases(names):
-        if time.monotonic() - began > seconds:
-            print(f"{name} {passes}: no time is left", flush=True)
-            continue
         try:
-            step = step_of(name, passes, "cuda")
+            before, step = step_of(name, passes, "cuda")
             for _ in range(2):
-                step()
+                step(before())
             torch.zeros(FLUSH_BYTES // 4, device="cuda").sum()
+            given = before()
             torch.cuda.synchronize()
             runtime.cudaProfilerStart()
-            step()
+            step(given)
             torch.cuda.synchronize()
         except Exception as error:  # a model that this version of transformers lacks
             print(f"{name} {passes}: {str(error)[:200]}", flush=True)
@@ -113,16 +131,20 @@ def step_all(names: str, seconds: float) -> None:
         torch.cuda.synchronize()
         runtime.cudaProfilerStop()
         print(f"{name} {passes}: {time.monotonic() - began:.0f} s", flush=True)
-        step = None
+        before = step = given = None
         torch.cuda.empty_cache()
 
 
-def profiled(names: str, seconds: float, folder: Path, counted: tuple[str, ...]) -> list[Profiled]:
+def profiled(
+    names: str, seconds: float, folder: Path, counted: tuple[str, ...], kernels: str
+) -> list[Profiled]:
     """Kernels of all cases, with some of what is counted."""
     report = folder / "report"
     metrics = ",".join(METRICS[name][0] for name in counted)
     options = ("--replay-mode", "kernel", "--cache-control", "none", "--clock-control", "none",
                "--profile-from-start", "off", "--metrics", metrics, "-f", "-o", str(report))  # fmt: skip
+    if kernels:
+        options += ("-k", f"regex:{MARK}|{kernels}")
     command = [sys.executable, __file__, "--models", names, "--seconds", str(seconds), "--step"]
     said = run_profiler(options, command)
     print(re.sub(r"==PROF==.*\n?", "", said)[-3000:])
@@ -165,6 +187,8 @@ def main() -> None:
     parser.add_argument("--out", default="")
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--models", default="")
+    parser.add_argument("--kernels", default="")
+    parser.add_argument("--counted", default=",".join(COUNTED))
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--step", action="store_true")
     asked = parser.parse_args()
@@ -173,20 +197,21 @@ def main() -> None:
         return
     if asked.dry_run:
         for name, passes in cases(asked.models):
-            step = step_of(name, passes, "meta")
+            before, step = step_of(name, passes, "meta")
             with TrafficMode("h100", cudnn=models.CUDNN) as mode:
-                step()
+                step(before())
             print(name, passes, len(mode.result.rows), "operators")
         return
     print(torch.__version__, torch.backends.cudnn.version(), transformers.__version__)
     print(torch.cuda.get_device_name())
-    once = passes_needed() == 1
+    wanted = tuple(asked.counted.split(","))
+    once = len(wanted) <= 2 or passes_needed() == 1
     print("counted in one run" if once else "counted in two runs")
     seconds = asked.seconds if once else asked.seconds / 2
     launches: list[Profiled] = []
-    for counted in (COUNTED,) if once else (COUNTED[:2], COUNTED[2:]):
+    for counted in (wanted,) if once else (wanted[:2], wanted[2:]):
         with tempfile.TemporaryDirectory() as folder:
-            others = profiled(asked.models, seconds, Path(folder), counted)
+            others = profiled(asked.models, seconds, Path(folder), counted, asked.kernels)
         launches = launches or others
         for launch, other in zip(launches, others, strict=False):
             if launch.kernel == other.kernel:

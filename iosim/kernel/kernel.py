@@ -184,6 +184,8 @@ class PassSettings:
     shared_memory_bytes: int | None = None
     passes: tuple[RowPass, ...] = BACKWARD_PASSES
     fragments: Fragments | None = None
+    interleaves: bool = False
+    """True where the compiler begins a backward's exponentials among the products before them."""
 
 
 @dataclass(frozen=True)

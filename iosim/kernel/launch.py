@@ -392,12 +392,15 @@ class Launch:
     """One kernel launch; `outer` says what one work tile is."""
 
     name: str
+    """What it is called in its chain, and what its bytes stand under."""
     domain: Domain
     outer: Outer
     accesses: tuple[Access, ...]
+    """What it moves of its tensors, in the order of a step."""
     schedule: Schedule = field(default_factory=Schedule)
     resources: Resources = field(default_factory=lambda: Resources(threads=128))
     overheads: tuple[Overhead, ...] = ()
+    """Bytes that follow no tensor."""
     persistent_ctas: int | None = None
     """Grid of a persistent launch: what fits on the GPU; None for one CTA a tile."""
     tile_ctas: int = 1
@@ -415,6 +418,7 @@ class Launch:
     """Its CTAs are of the grid of the launch before it, behind those of the same key/value head: the replay plays both
     as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
+    """What it computes and what its warps wait for."""
     role: LaunchRole = LaunchRole.OTHER
     touched: Touched | None = None
     """What its CTAs touch, where that was read from its code: then its work tiles are CTAs, and its accesses say no

@@ -72,5 +72,15 @@ class Overrides:
     def __post_init__(self) -> None:
         put_checked(self)
 
+    def blamed(self, tile: str, kernel: str) -> str:
+        """What the refusal of a tile begins with: the setting that was asked for, else the kernel whose own it is."""
+        if self.tile is not None:
+            return f"`tile` {tile}"
+        for setting in ("stages", "warps", "registers", "shared_memory_bytes"):
+            value = getattr(self, setting)
+            if value is not None:
+                return f"`{setting}` {value}: {kernel}, tile {tile}"
+        return f"`kernel` {kernel}: its tile {tile}"
+
 
 OVERRIDES = fields_of(Overrides)

@@ -8,6 +8,7 @@ from iosim.base.records import replace
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.overrides import Overrides
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
@@ -95,11 +96,15 @@ def retiled(kernel: Kernel, problem: AttentionProblem, tile: Tile, backward: boo
 
 
 def refuse_tile(
-    rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    rule: str | None,
+    kernel: Kernel,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    overrides: Overrides,
 ) -> None:
     """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of which
-    none is known. Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the
-    keys. Raises InputError: says why."""
+    none is known, and `overrides` what was asked. Where the queries fill one fragment at most, as in decoding, warps
+    may share its rows and divide the keys. Raises InputError: says why."""
     if rule is None:
         return
     tile = kernel.tile
@@ -126,6 +131,7 @@ def refuse_tile(
             )
     for reason, accepted in reasons:
         if reason:
+            subject = overrides.blamed(str(tile), kernel.name)
             raise InputError(
-                f"`tile` {tile} with {some(tile.warps, 'warp')}: {reason}; accepted: {accepted}"
+                f"{subject} with {some(tile.warps, 'warp')}: {reason}; accepted: {accepted}"
             )

@@ -46,6 +46,8 @@ class Loop:
     warps_meet: bool = False
     """True where the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet
     between its products and its softmax; else they take turns at the units."""
+    interleaves: bool = False
+    """True where exponentials begin among the products before them: no branch of a mask lies between."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,9 @@ class Work:
     """True where tensor cores compute the products, where there are any."""
     product_ctas: int = 1
     """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
+    product_columns: int = 0
+    """Columns that such a product's tiles have, where they are more than those of its result: the rest is multiplied and
+    not stored."""
     shared_bytes_per_pair: int = 0
     """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
     them."""

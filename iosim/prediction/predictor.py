@@ -141,7 +141,7 @@ def planned(
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
     call = Call.of(problem, chosen, gpu, chain)
-    check_fits(call)
+    check_fits(call, overrides or Overrides())
     return call
 
 
@@ -188,19 +188,22 @@ def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
     return "capacity", why
 
 
-def check_fits(call: Call) -> None:
-    """Refuse a chain with a launch of which no CTA fits on an SM. Raises InputError: says what the launch needs and
-    what the SM allows."""
+def check_fits(call: Call, overrides: Overrides | None = None) -> None:
+    """Refuse a chain with a launch of which no CTA fits on an SM; `overrides` are what was asked of its kernel, None
+    where its tile was. Raises InputError: says what the launch needs and what the SM allows."""
     for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
         if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"
-            raise does_not_fit(tile, launch.resources.threads, resident.occupancy, call.profile)
+            asked = Overrides(tile=(1, 1)) if overrides is None else overrides
+            subject = asked.blamed(tile, f"{call.kernel.name} at head_dim {call.problem.head_dim}")
+            threads, fit = launch.resources.threads, resident.occupancy
+            raise does_not_fit(subject, threads, fit, call.profile)
 
 
 def does_not_fit(
-    tile: str, threads: int, occupancy: Occupancy, profile: HardwareProfile
+    subject: str, threads: int, occupancy: Occupancy, profile: HardwareProfile
 ) -> InputError:
-    return InputError(f"`tile` {tile} with {threads} threads: {occupancy.reason} ({profile.name})")
+    return InputError(f"{subject} with {threads} threads: {occupancy.reason} ({profile.name})")
 
 
 def hbm_traffic(

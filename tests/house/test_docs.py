@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scripts import ROOT, load_script
 
+import iosim
 from iosim.commands.cli import main
 
 DOCS = ROOT / "docs"
@@ -69,6 +70,23 @@ def test_outputs_have_their_commands_and_prose_says_what_they_say(page: Path) ->
     prose = re.sub(r"^\|.*$", "", FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.M)
     said = [figure for figure in FIGURE.findall(prose) if sum(map(str.isdigit, figure)) > 3]
     assert [figure for figure in said if figure not in outputs] == []
+
+
+def test_what_pages_say_of_levels_holds() -> None:
+    """From a cold L2 no tensor is read less than once nor more often than without an L2; writes that wait in the L2 are
+    fewer than the compulsory ones. The tutorial's first prediction reads its inputs as often as the page says."""
+    first = iosim.predict(
+        kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True
+    )
+    waiting = iosim.predict(kernel="fa2", gpu="h200", heads=8, seq_len=1024, head_dim=128)
+    for one in (first, waiting):
+        assert one.hbm_bounds.compulsory_read <= one.hbm.read <= one.hbm_bounds.no_l2_read
+    assert waiting.hbm.write < waiting.hbm_bounds.compulsory_write
+    page = " ".join((DOCS / "reading-output.md").read_text(encoding="utf-8").split())
+    assert "the reads of tensors lie between *compulsory* and *with no L2*; the writes may be fewer" in page  # fmt: skip
+    tutorial = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    often = first.hbm.read / first.hbm_bounds.compulsory_read
+    assert f"HBM delivers the inputs {often:.1f} times over" in tutorial
 
 
 GATE = DOCS / "how-to" / "gate.md"

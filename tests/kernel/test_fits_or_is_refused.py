@@ -38,10 +38,26 @@ def test_flash_attention_1_has_no_backward_of_128_columns_where_a_cta_may_have_6
             "--seq-len",
             "256",
         ]
-        assert f"needs {taken:,} bytes of shared memory" in refused(capsys, line)
+        told = refused(capsys, line)
+        assert f"needs {taken:,} bytes of shared memory" in told
+        assert "--kernel fa1 at head_dim 128: its tile 16x128" in told  # nobody typed a tile
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd")
     assert predict(problem, "fa1", "a100").kernel.backward.shared_memory_bytes == taken
     predict(AttentionProblem(heads=4, seq_q=512, head_dim=64, passes="bwd"), "fa1", "t4")
+
+
+@pytest.mark.parametrize(("typed", "told"), [
+    ("--tile 512x512", "--tile 512x512"), ("--stages 8", "--stages 8: flash at head_dim 256, tile 64x64"),
+    ("--warps 32", "--warps 32: flash, tile 64x64"),
+])  # fmt: skip
+def test_a_refusal_of_a_tile_names_what_was_typed(
+    typed: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"predict --gpu h100 --kernel flash --head-dim 256 {typed}"
+    assert told in refused(capsys, line.split())
+    with pytest.raises(InputError) as error:
+        predict(AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd"), "fa1", "t4")
+    assert "tile" not in error.value.marked.split(":")[0]
 
 
 @pytest.mark.parametrize("gpu", quick_every(GPUS, 3))

@@ -208,7 +208,9 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     if fragments is not None and fragments.layout is Layout.CHUNKS:
         width = problem.input_type.bytes
         fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)
-    loop = Loop(warps_meet=True) if backward else kernel.loop
+    loop = kernel.loop
+    if backward:
+        loop = Loop(warps_meet=True, interleaves=kernel.backward.interleaves)
     if problem.widens:
         loop = replace(loop, widened=(d + d_v) * tile.warps / (loop.key_warps * tile.block_q))
     return Work(

@@ -59,30 +59,10 @@ from iosim.kernel.tensor_kinds import KEY_SUMS, QUERY_SUMS, TensorKind
 from iosim.kernel.work import Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 
-HEADER_BYTES = 16
-"""Bytes of the header of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and
-padding."""
 SOURCE = "experiments/measurements/h100_library_builds.csv"
-LOCK_READ = 4 * 32
-"""Bytes that locks and counters read for a tile of dQ's sums at a pair: a sector of either, before and after the sums
-(pytorch, mem_eff_attention/kernel_backward.h)."""
-LOCK_WRITE, LOCK_WRITE_PER_WARP = -204, 111
-"""Bytes that locks, counters and fences write for a tile of dQ's sums at a pair: fitted on what is counted beside
-tensors and spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4, 8 and 16 warps."""
-UNROLLED_COLUMNS = 128
-"""Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
-for each column in place of one for each fragment."""
-IDLE_WARPS_SPILL = 0.36
-"""Fraction of what a warp spills at a pair, in builds with buffers for dK and dV, that it does not spill where none of
-its 32 rows of queries are there: fitted on h100_random.csv and its later draws."""
 WARP_ROWS = 32
 FRAGMENT_BYTES = 16
 """What a thread loads at once of O, and of dO."""
-LOCK_LOADS = 3
-"""What all warps wait for, of a tile of dQ's sums: its lock, its values and the fence."""
-EPILOGUE_LOADS = 4
-"""One behind the other, of a tile of dK or dV that is added to: an iteration loads what it adds to (pytorch,
-mem_eff_attention/epilogue/epilogue_pipelined.h); that it has eight of a warp's 32 rows is inferred."""
 PASS_ROWS, PASS_THREADS = 128, 128
 
 
@@ -93,6 +73,23 @@ class EfficientOptions(FlashOptions):
 
     key_splits: int | None = number(None, 1)
     keeps_keys: bool = True
+    header_bytes: int = number(0, 0, 4096)
+    """Bytes of the header of a tile of the workspace: its lock, a counter of the CTAs that are done with it, padding."""
+    lock_read_bytes: int = number(0, 0, 4096)
+    """Bytes that locks and counters read for a tile of dQ's sums at a pair."""
+    lock_write_bytes: int = number(0, -4096, 4096)
+    lock_write_bytes_per_warp: int = number(0, 0, 4096)
+    """Bytes that locks, counters and fences write for such a tile: so many, and so many more for each warp of a CTA."""
+    lock_loads: int = number(0, 0, 100)
+    """Loads that all warps wait for, of such a tile."""
+    epilogue_loads: int = number(0, 0, 100)
+    """Loads one behind the other of a tile of dK or dV that is added to."""
+    unrolled_columns: int = number(65536, 1)
+    """Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
+    for each column in place of one for each fragment."""
+    idle_warps_spill: float = 0.0
+    """Fraction of what a warp spills at a pair, in builds with buffers for dK and dV, that it does not spill where none
+    of its rows of queries are there."""
 
 
 @algorithm(
@@ -128,10 +125,14 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     tiles = workspace[0].cols // tile.block_k
     # CTAs that share a tile of dQ's sums take turns at it: each takes its lock and leaves a fence behind.
     locked = tiles if domain.splits > 1 else 0
-    _, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    options = options_of(kernel, EfficientOptions)
+    _, turns = _row_sum_loop(problem, tile, options) if half else (0, 0)
     # A CTA per key block, or a CTA that walks every splits-th block of its head.
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
-    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
+    amounts = (
+        (Mode.LOAD, options.lock_read_bytes),
+        (Mode.STORE, options.lock_write_bytes + options.lock_write_bytes_per_warp * tile.warps),
+    )
     locks = (
         Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE)
         for m, n in amounts
@@ -150,11 +151,16 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     buffered = len(workspace) > 1
     main = replace(
-        main, overheads=tuple(_spilled(o, problem, main, locked, buffered) for o in main.overheads)
+        main,
+        overheads=tuple(
+            _spilled(o, problem, main, locked, options.idle_warps_spill if buffered else 0.0)
+            for o in main.overheads
+        ),
     )
     # In fp32 launches of their own compute D before; in 16 bits the main launch does.
     before = () if half else _row_sums(problem)
-    fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
+    headers = options.header_bytes * tiles * domain.query_blocks
+    fill = (_fill(problem, workspace, headers),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
     held = _backward_tensors(before, half, kernel, problem, workspace)
     return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
@@ -232,13 +238,16 @@ def _work(
     """What the main launch computes: five products of a pair in tiles of the workspace's width, `locked` of which are
     added to under a lock."""
     tile, half = kernel.tile_backward, problem.input_type.bytes < 4
-    fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    options = options_of(kernel, EfficientOptions)
+    fragments, turns = _row_sum_loop(problem, tile, options) if half else (0, 0)
     locked_flops = 2 * tile.block_q * tile.block_k**2 if locked else 0
     work, (dk_dv, dq, depth) = loop_work(problem, kernel), _products(problem, tile)
-    exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in workspace[1:])
+    exposed_loads = options.lock_loads * locked + sum(
+        sums.cols // tile.block_q for sums in workspace[1:]
+    )
     return replace(
         work,
-        loop=replace(work.loop, serial_loads=0 if half else EPILOGUE_LOADS * dk_dv),
+        loop=replace(work.loop, serial_loads=0 if half else options.epilogue_loads * dk_dv),
         flops_per_pair=2 * depth,
         pipelines=Pipelines(2 + dk_dv + dq, depth, exposed_loads, locked_flops),
         serial_loads=fragments * domain.query_blocks,
@@ -303,12 +312,16 @@ def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int, int]:
     return dk_dv, dq, sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
 
 
-def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
+def _row_sum_loop(
+    problem: AttentionProblem, tile: Tile, options: EfficientOptions
+) -> tuple[int, int]:
     """The loop for D of a block of queries: (pairs of fragments that a thread loads one behind the other, turns in
     which it keeps them in local memory). The first fragment of a pair is waited for, the next one is under way."""
     columns = max(1, 32 * tile.warps // tile.block_q) * (FRAGMENT_BYTES // problem.input_type.bytes)
     fragments = -(-problem.head_dim_v // columns)
-    return -(-fragments // 2), fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
+    return -(-fragments // 2), fragments * columns if _width(
+        problem
+    ) > options.unrolled_columns else 0
 
 
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:
@@ -328,11 +341,12 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
 
 
 def _spilled(
-    spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool
+    spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, saved_by_idle: float
 ) -> Overhead:
     """What of spilled registers leaves the SM: of an overhead of that name, its mean over pairs. Warps without rows at
-    the end of the queries spill less. A CTA that visits one block of queries, and takes no lock, whose fence empties
-    L1, finds there what it spilled, but for as much as O and dO drove out as it read them."""
+    the end of the queries spill less, by the fraction `saved_by_idle`. A CTA that visits one block of queries, and takes
+    no lock, whose fence empties L1, finds there what it spilled, but for as much as O and dO drove out as it read
+    them."""
     if spill.name != SPILL or not spill.per_pair:
         return spill
     d, per_pair = main.domain, float(spill.per_pair)
@@ -340,20 +354,21 @@ def _spilled(
         per_pair *= min(
             1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame
         )
-    if spill.mode is Mode.STORE and buffered:
+    if spill.mode is Mode.STORE and saved_by_idle:
         # Warps own 32 rows each; those wholly past the last query spill less.
         rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
         idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
-        per_pair *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
+        per_pair *= 1 - saved_by_idle * idle * int(visits[-1]) / max(1, int(visits.sum()))
     return replace(spill, per_pair=round(per_pair))
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
+    """Clears the workspace, `headers` bytes of headers with each block of queries' sums."""
     sums, *others = workspace
     cleared = store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE)
     stores = (cleared, *(store(b.name, Rows.OWN, Per.QUERY) for b in others))
     locks, taken = (
-        Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),
+        Overhead("locks", Mode.STORE, per_tile=headers),
         Resources(PASS_THREADS),
     )
     return row_pass(

@@ -28,7 +28,6 @@ from iosim.catalog.algorithms.flash_backward import (
 )
 from iosim.catalog.algorithms.flash_options import FlashOptions, SplitOptions, mask_limits
 from iosim.catalog.algorithms.flash_rows import (
-    NARROW_STORES,
     columns_outside,
     narrow_stores,
     product_columns,
@@ -116,7 +115,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
     queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
     beside = (TILE_NUMBERS if queued else ()) + columns_outside(problem, kernel)
-    beside += narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
+    beside += narrow_stores(
+        problem, kernel, lambda: domain.query_rows, options.split_stores, apart=apart
+    )
     masked = _by_lists(loop_work(problem, kernel), problem, kernel, options)
     work = replace(
         masked,

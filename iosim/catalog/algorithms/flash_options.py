@@ -92,6 +92,9 @@ class FlashOptions(SplitOptions, TermOptions):
     kernel_forward.h: kKeepOutputInRF)."""
     output_strided: bool = False
     """O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient kernel)."""
+    split_stores: float = 1.0
+    """Fraction of the further packets, of rows of O that begin inside a sector and leave piece by piece, which do not
+    merge on their way. Of dK and dV, whose rows are stored late, none merge."""
     clusters_in_step: bool = False
     """The CTAs of a cluster walk the same keys, each with rows of its own."""
     shares_fetches: bool = False

@@ -22,12 +22,6 @@ from iosim.problem.masks.mask import IntArray
 DEPTH = 32
 
 
-NARROW_STORES = 0.7
-"""Fraction of the further packets, of rows of O that begin inside a sector, which do not merge on their way: fitted on
-the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95. Of dK and dV, whose
-rows are stored late, none merge."""
-
-
 def stored(kernel: Kernel) -> Fetch:
     """How results leave: row by row from boxes, and from fragments that are not gathered in whole tiles first."""
     by_row = kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) or (

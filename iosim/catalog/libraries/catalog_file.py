@@ -202,6 +202,11 @@ ROW: Mapping[str, Key] = {
         "warps along the first side of a backward's products: scores, dK and dV, dQ",
     ),
     "v_in": Key(_words(Place), "where a backward's products without dropout take V from"),
+    "interleaves": Key(
+        ListOf(Whole(10, 200)),
+        "compute capabilities on which a backward of whole tiles, without a mask or dropout, begins its exponentials "
+        "among the products before them",
+    ),
     "edge_k": Key(_words(Edge), "rows moved of a ragged block of keys"),
     "fetch": Key(_words(Fetch), "how rows are asked for"),
     "matrix_unit": Key(
@@ -283,6 +288,7 @@ _TILE = (
     "shared_memory_bytes",
     "warps_along",
     "v_in",
+    "interleaves",
     "score_operations",
     "serial_cycles",
     "loads_ahead",

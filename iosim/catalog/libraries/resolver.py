@@ -317,7 +317,7 @@ def _finished(
     kernel = _apply(kernel, rules, problem, overrides, profile, of_both)
     kernel = rules.compiled(kernel, problem, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
-        refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
+        refuse_tile(settings.get("tile_rule"), kernel, problem, profile, overrides)
     if (
         asked_splits is None
         and kernel.splits > 1
@@ -478,6 +478,7 @@ def _backward(
         fragments = Fragments(
             Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v
         )
+    plain = problem.mask == "none" and not problem.dropout and build.get("whole_tiles", False)
     return replace(
         stated,
         tile=tile,
@@ -485,6 +486,7 @@ def _backward(
         spill=built(Spill, build) if build else None,
         shared_memory_bytes=row.get("shared_memory_bytes"),
         fragments=fragments,
+        interleaves=plain and profile.cc in row.get("interleaves", ()),
     )
 
 

@@ -68,7 +68,7 @@ def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfil
                 and (problem.latent_kv or not candidate["requires"].get("latent_only"))
             )
         )
-        title = data["title"].split(",")[0]
+        title = data["title"].split(" (")[0].split(",")[0]
         if requires.get("runs_elsewhere"):
             yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {able}"
         yield f"`kernel` {name}: {title} needs cc {needed}; {has} {able}"

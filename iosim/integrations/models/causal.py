@@ -13,6 +13,7 @@ ENCODING = (
     "AudioClassification",
     "VisionModel",
     "MaskedImageModeling",
+    "EncoderModel",
 )
 """Ends of the names of classes whose tokens see all others."""
 DECODING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -35,6 +36,9 @@ def is_causal(read: Reading) -> bool:
         return True
     built = _built(config.get("architectures"))
     if is_encoder_type(read):
+        return False
+    # The first BERTs' files have no type; kinds of tokens are encoders' alone.
+    if not read.said_type and config.get("type_vocab_size"):
         return False
     if any(
         name.endswith(ENCODING) or "Bidirectional" in name or "BiModel" in name for name in built

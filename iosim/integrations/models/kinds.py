@@ -76,7 +76,7 @@ def model_of(
         raise read.refused(
             " has no layer with attention; accepted: the config.json of a transformer"
         )
-    caveats = (*stack.caveats(), *caveats_of(read, title))
+    caveats = (*stack.caveats(), *caveats_of(read, nested=nested, causal=stack.causal))
     all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
     # Weights need the width of the model; attention alone needs none.
     width = read.size("width")

@@ -18,7 +18,15 @@ from iosim.base.errors import InputError, alike, unknown_name
 from iosim.base.files import read_object
 from iosim.base.schema import Whole, one_line, refuse
 from iosim.integrations.models.kinds import model_of
-from iosim.integrations.models.reading import FAMILIES, MAX_SIZE, SIZES, SPELLINGS, at
+from iosim.integrations.models.reading import (
+    FAMILIES,
+    MAX_LAYERS,
+    MAX_SIZE,
+    SIZES,
+    SPELLINGS,
+    at,
+    class_defaults,
+)
 from iosim.integrations.models.unread import is_part
 from iosim.studies.models.layers import Model
 
@@ -185,8 +193,9 @@ def _model(
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
         sees = parts["vision"] is not None and part is None
-        notes = (f"its text alone; {name}:vision is its vision tower",) if sees else ()
-        return model_of(config, name, title, source, notes, nested=False)
+        return model_of(
+            config, name, title, source, _beside(config, config, name, sees), nested=False
+        )
     refuse_others(inner, name)
     # What a whole model says of packing, types and tied embeddings holds for its text, too. Other
     # parts take the type alone.
@@ -206,10 +215,26 @@ def _model(
         if below is None
         else {key: value for key, value in inner.items() if key in OUTER} | below
     )
-    notes = (
-        () if parts["vision"] is None else (f"its text alone; {name}:vision is its vision tower",)
-    )
+    notes = _beside(config, inner, name, parts["vision"] is not None)
     return model_of(outer | inner, name, title, source, notes, nested=True)
+
+
+def _beside(
+    config: Mapping[str, Any], inner: Mapping[str, Any], name: str, sees: bool
+) -> tuple[str, ...]:
+    """A note on the parts of a model that are not its text: a vision tower, and tables that say layers."""
+    others = [
+        one_line(key, 40)
+        for key, table in config.items()
+        if isinstance(table, Mapping)
+        and table is not inner
+        and key not in (*PARTS["text"], *PARTS["vision"])
+        and any(layers in table for layers in SIZES["layers"])
+    ]
+    tower = [f"{name}:vision is its vision tower"] if sees else []
+    left_out = [f"not counted: {', '.join(others)}"] if others else []
+    notes = [*tower, *left_out]
+    return (f"its text alone; {'; '.join(notes)}",) if notes else ()
 
 
 def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
@@ -226,6 +251,10 @@ def _as_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A params.json by a type of its own: Mistral's and Meta's have no model_type."""
     if config.get("model_type") or not {"n_heads", "n_layers", "dim"} <= {*config}:
         return config
+    window, layers = config.get("sliding_window"), config["n_layers"]
+    if isinstance(window, list) and window and type(layers) is int and 0 < layers <= MAX_LAYERS:
+        # Mistral's code repeats a list of windows over the layers.
+        config = {**config, "sliding_window": [window[n % len(window)] for n in range(layers)]}
     return {
         **config,
         "model_type": "llama_params",
@@ -245,7 +274,10 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         raise InputError(
             f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}"
         )
-    if config.get("is_encoder_decoder"):
+    built = config.get("architectures")
+    encodes = isinstance(built, list) and any(str(one).endswith("EncoderModel") for one in built)
+    is_both = config.get("is_encoder_decoder", config.get("model_type") in class_defaults()["both"])
+    if is_both and not encodes:
         both = f"({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a decoder with attention"
         hint = "accepted: the config.json of a decoder or an encoder"
         raise InputError(f"`model` '{name}' {both} between them, which is not described; {hint}")

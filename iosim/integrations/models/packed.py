@@ -177,6 +177,6 @@ def _whole(packed: Mapping[str, Any]) -> float | None:
     if method in METHODS:
         return METHODS[method]
     if method in ("bitsandbytes", "bnb"):
-        return 0.5 + 4 / 64 if packed.get("load_in_4bit") else 1.0
+        return 0.5 + 4 / 64 if packed.get("load_in_4bit") or packed.get("_load_in_4bit") else 1.0
     bits = packed.get("bits") or packed.get("w_bit") or packed.get("wbits") or packed.get("nbits")
-    return _bits(bits, packed.get("group_size"), scale=SCALE + ZERO)
+    return _bits(bits, packed.get("group_size", packed.get("q_group_size")), scale=SCALE + ZERO)

@@ -56,8 +56,11 @@ class Reading:
         self.config = config
         self.name = name
         self.said_type = str(config.get("model_type") or "")
-        self.type = FAMILIES["alike"].get(self.said_type, self.said_type)
-        self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
+        # Models' own code has types in capitals (Dream), which the lists here have not.
+        types = class_defaults()["types"]
+        low = self.said_type if self.said_type in types else self.said_type.lower()
+        self.type = FAMILIES["alike"].get(low, low)
+        self.defaults: Mapping[str, Any] = types.get(self.type, {})
         self.facts = {
             fact
             for fact, types in FAMILIES["facts"].items()

@@ -14,9 +14,12 @@ MOST = 4
 """Keys that are named; the others are counted."""
 
 
-def caveats_of(read: Reading, title: str) -> list[str]:
+def caveats_of(read: Reading, *, nested: bool, causal: bool) -> list[str]:
     """What is not known of a config, a clause each."""
     clauses = []
+    if not read.said_type and not nested:
+        seen = "a decoder" if causal else "an encoder"
+        clauses.append(f"no model_type, read by its keys alone as {seen}")
     if read.said_type and not is_known(read):
         clauses.append(
             f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone"
@@ -62,7 +65,8 @@ def unread(read: Reading) -> Iterator[str]:
         if key in read.seen or key in looked_up or key in naming["known"] or not _says(value):
             continue
         low = key.lower()
-        named = any(word in low for word in naming["words"]) and not any(
+        words = naming["words"] + (naming["sized"] if _counts(value) else [])
+        named = any(word in low for word in words) and not any(
             word in low for word in naming["silent"]
         )
         if named and read.defaults.get(key) != value:
@@ -76,6 +80,11 @@ def _says(value: Any) -> bool:
     if isinstance(value, list | dict | str):
         return bool(value)
     return value is not None and value != 0
+
+
+def _counts(value: Any) -> bool:
+    """True where a value may say how many experts there are, or how wide."""
+    return isinstance(value, Mapping) or (type(value) is int and value > 1)
 
 
 def is_part(config: Mapping[str, Any]) -> bool:

@@ -433,7 +433,7 @@ def _norm_backward(
     pieces: list[Piece] = []
     if out[0] is not None:
         scale = [] if weight is None else [weight]
-        pieces.append(launches.norm_backward_input(reads, scale, out[0], by_row))
+        pieces.append(launches.norm_backward_input([*reads, *scale], out[0], by_row))
     if gradients := list(tensors_in(out[1:])):
         pieces.append(launches.norm_backward_weight(reads, gradients))
     return pieces

@@ -19,7 +19,8 @@ DEEP_STAGES = 3
 HIDDEN_SHARE = 0.5
 """Of what a CTA's products last longer than all else that it does, the part that hides another CTA's softmax and
 waits: CTAs that met in step would hide nothing of it, CTAs in strict turns all, and at any phase half in the mean.
-Fitted, as the better of a half and all on calls of an RTX A6000 and of an RTX 4090."""
+Fitted, as the better of a half and all on calls of an RTX A6000 and of an RTX 4090. A softmax that begins among the
+products before it is taken to be hidden as far."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class StepCost:
     """Cycles of sectors that copies fetch once more, on top of all else."""
     further: float = 0.0
     """Cycles of `softmax` that each CTA beyond the second adds: with so many warps an SM's units work side by side."""
+    among_products: float = 0.0
+    """Cycles of `softmax` that run beside the products before it, among which it begins."""
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
@@ -113,6 +116,7 @@ def step_cost(step: Step) -> StepCost:
         hides_l2=unit.hides_l2 or work.stages >= DEEP_STAGES,
         twice_fetched=terms.twice_fetched_cycles(step),
         further=softmax if unit.issued_by_warps else max(exps, others),
+        among_products=HIDDEN_SHARE * softmax if work.loop.interleaves else 0.0,
         chain=exps + others,
     )
 
@@ -141,7 +145,7 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     """
     if cost.warps_meet and cost.streams > 1:
         products = max(cost.tensor, cost.smem) + cost.meeting
-        path = products + cost.softmax + (ctas - 1) * cost.busiest
+        path = products + cost.softmax - cost.among_products + (ctas - 1) * cost.busiest
     else:
         path = _PATHS[cost.overlap](cost, ctas)
         path -= _hidden(cost, ctas)

@@ -345,7 +345,7 @@ class Writer:
         self._number = self.weights.dense
         inside = self._linear(x, inner)
         if mlp.matrices == 2:
-            inside = self.tape.activation("gelu", inside)
+            inside = self.tape.pointwise("gelu", inside)
         else:
             inside = self._gated(inside, lambda: self._linear(x, inner))
         out = self._linear(inside, x.sizes[1])
@@ -355,7 +355,7 @@ class Writer:
     def _gated(self, gate: View, up: Callable[[], View]) -> View:
         """silu(gate) up."""
         if not self.work.fused:
-            return self.tape.multiply(self.tape.activation("silu", gate), up())
+            return self.tape.multiply(self.tape.pointwise("silu", gate), up())
         return self.tape.new("silu_and_mul", [gate, up()], gate)
 
     def _experts(self, mlp: Mlp, x: View) -> View:
@@ -366,7 +366,7 @@ class Writer:
         width, wide, number = x.sizes[1], self._share(mlp.wide), touched(mlp, tokens).counted
         tape.part = "router"
         scores = tape.linear(x, tape.weight(mlp.experts, width), mlp.experts)
-        chances = tape.activation("sigmoid", scores)
+        chances = tape.pointwise("sigmoid", scores)
         picked = tape.pick(chances, active)
         tape.part = "experts"
         sorted_x = tape.gather(x, tokens * active)
@@ -378,7 +378,7 @@ class Writer:
             gate, up = tape.split(inside, (wide, wide))
             inside = self._gated(gate, lambda: up)
         else:
-            inside = tape.activation("gelu", inside)
+            inside = tape.pointwise("gelu", inside)
         out = tape.linear(inside, self._matrix(width, wide, number, experts=True), width, number)
         out = tape.multiply(out, tape.reshape(picked, tokens * active))
         out = tape.add_up(tape.gather(out, tokens * active), tokens)

@@ -99,12 +99,10 @@ def norm(reads: Sequence[T], out: T, statistics: Sequence[T]) -> Pass[T]:
     return Pass(reads, [out, *statistics], apart=statistics)
 
 
-def norm_backward_input(
-    reads: Sequence[T], scales: Sequence[T], gradient: T, statistics: Sequence[T]
-) -> Pass[T]:
+def norm_backward_input(reads: Sequence[T], gradient: T, statistics: Sequence[T]) -> Pass[T]:
     """The launch of a norm's backward for its input, a CTA a row; another makes those of weight and bias
     (layer_norm_kernel.cu)."""
-    return Pass([*reads, *scales], [gradient], "input", apart=statistics)
+    return Pass(reads, [gradient], "input", apart=statistics)
 
 
 def norm_backward_weight(reads: Sequence[T], gradients: Sequence[T]) -> Pass[T]:

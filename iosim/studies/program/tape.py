@@ -1,14 +1,14 @@
 """Writes a program down operator by operator, as PyTorch would run it eagerly, and its backward after it.
 
 A value is a matrix in memory. What an operator does backward is put aside while the forward is written, as autograd
-does; the launches are those that `iosim.torch.TrafficMode` records of the same operators.
+does; the launches are those that `iosim.torch.TrafficMode` records of the same operators, and the backward of each is
+its rows of `derivatives.toml`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms import plan
@@ -18,6 +18,7 @@ from iosim.kernel.launch import Role
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.studies.program import launches
+from iosim.studies.program.derivatives import GRAD, OUT, Step, derivatives
 from iosim.studies.program.launches import Pass
 from iosim.studies.program.operators import (
     Operator,
@@ -35,6 +36,8 @@ FP8 = "fp8"
 Gradients = Iterable[tuple[View, View]]
 """Values with what is added to their gradients."""
 Backward = Callable[..., Gradients]
+BackwardLaunch = Callable[[Step, Sequence[View], Sequence[View]], Sequence[View]]
+"""Writes a launch of a backward: of what it reads, and whose gradients it gives, these gradients."""
 
 
 @dataclass(frozen=True)
@@ -180,29 +183,26 @@ class Tape:
         bound = {**places, "*": [v for n, of in places.items() if n != "out" for v in of][1:]}
         self.run(name or operator, *launches.by_rules(lines, lambda a: bound.get(a, ()), MEASURE))
 
-    def launch(
-        self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None
-    ) -> View:
-        """One launch that makes `out` and `more`; what it does `back`, with the gradient of `out`."""
-        self.passes(name, reads, [out, *more])
-        if back is not None:
-            self.backward(back, out)
+    def new(self, name: str, reads: Sequence[View], like: View) -> View:
+        """What one launch makes of `reads`, as large as `like`."""
+        out = self.like(like)
+        self.passes(name, reads, [out])
         return out
 
-    def new(
-        self, name: str, reads: Sequence[View], like: View, back: Backward | None = None
-    ) -> View:
-        return self.launch(name, reads, self.like(like), back=back)
+    def _new_each(self, step: Step, reads: Sequence[View], gives: Sequence[View]) -> Sequence[View]:
+        """One launch of a backward that reads and writes matrices once."""
+        gradients = [self.like(place) for place in gives]
+        self.passes(step.launch, reads, gradients)
+        return gradients
 
-    def scattered(self, name: str, grad: View, numbers: View, out: View) -> View:
+    def _scattered(
+        self, step: Step, reads: Sequence[View], gives: Sequence[View]
+    ) -> Sequence[View]:
         """Zeros, and rows of a gradient put where they belong, in two launches."""
-        self.ruled(
-            "embedding_dense_backward", name, grad_output=[grad], indices=[numbers], out=[out]
-        )
-        return out
-
-    def _scattered_to(self, x: View, name: str, numbers: View, grad: View) -> Gradients:
-        return [(x, self.scattered(name, grad, numbers, self.like(x)))]
+        (grad, numbers), out = reads, self.like(gives[0])
+        rule = "embedding_dense_backward"
+        self.ruled(rule, step.launch, grad_output=[grad], indices=[numbers], out=[out])
+        return [out]
 
     def multiplies(
         self,
@@ -246,6 +246,35 @@ class Tape:
         if self.trained:
             self._backward.append((self.part, self.times, outs, run))
 
+    def derived(
+        self,
+        operator: str,
+        operands: Mapping[str, View],
+        out: View,
+        launch: BackwardLaunch | None = None,
+        *,
+        parameters: Container[str] = (),
+    ) -> View:
+        """Put aside what an operator of `derivatives.toml` does with the gradient of `out`, its operands by name; those
+        of `parameters` are trained. `launch` writes its launches where they are no passes."""
+
+        def back(grad: View) -> Gradients:
+            places, gradients = {**operands, OUT: out, GRAD: grad}, list[tuple[View, View]]()
+            for step in derivatives()[operator]:
+                reads = [places[name] for name in step.reads if name in places]
+                names = [name for name in step.gives if name in operands]
+                gives = [operands[name] for name in names]
+                made = (launch or self._new_each)(step, reads, gives) if step.launch else [grad]
+                for name, gradient in zip(names, made, strict=True):
+                    if name in parameters:
+                        self.trains(operands[name], gradient)
+                    else:
+                        gradients.append((operands[name], gradient))
+            return gradients
+
+        self.backward(back, out)
+        return out
+
     def trains(self, parameter: View, gradient: View) -> None:
         """A parameter's gradient has been written; of one that is used twice they are added up."""
         before = next((grad for _, place, grad in self.parameters if place == parameter), None)
@@ -263,17 +292,15 @@ class Tape:
         out = self.made(rows, cols)
         self.multiplies(x, place, out, (groups, group_rows, cols, inner), weight.number)
 
-        def back(grad: View) -> Gradients:
-            # A product's backward is two products: grad^T x for the weight, grad weight for the input.
-            self.trains(
-                place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, group_rows))
-            )
-            return [
-                (x, self.multiplies(grad, place, self.like(x), (groups, group_rows, inner, cols)))
-            ]
+        def launch(step: Step, reads: Sequence[View], gives: Sequence[View]) -> Sequence[View]:
+            # The weight's gradient sums over the rows, the input's over the columns.
+            (gradient_of,) = gives
+            weights = gradient_of is place
+            sizes = (cols, inner, group_rows) if weights else (group_rows, inner, cols)
+            grad, other = reads
+            return [self.multiplies(grad, other, self.like(gradient_of), (groups, *sizes))]
 
-        self.backward(back, out)
-        return out
+        return self.derived("mm", {"x": x, "weight": place}, out, launch, parameters=("weight",))
 
     def norm(self, x: View) -> View:
         scale, out, root = (
@@ -282,41 +309,38 @@ class Tape:
             self.made(x.sizes[0], 1, FLOAT_BYTES),
         )
 
-        def back(grad: View) -> Gradients:
-            to_x = self.like(x)
-            reads, backward = [grad, x, root], "_fused_rms_norm_backward"
-            self.run(backward, launches.norm_backward_input(reads, [scale], to_x, [root]))
-            to_scale = self.like(scale)
-            self.run(backward, launches.norm_backward_weight(reads, [to_scale]))
-            self.trains(scale, to_scale)
-            return [(x, to_x)]
+        def launch(step: Step, reads: Sequence[View], gives: Sequence[View]) -> Sequence[View]:
+            gradient = self.like(gives[0])
+            made = (
+                launches.norm_backward_input(reads, gradient, [root])
+                if step.launch == "input"
+                else launches.norm_backward_weight(reads, [gradient])
+            )
+            self.run("_fused_rms_norm_backward", made)
+            return [gradient]
 
         self.run("_fused_rms_norm", launches.norm([x, scale], out, [root]))
-        self.backward(back, out)
-        return out
+        operands = {"x": x, "rstd": root, "scale": scale}
+        return self.derived("norm", operands, out, launch, parameters=("scale",))
 
     def add(self, x: View, y: View) -> View:
-        return self.new("add", [x, y], x, lambda grad: [(y, grad), (x, grad)])
+        return self.derived("add", {"x": x, "other": y}, self.new("add", [x, y], x))
 
     def multiply(self, x: View, y: View, *, constant: bool = False) -> View:
-        both = [(x, y)] if constant else [(y, x), (x, y)]
-        return self.new(
-            "mul", [x, y], x, lambda grad: [(a, self.new("mul", [grad, b], a)) for a, b in both]
-        )
+        """x times y, which is a table that is not trained where it is `constant`."""
+        operator = "scale" if constant else "mul"
+        return self.derived(operator, {"x": x, "other": y}, self.new("mul", [x, y], x))
 
-    def activation(self, name: str, x: View) -> View:
-        return self.new(
-            name, [x], x, lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))]
-        )
+    def pointwise(self, operator: str, x: View) -> View:
+        """An operator of one operand: an activation, a sign."""
+        return self.derived(operator, {"x": x}, self.new(operator, [x], x))
 
     def turn(self, x: View, cosine: View, sine: View) -> View:
         """Rotary positions over the columns of x: x cos + turned(x) sin, written out."""
         straight = self.multiply(x, cosine, constant=True)
         # rotate_half of transformers: (-x2, x1), in four launches beside the two products and the sum.
         first, second = self.split(x, (x.sizes[1] // 2, x.sizes[1] - x.sizes[1] // 2))
-        negative = self.new(
-            "neg", [second], second, lambda grad: [(second, self.new("neg", [grad], second))]
-        )
+        negative = self.pointwise("neg", second)
         return self.add(straight, self.multiply(self.join(negative, first), sine, constant=True))
 
     def split(self, x: View, widths: Sequence[int]) -> list[View]:
@@ -337,7 +361,10 @@ class Tape:
                 (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y)),
             ]
 
-        return self.launch("cat", [x, y], self.made(x.sizes[0], x.sizes[1] + y.sizes[1]), back=back)
+        out = self.made(x.sizes[0], x.sizes[1] + y.sizes[1])
+        self.passes("cat", [x, y], [out])
+        self.backward(back, out)
+        return out
 
     def reshape(self, x: View, rows: int, *, copied: bool = False) -> View:
         """A matrix that lies in one piece, as so many rows; its gradient is `copied` where it lies otherwise."""
@@ -357,32 +384,25 @@ class Tape:
         """So many rows of x, by their numbers."""
         numbers, out = self.given(rows, 1, INDEX_BYTES), self.made(rows, x.sizes[1])
         self.ruled("index", self=[x], indices=[numbers], out=[out])
-        self.backward(partial(self._scattered_to, x, "index_backward", numbers), out)
-        return out
+        return self.derived("index", {"x": x, "indices": numbers}, out, self._scattered)
 
     def pick(self, x: View, count: int) -> View:
         """The largest `count` numbers of every row."""
         out, numbers = self.made(x.sizes[0], count), self.made(x.sizes[0], count, INDEX_BYTES)
         self.ruled("topk", self=[x], out=[out, numbers])
-        self.backward(partial(self._scattered_to, x, "topk_backward", numbers), out)
-        return out
+        return self.derived("topk", {"x": x, "indices": numbers}, out, self._scattered)
 
     def add_up(self, x: View, rows: int) -> View:
-        return self.launch("sum", [x], self.made(rows, x.sizes[1]), back=lambda grad: [(x, grad)])
+        out = self.made(rows, x.sizes[1])
+        self.passes("sum", [x], [out])
+        return self.derived("sum", {"x": x}, out)
 
     def embedding(self, table: Weight, tokens: int) -> View:
         place, numbers = table.view, self.given(tokens, 1, INDEX_BYTES)
         out = self.made(tokens, place.sizes[1])
-
-        def back(grad: View) -> Gradients:
-            self.trains(
-                place, self.scattered("embedding_dense_backward", grad, numbers, self.like(place))
-            )
-            return []
-
         self.ruled("embedding", weight=[place], indices=[numbers], out=[out])
-        self.backward(back, out)
-        return out
+        operands = {"weight": place, "indices": numbers}
+        return self.derived("embedding", operands, out, self._scattered, parameters=("weight",))
 
     def attention(
         self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None
@@ -393,18 +413,15 @@ class Tape:
         bound = {"Q": q, "K": k, "O": out, "LSE": rows} | ({} if v is None else {"V": v})
         self._attends("attention", problem, kernel, bound)
 
-        def back(grad: View) -> Gradients:
-            of = {f"d{name}": self.like(bound[name]) for name in "QKV"}
-            self._attends(
-                "attention_backward",
-                problem.with_(passes="bwd"),
-                kernel,
-                {**bound, "dO": grad, **of},
-            )
-            return [(bound[name[1:]], gradient) for name, gradient in of.items()]
+        def launch(step: Step, reads: Sequence[View], gives: Sequence[View]) -> Sequence[View]:
+            gradients = [self.like(place) for place in gives]
+            of = {"dO": reads[0]} | {f"d{n}": g for n, g in zip("QKV", gradients, strict=True)}
+            self._attends(step.launch, problem.with_(passes="bwd"), kernel, {**bound, **of})
+            return gradients
 
-        self.backward(back, out)
-        return out
+        # What its launches read is said by the kernel's chain.
+        operands = {n.lower(): bound[n] for n in "QKV" if n in bound}
+        return self.derived("attention", operands, out, launch)
 
     def _attends(
         self, name: str, problem: AttentionProblem, kernel: str, bound: dict[str, View]
@@ -447,17 +464,19 @@ class Tape:
         loss, weight = self.made(1, 1), self.made(1, 1)
         self.ruled("nll_loss_forward", self=[chances], target=[target], out=[loss, weight])
 
-        def back() -> Gradients:
-            grad, reads = self.like(scores), launches.SOFTMAX_BACKWARD_READS
-            self.ruled("nll_loss_backward", grad_output=[loss], target=[target], out=[grad])
-            out = self.like(scores)
-            self.run(
-                "_log_softmax_backward_data",
-                launches.softmax([grad, chances], out, rows, row_bytes, reads),
-            )
-            return [(scores, out)]
+        def launch(step: Step, reads: Sequence[View], gives: Sequence[View]) -> Sequence[View]:
+            gradient = self.like(gives[0])
+            if step.launch == "nll_loss_backward":
+                self.ruled(step.launch, grad_output=[reads[0]], target=[reads[1]], out=[gradient])
+            else:
+                times = launches.SOFTMAX_BACKWARD_READS
+                self.run(step.launch, launches.softmax(reads, gradient, rows, row_bytes, times))
+            return [gradient]
 
-        self.backward(back)
+        self.derived("_log_softmax", {"x": scores}, chances, launch)
+        self.derived("nll_loss", {"x": chances, "target": target}, loss, launch)
+        # The loss's own gradient is a number as it is.
+        self._gradients[loss] = loss
 
     def step(self) -> None:
         self.part = "optimizer"

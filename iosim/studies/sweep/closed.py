@@ -371,10 +371,13 @@ class _Call:
                 np.broadcast_to(lifted(side), rows.shape)
                 for side in (launch.domain.block_q, launch.domain.block_k)
             )
+            head_dim = np.broadcast_to(lifted(self.problem.head_dim), rows.shape)
+            settings = settings_of(self.group.case())
             for n in np.flatnonzero(refused & rows).tolist():
                 tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
+                subject = settings.blamed(tile, f"{self.kernel.name} at head_dim {head_dim[n]}")
                 result.refused[self.group.rows[n]] = str(
-                    does_not_fit(tile, *shape, self.group.profile)
+                    does_not_fit(subject, *shape, self.group.profile)
                 )
         return fitting
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
 from iosim.base.records import cached_property, dataclass, replace
+from iosim.studies.program.derivatives import OUT, derivatives, kept
 from iosim.studies.training.model import STATISTIC_BYTES, Decoder, Parameter, Setup
 
 __all__ = ["STATISTIC_BYTES"]
+STATISTICS = {"layer": ("mean", "rstd"), "rms": ("rstd",)}
+"""What a norm keeps of each row."""
 _LAYER = re.compile(r"^layer(\d+)\.")
 
 
@@ -182,10 +185,8 @@ def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
 
 class Builder:
     """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
-    What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
-    result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
-    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/training/test_graph.py
-    compares each with PyTorch."""
+    What each node saves and sends follows `derivatives.toml`, what it copies the rules of `reshape` and `matmul`, and
+    what autocast casts its lists of operations. tests/studies/training/test_graph.py compares each with PyTorch."""
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
         self.model = model
@@ -214,6 +215,10 @@ class Builder:
         cached = kind is Kind.CAST_WEIGHT and not self.frozen
         self.storages[name] = new = Storage(name, kind, size, cached)
         return new
+
+    def made(self, name: str, kind: Kind, size: int) -> str:
+        """A storage that the next node makes beside its result."""
+        return self.storage(name, kind, size).name
 
     def parameter(self, name: str, elements: int, *, embedding: bool = False) -> str:
         """A tensor of the model; of one that is used twice, at its first use."""
@@ -268,59 +273,86 @@ class Builder:
             )
         )
 
-    def pointwise(
+    def operator(
         self,
+        operator: str,
         name: str,
-        sources: Iterable[str],
+        reads: Mapping[str, str],
         kind: Kind,
         size: tuple[int, int] | None = None,
         *,
-        saved: Sequence[str | Storage] = (),
-        gradients: Iterable[Gradient] | None = None,
-        parameters: tuple[str, ...] = (),
+        beside: Mapping[str, str] | None = None,
+        fitted: Mapping[str, int | None] | None = None,
     ) -> str:
-        """A node that reads `sources` and makes one tensor of a size (elements, bytes of each; by default the first
-        source's). It saves values, of which its own result may be one, and storages that it makes for that. Unless
-        `gradients` says otherwise each source gets a new gradient of its own size."""
-        # The result is named before it exists, so that a node may save its own output.
-        of, saves_output = tuple(sources), name in saved
-        elements, element_bytes = size or (self.elements[of[0]], self.sizes[of[0]])
+        """A node of an operator of `derivatives.toml`, which makes one tensor of a size (elements, bytes of each; by
+        default the first operand's). `reads` are the operands that are gone through; `beside` the others: parameters,
+        numbers of rows, a mask, and storages that the node makes, as a norm its statistics. What it keeps and whose
+        gradients it gives is said by the operator's rows. `fitted`: operands to which the engine fits the gradient that
+        is handed on, and the bytes that this makes, None where it is as large."""
+        operands = {**reads, **(beside or {}), OUT: name}
+        elements, element_bytes = size or self._size_of(next(iter(reads.values())))
         new = self.storage(name, kind, elements * element_bytes)
         self._value(name, name, elements, element_bytes)
-        if gradients is None:
-            gradients = tuple(Gradient(s, self.bytes_of(s)) for s in of)
-        gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
-        extra = tuple(s for s in saved if isinstance(s, Storage))
-        others = (s.name if isinstance(s, Storage) else self.lies_in[s] for s in saved if s != name)
-        saved_names = (*others, *(name,) * saves_output)
+        # Storages that nobody gave are the node's own, made beside its result.
+        own = [s for s in operands.values() if s not in self.elements]
+        saved = self._saved(operator, operands)
+        parameters = {place for place in operands.values() if self._is_parameter(place)}
         self.add(
             Node(
                 name,
                 Part.ELEMENTWISE,
                 (name,),
-                (new, *extra),
-                tuple(self.lies_in[s] for s in of),
-                saved_names,
-                saves_output=saves_output or bool(extra),
-                gradients=gradients,
+                (new, *(self.storages[s] for s in own)),
+                tuple(self.lies_in[s] for s in reads.values() if s not in parameters),
+                tuple(self.lies_in.get(s, s) for s in saved if s not in parameters),
+                saves_weight=any(s in parameters for s in saved),
+                saves_output=name in saved or any(s in own for s in saved),
+                gradients=tuple(self._gradients(operator, operands, fitted or {})),
                 segment=self.segment,
             )
         )
         return name
 
-    def parameter_bytes(self, name: str) -> int:
-        return self.elements[name] * self.number.parameter_bytes
+    def _is_parameter(self, place: str) -> bool:
+        return place in self.elements and place not in self.sizes
+
+    def _size_of(self, value: str) -> tuple[int, int]:
+        return self.elements[value], self.sizes[value]
+
+    def _saved(self, operator: str, operands: Mapping[str, str]) -> list[str]:
+        """What an operator keeps of its operands; the result last, as it is there last."""
+        wanting = [operand for operand, place in operands.items() if place in self.wanting]
+        names = [name for name in kept(operator, wanting) if name in operands]
+        return [operands[name] for name in sorted(names, key=lambda name: name == OUT)]
+
+    def _gradients(
+        self,
+        operator: str,
+        operands: Mapping[str, str],
+        fitted: Mapping[str, int | None],
+    ) -> Iterator[Gradient]:
+        """What an operator's backward gives, in order: a launch makes a new storage, without one the gradient that
+        comes in is handed on."""
+        step_of = {operand: step for step in derivatives()[operator] for operand in step.gives}
+        # NB: in the order of the operands; PyTorch's is that of the launches.
+        for operand, place in operands.items():
+            if operand in step_of:
+                step = step_of[operand]
+                made = self.gradient_bytes(place) if step.launch else fitted.get(operand)
+                yield Gradient(place, made, operand in fitted, step.transposed)
+
+    def gradient_bytes(self, place: str) -> int:
+        """Bytes of the gradient of a value or a parameter, as large as that."""
+        size = self.number.parameter_bytes if self._is_parameter(place) else self.sizes[place]
+        return self.elements[place] * size
 
     def cast(self, name: str, source: str, element_bytes: int, kind: Kind) -> str:
         """A copy of `source`, a value or a parameter, in another type, as autocast makes it."""
-        value = source in self.sizes
-        back = Gradient(source, self.bytes_of(source) if value else self.parameter_bytes(source))
-        return self.pointwise(
-            name, [source] * value, kind, (self.elements[source], element_bytes), gradients=[back]
-        )
+        size = (self.elements[source], element_bytes)
+        return self.operator("_to_copy", name, {"x": source}, kind, size)
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
-        return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
+        return self.operator("clone", name, {"x": source}, kind)
 
     def to_compute(self, source: str, name: str, kind: Kind) -> str:
         """`source` as the products read it: itself, or autocast's half copy."""
@@ -337,11 +369,6 @@ class Builder:
     def amend(self, **changes: Any) -> None:
         self.nodes[-1] = replace(self.nodes[-1], **changes)
 
-    def factors(self, first: str, second: str) -> list[str]:
-        """Which operands a product keeps: each for the other's gradient, if that is wanted."""
-        other = {first: second, second: first}
-        return [value for value in other if other[value] in self.wanting]
-
     # Layers of a network
 
     def linear(
@@ -356,22 +383,16 @@ class Builder:
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
             w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        gradients = [Gradient(b, out * n.compute_bytes, fitted=True)] if bias else []
-        gradients += [
-            Gradient(x, self.bytes_of(x)),
-            Gradient(w, out * columns * n.compute_bytes, transposed=True),
-        ]
-        reads = (x, w) if n.autocast else (x,)
-        # The weight is kept for the input's gradient, the input for the weight's. Parameters are no
-        # storages of their own.
-        saved = [v for v in self.factors(x, w) if v in reads]
-        size = (self.rows * out, n.compute_bytes)
-        self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
-        self.amend(
-            part=Part.PRODUCTS,
-            flops=2 * self.rows * out * columns,
-            saves_weight=x in self.wanting and w not in reads,
+        self.operator(
+            "addmm" if bias else "mm",
+            name,
+            {"x": x, "weight": w},
+            kind,
+            (self.rows * out, n.compute_bytes),
+            beside={"bias": b} if bias else None,
+            fitted={"bias": out * n.compute_bytes},
         )
+        self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
         self.hold(source, *([b] if bias and n.autocast else []))
         return name
 
@@ -380,39 +401,45 @@ class Builder:
         if self.model.norm == "none":
             return source
         layer, cpu = self.model.norm == "layer", self.setup.backend == "cpu"
+        columns = self.elements[source] // self.rows
+        weights = {"scale": self.parameter(f"{name}.weight", columns)}
+        if layer:
+            weights["shift"] = self.parameter(f"{name}.bias", columns)
+        if cpu and not layer:
+            return self._norm_of_parts(name, source, weights)
         # Statistics per row: mean and 1 / std for LayerNorm, 1 / rms for RMSNorm.
-        a_row = self.rows * (self.number.parameter_bytes if layer and cpu else STATISTIC_BYTES)
+        a_row = self.rows * (self.number.parameter_bytes if cpu else STATISTIC_BYTES)
+        made = {s: self.made(f"{name}.{s}", Kind.NORM, a_row) for s in STATISTICS[self.model.norm]}
+        return self.operator("norm", name, {"x": source}, Kind.NORM, beside={**made, **weights})
+
+    def _norm_of_parts(self, name: str, source: str, weights: Mapping[str, str]) -> str:
+        """The RMS norm as the CPU composes it, in fp32: what its operations keep, as one node."""
         in_fp32 = self.elements[source] * STATISTIC_BYTES
-        statistics, saved = {"mean": a_row, "rstd": a_row} if layer else {"rstd": a_row}, [source]
-        if (
-            cpu and not layer and source not in self.wanting
-        ):  # of elementary operations; only the weight's is recorded
-            statistics, saved = {"normalized": in_fp32}, []
-        elif cpu and not layer:
-            # Kept for the weight's gradient; what it is made of, for the source's.
-            if not self.frozen:
-                statistics["normalized"] = in_fp32
-            if self.sizes[source] < STATISTIC_BYTES:
-                statistics["fp32"], saved = in_fp32, []
-        extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in statistics.items()]
-        columns, trained = (
-            self.elements[source] // self.rows,
-            ("weight", "bias") if layer else ("weight",),
+        made, x = dict[str, str](), source
+        if source in self.wanting:
+            made["rstd"] = self.made(f"{name}.rstd", Kind.NORM, self.rows * STATISTIC_BYTES)
+        # Kept for the weight's gradient; what it is made of, for the source's.
+        if source not in self.wanting or not self.frozen:
+            made["normalized"] = self.made(f"{name}.normalized", Kind.NORM, in_fp32)
+        if source in self.wanting and self.sizes[source] < STATISTIC_BYTES:
+            x = self.made(f"{name}.fp32", Kind.NORM, in_fp32)
+        return self.operator(
+            "norm_of_parts",
+            name,
+            {"x": source},
+            Kind.NORM,
+            beside={**made, "x_in_fp32": x, **weights},
         )
-        weights = tuple(self.parameter(f"{name}.{w}", columns) for w in trained)
-        return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
-        return self.pointwise(
-            name, [source], kind, saved=[name if self.model.activation == "relu" else source]
-        )
+        return self.operator(self.model.activation, name, {"x": source}, kind)
 
     def residual(self, name: str, stream: str, branch: str) -> str:
         """stream + branch. The stream's gradient is the incoming one; so is the branch's, unless its type differs."""
         same = self.sizes[stream] == self.sizes[branch]
-        to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
-        return self.pointwise(
-            name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch]
+        fitted = {"other": None if same else self.bytes_of(branch)}
+        return self.operator(
+            "add", name, {"x": stream, "other": branch}, Kind.RESIDUAL, fitted=fitted
         )
 
     @contextmanager

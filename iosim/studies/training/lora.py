@@ -6,7 +6,7 @@ W x + scale * B (A x), A of `lora_rank` rows, B of as many columns, as Hugging F
 
 from __future__ import annotations
 
-from iosim.studies.training.graph import Builder, Gradient, Kind
+from iosim.studies.training.graph import Builder, Kind
 
 
 def linear(
@@ -21,11 +21,8 @@ def linear(
     narrow = b.linear(f"{name}.lora_a", source, b.setup.lora_rank, kind, bias=False)
     wide = b.linear(f"{name}.lora_b", narrow, out, kind, bias=False)
     b.frozen = True
-    scaled = b.pointwise(f"{name}.lora", [wide], kind)
+    scaled = b.operator("scale", f"{name}.lora", {"x": wide}, kind)
     b.hold(source)
-    # A sum hands its gradient on as it is.
-    total = b.pointwise(
-        f"{name}.adapted", [base, scaled], kind, gradients=[Gradient(base), Gradient(scaled)]
-    )
+    total = b.operator("add", f"{name}.adapted", {"x": base, "other": scaled}, kind)
     b.hold(source)
     return total

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.graph import Builder, Gradient, Graph, Kind, Part
+from iosim.studies.training.graph import Builder, Graph, Kind, Part
 from iosim.studies.training.lora import linear
 from iosim.studies.training.model import STATISTIC_BYTES, Decoder, Setup
 
@@ -62,12 +62,11 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
     if s.fused_kernel == "memory-efficient":
         # Whole blocks of rows per sequence and head.
         rows = rows // s.seq_len * -(-s.seq_len // LSE_ROWS) * LSE_ROWS
-    extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
+    size_of = {"lse": rows * STATISTIC_BYTES}
     if s.backend == "cuda" and s.fused_kernel == "flash":
-        extra += [
-            b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")
-        ]
-    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name, *extra))
+        size_of |= dict.fromkeys(("seed", "offset"), RANDOM_STATE_BYTES)
+    made = {x: b.made(f"{name}.{x}", Kind.ATTENTION, size) for x, size in size_of.items()}
+    output = b.operator("attention", name, {"q": q, "k": k, "v": v}, Kind.ATTENTION, beside=made)
     # The backward makes all three gradients, of which one that nothing wants goes when it has run.
     scratch = sum(b.bytes_of(x) for x in (q, k, v) if x not in b.wanting)
     if s.backend == "cuda":
@@ -99,9 +98,10 @@ def _naive(b: Builder, at: str, projected: tuple[str, ...], q: str, k: str, v: s
     ):  # written out once a query head; the gradients of a group are added up
         size = columns, b.number.compute_bytes
         k, v = (
-            b.pointwise(f"{at}{n}.repeated", [x], Kind.QKV, size) for n, x in (("k", k), ("v", v))
+            b.operator("expand", f"{at}{n}.repeated", {"x": x}, Kind.QKV, size)
+            for n, x in (("k", k), ("v", v))
         )
-    q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV)
+    q = scaled = b.operator("scale", f"{at}q.scaled", {"x": q}, Kind.QKV)
     b.amend(part=Part.ATTENTION)
     # PyTorch's matmul flattens batch and heads: only with more than one of each does that copy.
     if copies:
@@ -112,7 +112,7 @@ def _naive(b: Builder, at: str, projected: tuple[str, ...], q: str, k: str, v: s
     # The function still names the scaled q while the product runs, so its memory is not free.
     b.hold(scaled)
     if s.causal:
-        x = b.pointwise(f"{at}masked", [x], Kind.SCORES, saved=["mask"])
+        x = b.operator("masked_fill", f"{at}masked", {"x": x}, Kind.SCORES, beside={"mask": "mask"})
         b.amend(part=Part.ATTENTION)
     softmax = _softmax(b, at, x, scores)
     p = b.to_compute(softmax, f"{at}softmax.half", Kind.SCORES)
@@ -140,9 +140,7 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     source = x
     if wide != size and b.number.dtype == "bf16":
         source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
-    weights = b.pointwise(
-        f"{at}softmax", [source], Kind.SCORES, (scores, wide), saved=[f"{at}softmax"]
-    )
+    weights = b.operator("_softmax", f"{at}softmax", {"x": source}, Kind.SCORES, (scores, wide))
     b.amend(part=Part.ATTENTION, backward_scratch=scores * wide * cuda)
     b.hold(x)
     return weights
@@ -152,8 +150,9 @@ def _product(
     b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int
 ) -> str:
     """A batched product, which keeps each operand for the other's gradient."""
-    saved = b.factors(*operands)
-    b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=saved)
+    x, other = operands
+    size = (elements, b.number.compute_bytes)
+    b.operator("bmm", name, {"x": x, "other": other}, kind, size)
     b.amend(part=Part.ATTENTION, flops=flops)
     return name
 
@@ -194,32 +193,32 @@ def _embed(b: Builder) -> str:
     m, s, size = b.model, b.setup, b.number.parameter_bytes
     b.given("tokens", Kind.INPUT, b.rows, INDEX_BYTES)
     b.given("targets", Kind.INPUT, b.rows, INDEX_BYTES)
-    x = b.pointwise(
+    table = b.parameter("embedding", m.vocabulary * m.width, embedding=True)
+    x = b.operator(
+        "embedding",
         "embedded",
-        ["tokens"],
+        {"indices": "tokens"},
         Kind.RESIDUAL,
         (b.rows * m.width, size),
-        saved=["tokens"],
-        gradients=(),
-        parameters=(b.parameter("embedding", m.vocabulary * m.width, embedding=True),),
+        beside={"weight": table},
     )
     if m.positions != "learned":
         return x
-    numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
+    numbers = b.made("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
     table = b.parameter("positions", rows, embedding=True)
-    p = b.pointwise(
+    p = b.operator(
+        "embedding",
         "positioned",
-        [],
+        {},
         Kind.RESIDUAL,
         (rows, size),
-        saved=[numbers],
-        gradients=(),
-        parameters=(table,),
+        beside={"indices": numbers, "weight": table},
     )
     # The position table is one row per token for all sequences: its gradient is summed over them.
-    to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
-    return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
+    return b.operator(
+        "add", "summed", {"x": x, "other": p}, Kind.RESIDUAL, fitted={"other": rows * size}
+    )
 
 
 def _layer(b: Builder, at: str, x: str) -> str:
@@ -257,8 +256,7 @@ def _mlp(b: Builder, at: str, h: str) -> str:
     active = b.activation(f"{at}activation", first, Kind.MLP)
     if m.gated:
         up = linear(b, at, "up", h, m.mlp_width, Kind.MLP)
-        saved = b.factors(active, up)
-        active = b.pointwise(f"{at}product", [active, up], Kind.MLP, saved=saved)
+        active = b.operator("mul", f"{at}product", {"x": active, "other": up}, Kind.MLP)
     return linear(b, at, "down", active, m.width, Kind.RESIDUAL)
 
 
@@ -279,11 +277,11 @@ def _head(b: Builder, x: str) -> Graph:
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
     # What the softmax reads: CUDA converts inside the kernel, the CPU before it.
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)
-    p = b.pointwise("log_softmax", [last], Kind.LOGITS, saved=["log_softmax"])
+    p = b.operator("_log_softmax", "log_softmax", {"x": last}, Kind.LOGITS)
     if b.sizes[p] != wide:
         p = b.cast("log_softmax.fp32", p, wide, Kind.LOGITS)
         b.hold(logits)
-    total = b.storage("total weight", Kind.LOGITS, wide)
-    b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets", total])
+    beside = {"target": "targets", "total_weight": b.made("total weight", Kind.LOGITS, wide)}
+    b.operator("nll_loss", "loss", {"x": p}, Kind.LOGITS, (1, wide), beside=beside)
     b.hold(logits, last)
     return b.graph(b.storage("gradient", Kind.LOGITS, wide), False)

@@ -13,6 +13,8 @@ from scripts import ROOT
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.efficient import EfficientOptions
+from iosim.catalog.algorithms.registry import options_of
 from iosim.catalog.libraries import resolve
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.rows import Row, read
@@ -305,3 +307,25 @@ def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
         assert median(map(abs, hbm[group])) < reads
         assert short < median(times[group]) < long
     assert max(abs(x) for each in times.values() for x in each) < 0.19
+
+
+def test_what_locks_move_is_the_librarys() -> None:
+    """The algorithm knows that CTAs take turns; how many bytes that is stands in the library's file."""
+    problem = backward(seq_k=4096)
+    kernel = resolve("cutlass", problem, H100)
+    without = replace(
+        kernel,
+        options=replace(
+            options_of(kernel, EfficientOptions),
+            lock_read_bytes=0,
+            lock_write_bytes=0,
+            lock_write_bytes_per_warp=0,
+        ),
+    )
+
+    def lock_bytes(launch: Launch) -> list[int]:
+        return [o.per_pair for o in launch.overheads if o.name == "locks"]
+
+    # A sector of lock and counter each, before and after; 111 bytes for each of 4 warps, less 204.
+    assert lock_bytes(main_of(plan(problem, kernel))) == [128, 4 * 111 - 204]
+    assert lock_bytes(main_of(plan(problem, without))) == [0, 0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
 import pytest
 from counter import count
 from scripts import measurements
 
+import iosim
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import compare, read
@@ -88,3 +90,41 @@ def test_stores_of_calls_that_nothing_was_taken_from() -> None:
     assert errors[29] < 0.003
     assert errors[55] < 0.04
     assert errors[-1] < 0.07
+
+
+def timed_backward(tokens: int, width: int, causal: bool) -> tuple[float, float]:
+    """Seconds of the main launch of 2 x 16 heads on an H200: recorded, predicted."""
+    case = f"2x16x{tokens}x{width} causal {int(causal)}"
+    with measurements("h200_timers.csv").open(newline="", encoding="utf-8") as file:
+        (recorded_s,) = (
+            float(row["seconds"])
+            for row in csv.DictReader(file)
+            if (row["section"], row["case"]) == ("flash-backward", case)
+            and "dq_dk_dv" in row["kernel"]
+        )
+    predicted = iosim.predict(
+        gpu="h200",
+        kernel="fa2",
+        batch=2,
+        heads=16,
+        seq_len=tokens,
+        head_dim=width,
+        dtype="bf16",
+        mask="causal" if causal else "none",
+        passes="bwd",
+        l2_start="flushed",
+    )
+    (main,) = (launch for launch in predicted.time.launches if launch.name == "bwd.main")
+    return recorded_s, main.total_s
+
+
+@pytest.mark.parametrize(
+    ("width", "causal"), [(32, False), (64, False), (96, False), (128, False), (64, True)]
+)
+def test_a_backward_of_whole_blocks_takes_as_much_less_as_was_recorded(
+    width: int, causal: bool
+) -> None:
+    """Without a mask its exponentials begin among the products, up to width 96; with one, or ragged ends, a branch lies
+    between."""
+    ragged, whole = timed_backward(2000, width, causal), timed_backward(2048, width, causal)
+    assert whole[1] / ragged[1] == pytest.approx(whole[0] / ragged[0], abs=0.03)

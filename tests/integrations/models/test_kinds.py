@@ -94,6 +94,12 @@ def kinds(model: Model) -> list[tuple[str, int]]:
      [("full", 1), ("sliding", 3)]),
     (config("cohere2", 8, layer_switch=4, sliding_window=64), [("full", 2), ("sliding", 6)]),
     (config("hunyuan", 4, use_cla=True, cla_share_factor=2), [("full", 2), ("full (another's cache)", 2)]),
+    (config("smollm3", 8, no_rope_layers=[1, 1, 1, 0] * 2, use_sliding_window=True, sliding_window=64),
+     [("full", 6), ("sliding", 2)]),
+    (config("smollm3", 8, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=64),
+     [("full", 4), ("sliding", 4)]),
+    (config("kimi_linear", 8, linear_attn_config={"full_attn_layers": [4, 8]}, **LATENT),
+     [("latent", 2), ("linear", 6)]),
     (config("laguna", 3, num_attention_heads_per_layer=[16, 16, 32]), [("full", 2), ("full (32 heads)", 1)]),
 ])  # fmt: skip
 def test_layers_that_differ_are_told_apart(
@@ -138,6 +144,10 @@ def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
     (config("llama", 2, dense_attention_every_n_layers=2), "not read: dense_attention_every_n_layers"),
     (config("llama", 2, total_ut_steps=4), "not read: total_ut_steps"),
     (config("llama", 2, hybrid_blocks=3), "not read: hybrid_blocks"),
+    (config("llama", 2, expert_num=16), "not read: expert_num"),
+    (config("llama", 2, moe_config={"num": 16}), "not read: moe_config"),
+    ({**SIZES, "num_hidden_layers": 2}, "no model_type, read by its keys alone as a decoder"),
+    ({**SIZES, "num_hidden_layers": 2, "type_vocab_size": 2}, "as an encoder"),
     (config("jamba", 8, attn_layer_period=8, attn_layer_offset=4), "7 of 8 layers run mamba, which is not counted"),
     (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), "2 of 5 layers run cross attention"),
     (config("minimax_m3_vl_text", 2, layer_types=["full_attention", "minimax_m3_sparse"]),
@@ -224,6 +234,7 @@ def test_states_of_models_without_attention() -> None:
     ("esm", "EsmForMaskedLM"), ("deberta-v2", "DebertaV2ForMaskedLM"), ("longformer", "LongformerForMaskedLM"),
     ("wav2vec2", "Wav2Vec2ForCTC"), ("hubert", "HubertForCTC"), ("beit", "BeitForImageClassification"),
     ("dinov3_vit", "DINOv3ViTModel"), ("unknown_bert", "UnknownForMaskedLM"), ("llada", "LLaDAModelLM"),
+    ("Dream", "DreamModel"), ("t5", "T5EncoderModel"),
 ])  # fmt: skip
 def test_encoders_have_no_mask_and_no_cache(kind: str, built: str) -> None:
     model = load_model({"model_type": kind, "architectures": [built], "hidden_size": 768, "num_hidden_layers": 3,
@@ -263,6 +274,15 @@ def test_longformers_window_is_on_both_sides() -> None:
     assert sorted((one.window, one.count) for one in model.kinds) == [(256, 2), (512, 1)]
 
 
+@pytest.mark.parametrize("kind", ["t5", "bart", "whisper"])
+def test_an_encoder_with_a_decoder_is_refused_without_a_flag_too(kind: str) -> None:
+    with pytest.raises(InputError, match="is an encoder and a decoder"):
+        load_model(config(kind, 2))
+    with pytest.raises(InputError, match="is an encoder and a decoder"):
+        load_model({"model_type": "florence2", "text_config": config(kind, 2)})
+    assert load_model(config(kind, 2, is_encoder_decoder=False)).layers == 2
+
+
 def test_a_decoder_of_an_encoders_type_says_so() -> None:
     assert load_model(config("bert", 2, is_decoder=True)).causal
     assert not load_model(config("llama", 2, architectures=["LlamaBiModel"])).causal
@@ -288,6 +308,13 @@ def test_the_vision_tower_of_a_model(vision: dict[str, Any], tmp_path: Path) -> 
         assert load_model(place).layers == 2
 
 
+def test_parts_that_are_not_counted_are_named() -> None:
+    parts = {"audio_config": config("whisper", 4), "text_config": config("llama", 2)}
+    assert any("not counted: audio_config" in note for note in load_model(parts).notes)
+    speech = config("csm", 2, depth_decoder_config={"num_hidden_layers": 4})
+    assert any("not counted: depth_decoder_config" in note for note in load_model(speech).notes)
+
+
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +325,8 @@ def test_mistrals_and_metas_params(tmp_path: Path) -> None:
     model = load_model(tmp_path)
     assert (model.kinds[0].heads, model.kinds[0].kv_heads) == (96, 8)
     assert model.weight_bytes == pytest.approx(2 * 122.6e9, rel=0.01)
+    windows = load_model(mistral | {"sliding_window": [64, 64, 64, None]})
+    assert kinds(windows) == [("sliding", 66), ("full", 22)]  # again and again over its 88 layers
     meta = {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 4096,
             "ffn_dim_multiplier": 1.3}  # fmt: skip
     assert load_model(meta).weight_bytes == pytest.approx(141.1e9, rel=0.001)
@@ -353,6 +382,8 @@ def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(
 @pytest.mark.parametrize(("packing", "bits"), [
     ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 4 + 20 / 128),
     ({"quant_method": "awq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
+    ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, 4 + 20 / 64),
+    ({"quant_method": "bitsandbytes", "_load_in_4bit": True}, 4.5),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5), ({"quant_method": "fbgemm_fp8"}, 8),
     ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, 8),
 ])  # fmt: skip

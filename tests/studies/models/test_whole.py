@@ -100,7 +100,7 @@ def test_memory_is_given_back_after_the_last_use() -> None:
     """But for parameters, what was there before, their gradients and a result."""
     tape = Tape(load_profile("h100"), "bf16", trained=True)
     x = tape.embedding(tape.weight(64, 16), 8)
-    y = tape.linear(tape.activation("silu", x), tape.weight(32, 16), 32)
+    y = tape.linear(tape.pointwise("silu", x), tape.weight(32, 16), 32)
     tape.cross_entropy(y)
     tape.learn()
     program = tape.program
