@@ -30,6 +30,10 @@ REFUSED = (
     ("predict --backward", "did you mean --pass bwd?"),
     ("predict --bs 4", "did you mean --batch 4?"),
     ("predict --tp 8", "did you mean --tensor-parallel 8?"),
+    ("predict --fp8", "did you mean --dtype fp8?"),
+    ("decode --sequence-length 4k", "did you mean --context 4k?"),
+    ("predict --nkv 8", "did you mean --kv-heads 8?"),
+    ("predict --d 64", "did you mean --head-dim 64?"),
     ("latency --context 4k", "did you mean --seq-len 1 --seq-len-k 4k?"),
     ("decode --seq-len 4k", "did you mean --context 4k?"),
     (
@@ -172,6 +176,18 @@ def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
     ]
     assert marks.count("circle-open") == 1  # 128k do not fit
     assert HOLLOW in drawn.text
+
+
+def test_a_model_with_another_number_of_heads_is_said_to_have_it() -> None:
+    call = {"model": "llama-3-8b", "gpu": "a100", "context": 1024}
+    assert " Llama 3 8B: fa2 on" in iosim.decode(**call).answer
+    assert " Llama 3 8B with heads 16: fa2 on" in iosim.decode(**call, heads=16).answer
+
+
+def test_a_whole_model_names_the_units_that_compute_its_type() -> None:
+    for gpu, units in (("t4", " on fp32 units on t4"), ("l4", " on l4")):
+        answer = iosim.model("gpt2", gpu=gpu, seq_len=64).answer
+        assert f"GPT-2 (124M) in bf16{units} takes" in answer
 
 
 def test_python_takes_what_pytorch_gives() -> None:

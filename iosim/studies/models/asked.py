@@ -199,7 +199,8 @@ def _with(model: Model, name: str, value: Any) -> Model:
     note = f"{name} {value} in place of the model's {previous}"
     if name == "window":
         note = f"window of {some(value, 'token')}, the query's own among them, in place of the model's {previous}"
-    return _noted(replace(model, kinds=tuple(kinds)), note)
+    title = f"{model.title} with {name.replace('_', ' ')} {value}"
+    return _noted(replace(model, kinds=tuple(kinds), title=title), note)
 
 
 def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:

@@ -240,7 +240,8 @@ class WholeModels(Several[WholeRun]):
             of_bytes, of_time = run.attention_share
             whole, gpus = run.traffic, run.model.tensor_parallel
             shared = f" (each of {gpus} GPUs)" if gpus > 1 else ""
-            of = f"{run.model.title}{shared} in {run.dtype} on {whole.profile.name}"
+            units = " on fp32 units" if whole.profile.computes_in_fp32(run.dtype) else ""
+            of = f"{run.model.title}{shared} in {run.dtype}{units} on {whole.profile.name}"
             over = "over" if run.phase == DECODE else "of"
             tokens = some(run.work.keys, "token")
             if run.work.batch > 1:
