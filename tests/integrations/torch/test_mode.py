@@ -282,6 +282,19 @@ class TestAttention:
         assert fused(seen["contiguous"]) == [("attention", "cudnn")]
         assert [r.operator for r in seen["strided"].rows].count("bmm") == 2
 
+    def test_a_mask_with_256_columns_is_cudnns(self) -> None:
+        """Gemma 3 on an H100: PyTorch 2.11 takes cuDNN's fprop and bprop, not the memory-efficient kernel."""
+        q = torch.empty(1, 2, 256, 256, dtype=BF16, device="meta", requires_grad=True)
+        mask = torch.ones(256, 256, dtype=torch.bool, device="meta")
+        traffic = one(
+            lambda: (
+                functional.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum().backward()
+            ),
+            "h100",
+            cudnn="9.19.0",
+        )
+        assert fused(traffic) == [("attention", "cudnn"), ("attention_backward", "cudnn")]
+
     def test_alone_it_moves_what_predict_says(self) -> None:
         q, k, v = heads(2, 8, 1024, 64)
         traffic = one(
