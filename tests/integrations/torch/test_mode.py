@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scripts import ROOT
 from trace_events import checked
 
 torch = pytest.importorskip("torch")
@@ -573,6 +575,26 @@ class TestOperators:
             out = conv(tokens.transpose(1, 2).unflatten(2, (32, 32))).flatten(2).transpose(1, 2)
             assert out.is_contiguous()  # so that a linear layer after it copies nothing
         assert [r.operator for r in t.result.rows] == ["convolution.depthwise"]
+
+    @pytest.mark.parametrize(("channels", "side"), [(128, 128), (256, 64), (640, 32), (1024, 16)])
+    def test_depthwise_convolutions_load_a_rim(self, channels: int, side: int) -> None:
+        """As an H200 counted them in a SegFormer: within a quarter forward, a tenth backward."""
+        stage = 3 - [128, 256, 640, 1024].index(channels)
+        table = ROOT / "experiments" / "measurements" / "h200_transformers_kernels.csv"
+        with table.open(encoding="utf-8") as file:
+            counted = [r for r in csv.DictReader(file) if r["model"] == "segformer"]
+        kernels = [r for r in counted if r["pass"] == "bwd" and r["kernel"].startswith("dgrad")]
+        forward = [r for r in counted if r["pass"] == "fwd"][2 * (3 - stage)]
+        conv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False, dtype=BF16)
+        x = torch.empty(8, channels, side, side, dtype=BF16, device="meta")
+        x = x.to(memory_format=torch.channels_last).requires_grad_()
+        with TrafficMode("h200") as t:
+            out = conv.to("meta")(x)
+            out.backward(torch.empty_like(out))
+        found = {r.operator: r.l2_read for r in t.result.rows}
+        assert found["convolution.depthwise"] == pytest.approx(int(forward["l2_read"]), rel=0.25)
+        backward = int(kernels[2 * stage]["l2_read"])
+        assert found["convolution_backward.input"] == pytest.approx(backward, rel=0.1)
 
     @pytest.mark.parametrize(("channels", "times"), [(512, 16), (64, 2), (32, 1)])
     def test_a_transposed_operand_costs_a_sector_an_element(
