@@ -95,11 +95,10 @@ ADDED_UP = ("meta-pytorch/tritonbench", "facebookresearch/xformers", "NVIDIA/cut
 copy of each input (@592d65f and @02c1ae28, operators/flash_attention/operator.py, get_bwd_fn and unpack_inputs); xFormers,
 whose benchmark CUTLASS's thread runs, sets nothing to None (@bac8718d, @2cc77ae,
 xformers/benchmarks/benchmark_mem_eff_attention.py). Two loads and a store of each."""
-REORDERED = {"fa2", "fa3", "fa4"}
-"""Kernels whose gradients tritonbench adds to sums of another order: heads lie between their rows."""
 REORDERING_OPERATIONS = 125
-"""Instructions on a value of such a sum, nearly all for offsets: rows add-strided of h200_timers.csv, 118 to 130 where
-they are long. A sum in one order takes its bytes."""
+"""Instructions on a value of such a sum where heads lie between a gradient's rows and not between the sum's, as
+tritonbench has it for kernels of that layout; nearly all for offsets: rows add-strided of h200_timers.csv, 118 to 130
+where they are long. A sum in one order takes its bytes."""
 EVENTS_S = 1.2e-6
 """What two events add to a call that stands alone between them: with a kernel of one value in h200_timers.csv 3.4 us, of
 which the model gives such a launch 2.1."""
@@ -195,7 +194,7 @@ def method_of(source: str) -> dict[str, Any]:
     return next((how for name, how in METHODS.items() if source.startswith(name)), LOOP)
 
 
-def added_up_s(row: dict[str, str], call: dict[str, Any], kernel: str) -> float:
+def added_up_s(row: dict[str, str], call: dict[str, Any]) -> float:
     """Seconds in which a thread's backward adds gradients up: by HBM's bandwidth or, out of another order, by the
     instructions for offsets; and the start of each launch."""
     if not row["source"].startswith(ADDED_UP) or row["pass"] != "bwd":
@@ -210,7 +209,7 @@ def added_up_s(row: dict[str, str], call: dict[str, Any], kernel: str) -> float:
     launches = 1  # of the one tensor that queries, keys and values are parts of
     if row["source"].startswith("meta-pytorch/tritonbench"):
         launches = 3
-        if kernel in REORDERED:
+        if KERNELS[reported(row)][1].get("layout") == "bshd":
             lanes_per_s = profile.need("fp32_flops_per_s") / 2
             seconds = max(seconds, values * REORDERING_OPERATIONS / lanes_per_s)
     return seconds + launches * profile.need("launch_latency_s")
@@ -227,7 +226,7 @@ def rows(paths: Iterable[Path], clocks: str | None = None) -> Iterator[Row]:
             how = method_of(row["source"]) | more | ({"clocks": clocks} if clocks else {})
             gpu = gpu_of(row)
             predicted_s = iosim.predict(kernel=kernel, gpu=gpu, **call, **how).time_s
-            predicted_s += added_up_s(row, call, kernel)
+            predicted_s += added_up_s(row, call)
             if how["l2_start"] == "flushed":
                 predicted_s += EVENTS_S
             yield Row(

@@ -71,28 +71,31 @@ class Timers:
         spans = [(c[-1].start_ns() + c[-1].duration_ns() - c[0].start_ns()) * 1e-9 for c in calls]
         self.row(section, case, "span", -1, f"{size} kernels", seconds=spans)
 
-    def between_events(self, calls: Iterable[Call]) -> float:
+    def events(self, calls: Iterable[Call]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         for call in calls:
             call()
         last.record()
-        torch.cuda.synchronize()
-        return float(first.elapsed_time(last)) * 1e-3
+        return first, last
 
     def timed(self, section: str, case: str, call: Call, repeats: int, loops: int) -> None:
         for way, spin in (("events", True), ("do_bench", False)):
-            seconds = []
+            pairs = []
             for _ in range(repeats):
                 if spin:
                     torch.cuda._sleep(1_500_000)
                 self.flush()
-                seconds.append(self.between_events([call]))
+                pairs.append(self.events([call]))
+                if spin:
+                    torch.cuda.synchronize()
+            torch.cuda.synchronize()
+            seconds = [first.elapsed_time(last) * 1e-3 for first, last in pairs]
             self.row(section, case, way, -1, "", seconds=seconds)
         torch.cuda._sleep(3_000_000)
-        self.row(
-            section, case, "loop", -1, "", seconds=[self.between_events([call] * loops) / loops]
-        )
+        first, last = self.events([call] * loops)
+        torch.cuda.synchronize()
+        self.row(section, case, "loop", -1, "", seconds=[first.elapsed_time(last) * 1e-3 / loops])
 
     def case(self, section: str, case: str, call: Call, ways: bool = True, loops: int = 20) -> None:
         if time.monotonic() > self.end:

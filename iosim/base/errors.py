@@ -63,9 +63,14 @@ def unknown_name(
     names = list(dict.fromkeys(known))
     if len(names) > FEW_NAMES:
         names.sort()
-    beyond = out_of_scope(subject.strip("`"), value)
-    near = [] if beyond else alike(value, names)
-    meant = f"did you mean {', '.join(near)}?" if near else f"{beyond};" if beyond else ""
+    kind = subject.strip("`")
+    beyond, near = out_of_scope(kind, value), alike(value, names)
+    if beyond:
+        # A known name that a topic's words fit as well is nearer than the topic: what was added is no longer out.
+        near = [name for name in near if out_of_scope(kind, name)]
+    meant = f"{beyond};" if beyond else ""
+    if near:
+        meant = f"did you mean {', '.join(near)}?"
     accepted = (
         f"accepted: {', '.join(listed or names)}" if len(names) <= FEW_NAMES or not near else ""
     )

@@ -181,6 +181,9 @@ class Work:
     """True where tensor cores compute the products, where there are any."""
     product_ctas: int = 1
     """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
+    product_columns: int = 0
+    """Columns that such a product's tiles have, where they are more than those of its result: the rest is multiplied and
+    not stored."""
     shared_bytes_per_pair: int = 0
     """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
     them."""

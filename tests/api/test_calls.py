@@ -17,6 +17,7 @@ from scripts import ROOT, load_script
 
 import iosim
 from iosim.api import keywords
+from iosim.base.errors import InputError
 from iosim.commands.cli import build_parser, main
 from iosim.hardware.quantities import QUANTITIES
 from iosim.kernel.overrides import OVERRIDES
@@ -427,3 +428,29 @@ def test_every_quantity_of_a_profile_has_its_unit_in_its_name_and_its_meaning_in
 def test_every_public_method_is_documented(name: str) -> None:
     for method, value in inspect.getmembers(getattr(iosim, name), inspect.isfunction):
         assert method.startswith("_") or inspect.getdoc(value), method
+
+
+def called(gpu: str, heads: int = 8, share: float = 0.5, mask: str | None = None) -> None:
+    """Of keywords: `gpu` has a refusal of its own, where what it names is looked up."""
+
+
+@pytest.mark.parametrize(("values", "asked", "refused"), [
+    ({"heads": 4, "share": 1, "mask": None}, ("heads", "share", "mask"), None),
+    ({"heads": True}, ("heads",), "heads"),
+    ({"heads": 4.0}, ("heads",), "heads"),
+    ({"heads": 4, "share": "1"}, ("heads", "share"), "share"),
+    ({"heads": None}, ("heads",), "heads"),
+    ({"heads": None}, (), None),  # not asked for: the default
+    ({"gpu": 3}, ("gpu",), None),
+    ({"gpu": None}, ("gpu",), "gpu"),
+    ({"unknown": 3}, ("unknown",), None),  # refused elsewhere, with a suggestion
+])  # fmt: skip
+def test_types_are_looked_at_keyword_by_keyword(
+    values: dict[str, Any], asked: tuple[str, ...], refused: str | None
+) -> None:
+    signature = inspect.signature(called)
+    if refused is None:
+        keywords.check_types(values, signature, asked)
+    else:
+        with pytest.raises(InputError, match=f"^{refused} .* is no value; accepted: "):
+            keywords.check_types(values, signature, asked)

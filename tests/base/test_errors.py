@@ -11,7 +11,7 @@ from refusals import refused
 from scripts import ROOT
 
 import iosim
-from iosim.base.errors import PAGE, alike, out_of_scope, topics
+from iosim.base.errors import PAGE, alike, out_of_scope, topics, unknown_name
 from iosim.catalog.libraries import choice_names, entry_names
 from iosim.hardware.profile import list_profiles
 from iosim.problem.dtypes import INPUT_DTYPES
@@ -54,13 +54,32 @@ def test_python_names_it_too() -> None:
             iosim.predict(**given_value)
 
 
-def test_no_name_that_is_known_is_out_of_scope() -> None:
+def test_no_gpu_and_no_type_that_is_known_is_out_of_scope() -> None:
     for gpu in list_profiles():
         assert not out_of_scope("GPU", gpu)
-    for kernel in (*entry_names(), *choice_names()):
-        assert not out_of_scope("kernel", kernel)
     for dtype in INPUT_DTYPES:
         assert not out_of_scope("dtype", dtype)
+
+
+def test_a_slip_of_a_known_kernel_is_answered_by_it() -> None:
+    """Also where a topic's words fit its name: who adds a kernel leaves scope.toml as it is."""
+    names = [*entry_names(), *choice_names()]
+    for kernel in names:
+        if out_of_scope("kernel", kernel):
+            assert f"did you mean {kernel}" in str(unknown_name("kernel", f"{kernel}x", names))
+
+
+def test_a_kernel_that_was_added_is_nearer_than_its_topic() -> None:
+    assert out_of_scope("kernel", "mosaic-gpu")  # as long as nobody has described it
+    told = str(unknown_name("kernel", "mosaic-gpus", ["fa2", "mosaic-gpu"]))
+    assert (
+        told
+        == "kernel 'mosaic-gpus' is not known; did you mean mosaic-gpu? accepted: fa2, mosaic-gpu"
+    )
+    assert "out of scope" in str(
+        unknown_name("kernel", "mosaic-tpus-of-2020", ["fa2", "mosaic-gpu"])
+    )
+    assert "out of scope" in str(unknown_name("kernel", "mosaic-gpus", ["fa2"]))
 
 
 HINTS = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.hardware import profile_file as _profile_file
-from iosim.hardware.profile import HardwareProfile, check_profile_file, load_profile
+from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
 from iosim.hardware.profile_file import HEADER_KEYS
 from iosim.hardware.quantities import QUANTITIES
 
@@ -73,8 +73,9 @@ def test_own_file_is_found_by_path_only_when_no_profile_has_the_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, GOOD, "h100")
-    write(tmp_path, GOOD, "my-gpu")
-    assert load_profile("my-gpu").name == "mine"
+    own = f"{max(list_profiles(), key=len)}-of-nobody"
+    write(tmp_path, GOOD, own)
+    assert load_profile(own).name == "mine"
     assert load_profile("./h100").name == "mine"
     assert load_profile("h100").name == "h100-sxm"
 

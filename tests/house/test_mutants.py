@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -254,3 +255,14 @@ def test_planted_changes_are_noticed() -> None:
     caught, run, told = scored("--count", str(count))
     assert caught >= MUTATE.LEAST_CAUGHT * run, told
     assert run >= count - 2, told
+
+
+def test_no_fault_was_lost_in_a_merge() -> None:
+    """Two rows that ran into one are one object with its keys twice, of which JSON keeps the last."""
+
+    def keys_of(pairs: list[tuple[str, str]]) -> list[str]:
+        return [key for key, _ in pairs]
+
+    text = (ROOT / "tests" / "held.json").read_text(encoding="utf-8")
+    for keys in json.loads(text, object_pairs_hook=keys_of):
+        assert len(keys) == len(set(keys))

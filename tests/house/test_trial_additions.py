@@ -63,6 +63,14 @@ aliases = ["trial-attention"]
 like = "fa2"
 source = "tests/house/test_trial_additions.py"
 """
+
+
+def kernel_of_the_examples() -> str:
+    """JAX's attention on Hopper, under a name that words of `iosim/base/scope.toml` fit."""
+    text = (ROOT / "examples" / "kernels" / "jax-mosaic-gpu.toml").read_text(encoding="utf-8")
+    return re.sub(r"^name = .*$", 'name = "mosaic-gpu"', text, flags=re.M)
+
+
 MASK = '''
 
 def every_second(seq: int, block: int) -> BlockMask:
@@ -138,6 +146,11 @@ TRIALS = {
         most=5,
         new={"iosim/catalog/libraries/trial-kernel.toml": KERNEL},
         made=("tests/golden/studies/kernels/trial-kernel.json",),
+    ),
+    "kernel of the examples": Trial(
+        most=5,
+        new={"iosim/catalog/libraries/mosaic-gpu.toml": kernel_of_the_examples()},
+        made=("tests/golden/studies/kernels/mosaic-gpu.json",),
     ),
     "mask": Trial(
         most=6,
@@ -226,7 +239,7 @@ class Copy:
             file.write(MASK)
         self.run("docs/generated/make_keywords.py")
         self.run("tests/golden/make_schemas.py")
-        self.run("tests/golden/make_studies.py", "trial-kernel")
+        self.run("tests/golden/make_studies.py", "trial-kernel", "mosaic-gpu")
         after = digests(tree)
         self.changed = {
             name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
@@ -268,6 +281,33 @@ def test_an_addition_touches_few_files(kind: str) -> None:
     assert len(TRIALS[kind].files) <= TRIALS[kind].most
 
 
+def rows_of_contributing() -> dict[str, list[str]]:
+    """What CONTRIBUTING adds -> the files that it names for it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Add something\n")[2].partition("\n## ")[0]
+    cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    return {row[0].strip("| "): re.findall(r"`((?:\w+/)+[\w.]+)`", row[1]) for row in cells}
+
+
+PAGE_ROWS = {
+    "GPU": "a GPU",
+    "kernel": "a library kernel",
+    "kernel of the examples": "a library kernel",
+    "mask": "a mask",
+    "output column": "an output column",
+    "command": "a command",
+}
+
+
+@pytest.mark.parametrize("kind", TRIALS)
+def test_contributing_names_every_file_that_an_addition_touches(kind: str) -> None:
+    named = rows_of_contributing()[PAGE_ROWS[kind]]
+    patterns = [re.compile(re.escape(name).replace("NAME", r"[\w-]+")) for name in named]
+    for file in TRIALS[kind].files:
+        is_test = file.startswith("tests/problem/")  # "a test"
+        assert is_test or any(pattern.fullmatch(file) for pattern in patterns), file
+
+
 @pytest.mark.slow
 def test_no_other_file_was_touched(copy: Copy) -> None:
     assert copy.changed == set().union(*(trial.files for trial in TRIALS.values()))
@@ -283,6 +323,9 @@ def test_iosim_takes_them(copy: Copy) -> None:
     assert kernel[0]["kernel"]["name"] == "trial-kernel"
     assert kernel[0]["totals"] == kernel[1]["totals"]  # it is FlashAttention-2 by another name
     assert kernel[0]["flops_per_hbm_byte"] is None
+    example = copy.json("predict --gpu h100 --kernel mosaic-gpu --dtype bf16 --head-dim 128")
+    assert isinstance(example["predictions"], list)
+    assert example["predictions"][0]["kernel"]["block_k"] == 128
     masked = copy.json(
         "predict --kernel flash --mask every-second --mask-block 64 --seq-len 512 --head-dim 64"
     )
@@ -294,8 +337,8 @@ def test_iosim_takes_them(copy: Copy) -> None:
 def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
     """Those of the additions, by their names, and those that hold lists together."""
     files = ("tests/hardware/test_profile.py", "tests/catalog/libraries/test_resolver.py", "tests/problem/test_every_second.py",
-             "tests/commands/test_schemas.py", "tests/commands/test_completion.py")  # fmt: skip
-    named = "trial or every_second or has_a_schema or listed_ones or completed"
+             "tests/commands/test_schemas.py", "tests/commands/test_completion.py", "tests/base/test_errors.py")  # fmt: skip
+    named = "trial or mosaic or every_second or has_a_schema or listed_ones or completed or known"
     copy.run(
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "-k", named, *files
     )

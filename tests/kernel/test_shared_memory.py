@@ -17,6 +17,7 @@ from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.overrides import Overrides
 from iosim.readers.staged import count_shared, wavefront_bytes
 
 H200 = load_profile("h200")
@@ -76,6 +77,45 @@ def test_backward_by_hand() -> None:
         table["LSE_copy", "read"] == table["D", "read"] == 8 * (128 // 8) * 2 * 128
     )  # a word for each of two rows
     assert table["dK", "read"] == table["dV", "write"] == tile
+
+
+FRAGMENT_FREE = ("instructions", "read")
+
+
+def test_wavefronts_without_operands_by_hand() -> None:
+    """Two blocks of 128 queries and of 128 keys, head_dim 64; a wavefront is 128 bytes."""
+    sizes = {"heads": 1, "seq_q": 256, "head_dim": 64, "dtype": "bf16"}
+    chain, launches = planned("flash-cu", **sizes, passes="bwd")
+    told = {name: moved(chain, launch)[FRAGMENT_FREE] for name, launch in launches.items()}
+    assert told == {
+        "bwd.fill": 0,
+        "bwd.dot": 128 * 256 * (1 + 5),  # a word and five shuffles a row
+        "bwd.main": 128 * 8 * (4 * 12 + 2 * (19 + 1)),  # 8 warps: four pairs of blocks, two of keys
+        "bwd.convert": 128 * 256 * 64 // (8 * 32),  # an idle load to 8 values of each of 32 threads
+    }
+    problem = iosim.AttentionProblem(heads=1, seq_q=64, seq_k=4096, head_dim=64, dtype="bf16")
+    split = plan(problem, resolve("flash-cu", problem, H200, Overrides(splits=4)))
+    (combine,) = (launch for launch in split.launches if launch.name == "combine")
+    assert moved(split, combine)[FRAGMENT_FREE] == 128 * 64  # one a row
+
+
+def test_naive_by_hand() -> None:
+    """128 queries and keys, head_dim 64. A product of 64 x 64 x 32 takes 128 wavefronts of stores, and 8 loads to each
+    16 products of a warp's 32 threads: 64 x 64 x 32 / (16 x 32) x 8 = 2,048."""
+    chain, launches = planned("naive-cu", heads=1, seq_q=128, head_dim=64, dtype="fp16")
+    parts = 2 * 2 * 2  # of 64 x 64 x 32 in 128 x 128 x 64
+    for name, letters in (("scores", "QK"), ("values", "PV")):
+        table = moved(chain, launches[name])
+        assert {tensor for tensor, _ in table} == {*letters}
+        assert sum(table.values()) == pytest.approx(parts * 128 * (128 + 2048), abs=2)
+        assert table[letters[0], "read"] == table[letters[1], "read"]
+    # A row of 128 scores twice in and twice out as fp32; two reductions of 8 warps: five shuffles, a store, two fetches
+    # of two wavefronts each; and one wavefront more.
+    assert moved(chain, launches["softmax"]) == {
+        ("S", "read"): 2 * 128 * 128 * 4,
+        ("S", "write"): 2 * 128 * 128 * 4,
+        FRAGMENT_FREE: 128 * 128 * 8 * (1 + 2 * (5 + 1 + 2 * 2)),
+    }
 
 
 def test_minimal_by_hand() -> None:

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 import iosim
-from iosim.prediction.predictor import QUICK_ACCESSES, QUICK_BYTES, _by_default, planned
+from iosim.prediction import predictor
+from iosim.prediction.predictor import (
+    QUICK_ACCESSES,
+    QUICK_BYTES,
+    _by_default,
+    default_method,
+    planned,
+)
 from iosim.prediction.replays import tile_accesses
 from iosim.readers.replay.objects import about_bytes
 
@@ -35,6 +42,27 @@ def test_what_sampling_does_not_shorten_takes_the_capacity_rule_and_says_so() ->
     p = iosim.predict(problem(1 << 20), "naive", "h200")
     assert p.method == "capacity"
     assert any("tile accesses was not begun; method replay does it" in note for note in p.notes)
+
+
+@pytest.mark.parametrize(("whole", "in_part", "method"), [
+    # Accesses of a launch that must be played whole, and of one that can be played in part
+    (10, QUICK_ACCESSES - 10, "replay"),
+    (10, QUICK_ACCESSES - 9, "sampled"),
+    (QUICK_ACCESSES, 10, "sampled"),
+    (QUICK_ACCESSES + 1, 10, "capacity"),
+    (0, 10**12, "sampled"),
+])  # fmt: skip
+def test_launches_that_must_be_played_whole_have_to_be_short(
+    whole: int, in_part: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = planned(problem(512), "naive", "h200").chain
+    first, second = chain.launches[:2]
+    accesses = {first.name: whole, second.name: in_part}
+    monkeypatch.setattr(
+        predictor, "tile_accesses", lambda chain: sum(accesses[n.name] for n in chain.launches)
+    )
+    monkeypatch.setattr(predictor, "repeats", lambda launch: launch.name == second.name)
+    assert default_method(replace(chain, launches=(first, second)))[0] == method
 
 
 def test_a_method_asked_for_is_kept() -> None:

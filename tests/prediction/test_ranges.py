@@ -23,7 +23,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import range_lines
 from iosim.prediction.predictor import Request, predict
-from iosim.prediction.ranges import HbmRange, hbm_range
+from iosim.prediction.ranges import FEW_QUERIES_PRODUCTS, HbmRange, hbm_range
 from iosim.prediction.replays import Replays, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play
@@ -256,3 +256,32 @@ def test_a_further_replay_plays_a_quarter_of_the_windows() -> None:
         assert windows is not None
         played.append(float(windows.played.sum()))
     assert played[1] == pytest.approx(played[0] / 4, rel=0.15)
+
+
+def test_chains_of_few_queries_are_as_far_off_as_their_range_says() -> None:
+    """PyTorch's math path with 1 to 7 queries on an H200, whose products are kernels that the catalog lacks."""
+    measured: dict[tuple[int, ...], float] = {}
+    with open(measurements("h200_math_few_queries.csv"), encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            names = ("batch", "heads", "seq_q", "seq_k", "head_dim")
+            sizes = tuple(int(row[name]) for name in names)
+            measured[sizes] = measured.get(sizes, 0.0) + float(row["seconds"])
+    off = []
+    for (batch, heads, seq_q, seq_k, head_dim), seconds in measured.items():
+        problem = AttentionProblem(
+            batch=batch, heads=heads, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, dtype="bf16"
+        )
+        p = predict(problem, "math", "h200", l2_start="warm", method="capacity")
+        off.append(seconds / p.time_s - 1)
+    assert len(off) == 6
+    assert max(map(abs, off)) == pytest.approx(FEW_QUERIES_PRODUCTS, abs=0.03)
+
+
+def test_a_range_of_few_queries_is_wider_where_tiles_are_not_published() -> None:
+    def width(seq_q: int) -> float:
+        problem = AttentionProblem(batch=4, heads=16, seq_q=seq_q, seq_k=16384, head_dim=64)
+        span = predict(problem, "math", "rtx-a6000", method="capacity").time_range
+        assert span is not None
+        return span.seconds[1] / span.seconds[0]
+
+    assert width(1) > 2 * width(16)

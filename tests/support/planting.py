@@ -155,9 +155,13 @@ class Runner:
         assert self.seen is not None
         tests = self.seen.of(one.file, one.line)
         first = tests & self.seen.telling(one.file, one.line)
+        left_s = self.most_s  # all of them together
         for group in (first, tests - first, self.seen.beside(tests)):
-            for asked, seconds in self.seen.batches(one.file, group, self.most_s):
+            for asked, seconds in self.seen.batches(one.file, group, left_s):
                 yield asked, int(15 + 4 * seconds)
+                left_s -= seconds
+                if left_s <= 0:
+                    return
         if not tests:  # of torch, perhaps, which may be lacking where the map was made
             yield executed.files_of_module(one.file), MOST_CPU_S
 

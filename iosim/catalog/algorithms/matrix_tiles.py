@@ -46,6 +46,12 @@ FP32_NARROW = ((256, (128, 64)), (64, (64, 64)), (0, (32, 32)))
 """(least number of 128x64 tiles of the result, tile) of fp32 products with an N x head_dim result."""
 
 
+FP32_SIDE_CC8 = 128
+"""Rows and columns of fp32 products on cc 8.x where they give nearly every SM a CTA: every one listed there from 20
+tokens a head on is ampere_sgemm_128x128, on an A100 at head_dim 32 and 64 in 16 to 16,384 CTAs, on an L4 of 384 heads
+of 64 tokens (kernels/measurements/published). Columns past the result's are multiplied as well."""
+
+
 def _narrowed(tile: tuple[int, int], cols: int) -> tuple[int, int]:
     return tile[0], min(tile[1], max(16, cols))
 
@@ -106,8 +112,19 @@ def wave_tile(rows: int, cols: int, products: int, sm_count: int) -> ProductTile
     return ProductTile(*min(WAVE_TILES, key=cost))
 
 
-def fp32_tile(rows: int, cols: int, products: int, *, narrow: bool) -> ProductTile:
-    """Tile of `products` fp32 products of `rows` x `cols`; `narrow`: the columns are a head's."""
+def fp32_tile(
+    rows: int,
+    cols: int,
+    products: int,
+    *,
+    narrow: bool,
+    side: int | None = None,
+    sm_count: int = 0,
+) -> ProductTile:
+    """Tile of `products` fp32 products of `rows` x `cols`; `narrow`: the columns are a head's; `side`: of the
+    tile that the library takes there as it fills `sm_count` SMs."""
+    if side and _ctas((side, side), rows, cols, products) >= FILL_FRACTION * sm_count:
+        return ProductTile(side, side)
     table = FP32_NARROW if narrow else FP32_SQUARE
     ctas = _ctas(table[0][1], rows, cols, products)
     return ProductTile(*_narrowed(next(tile for least, tile in table if ctas >= least), cols))

@@ -79,10 +79,12 @@ class Softmax(StrEnum):
 
 @dataclass(frozen=True)
 class ProductOptions(AlgorithmOptions):
-    """What the products' tiles go by: `gemm_tile` where it is fixed, else the sizes and the GPU's `sm_count`."""
+    """What the products' tiles go by: `gemm_tile` where it is fixed, else the sizes and the GPU's `sm_count`, and in fp32
+    `fp32_side` where all have one."""
 
     gemm_tile: tuple[int, int] | None = None
     sm_count: int = number(108, 1)
+    fp32_side: int | None = number(None, 1)
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ class ChainBuilder:
         if fixed:
             return ProductTile(*fixed)
         if p.dtype != "tf32" and (p.dtype == "fp32" or self.wide_scores):
-            return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
+            side, sms = self.products.fp32_side, self.products.sm_count
+            heads = p.batch * p.heads
+            return fp32_tile(rows, cols, heads, narrow=narrow, side=side, sm_count=sms)
         return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
 
     def _product(self, cols: int, ctas: int = 1) -> Work:
@@ -216,6 +220,8 @@ class ChainBuilder:
         loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
         loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
         work = self._product(cols, ctas=cluster * beside)
+        if self.products.fp32_side == product_tile.cols:
+            work = replace(work, product_columns=beside * product_tile.cols)
         accesses = (*loads, store(out, mine, per))
         self.launches.append(Launch(name, domain, outer, accesses, resources=WIDE, work=work))
 

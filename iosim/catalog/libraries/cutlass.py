@@ -11,6 +11,7 @@ from typing import Any
 
 from iosim.base.records import replace
 from iosim.catalog.algorithms.efficient import EfficientOptions, keeps_sums
+from iosim.catalog.algorithms.matrix_tiles import FP32_SIDE_CC8
 from iosim.catalog.algorithms.registry import options_of
 from iosim.catalog.libraries.rules import Rules, rule_book
 from iosim.hardware.profile import HardwareProfile
@@ -54,7 +55,8 @@ class CutlassRules(Rules):
 
 @rule_book("eager")
 class EagerRules(Rules):
-    """The products' tiles go by the number of SMs."""
+    """The products' tiles go by the number of SMs, in fp32 also by the library's kernels for a GPU."""
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        return {"sm_count": int(profile.need("sm_count"))}
+        side = FP32_SIDE_CC8 if profile.cc // 10 == 8 else None
+        return {"sm_count": int(profile.need("sm_count")), "fp32_side": side}

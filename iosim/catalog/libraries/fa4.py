@@ -121,18 +121,21 @@ class Fa4Sm100Rules(Fa4Rules):
             if profile.cc >= NATIVE_EXP_CC
             else software_exps(problem, width, pairs, kernel.packs_group)
         )
+        more = NARROW_OPERATIONS.get(width, 0.0) if software else 0.0
+        operations = kernel.loop.score_operations + more
         return replace(
             kernel,
             schedule=replace(kernel.schedule, cluster=2 if pairs else 1),
-            loop=replace(kernel.loop, software_exps=software),
+            loop=replace(kernel.loop, software_exps=software, score_operations=operations),
         )
 
 
-VARLEN_OPERATIONS = {64: 4.2, 80: 8.4}
-"""Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared, on cc 10.0.
-Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200. Where exponentials are fast, 80
-columns take no more than 64."""
-NARROWEST = min(VARLEN_OPERATIONS)
+NARROW_OPERATIONS = {64: 4.2, 80: 8.4}
+"""Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared at 128 columns, on
+cc 10.0. Fitted on 120 open rows of published_stacks.csv, encoders' calls of packed sequences on a B200 and a GB200;
+other calls have the same loop (flash_fwd_sm100.py). Where exponentials are fast, packed sequences of 80 columns take no
+more than those of 64, and calls of one length none (B300, others' times)."""
+NARROWEST = min(NARROW_OPERATIONS)
 
 
 @rule_book("fa4-varlen")
@@ -148,9 +151,9 @@ class Fa4VarlenRules(Fa4Sm100Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel, width = super().finish(kernel, problem, profile), -(-problem.head_dim // 16) * 16
-        more = VARLEN_OPERATIONS.get(width, 0.0)
-        if profile.cc >= NATIVE_EXP_CC:
-            more = min(more, VARLEN_OPERATIONS[NARROWEST])
+        more = 0.0
+        if profile.cc >= NATIVE_EXP_CC and width in NARROW_OPERATIONS:
+            more = NARROW_OPERATIONS[NARROWEST]
         loop = replace(kernel.loop, score_operations=kernel.loop.score_operations + more)
         return replace(kernel, schedule=replace(kernel.schedule, cluster=1), loop=loop)
 

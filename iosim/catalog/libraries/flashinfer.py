@@ -172,13 +172,20 @@ class FlashInferDecodeRules(FlashInferRules):
             keys *= KEYS_PER_THREAD_ROW if problem.cache_dtype is None else 2
         shared = 2 * DECODE_STAGES * keys * width * bytes_of_value
         # Occupancy decides whether it splits: only where all sequences leave CTAs idle.
-        ctas = int(profile.need("shared_memory_per_sm_bytes")) // shared
+        reserved = int(profile.need("shared_memory_reserved_per_block_bytes"))
+        ctas = int(profile.need("shared_memory_per_sm_bytes")) // (shared + reserved)
         ctas = max(1, min(ctas, int(profile.need("max_threads_per_sm")) // threads))
         sms, splits = int(profile.need("sm_count")), 1
         if problem.sequence_count * problem.kv_heads < ctas * sms:
             splits = -(-problem.longest_k // chunk_tokens(problem, sms, problem.group, ctas))
         tile = replace(kernel.tile, block_q=problem.group, block_k=keys, warps=-(-threads // 32))
-        return replace(kernel, tile=tile, splits=splits, shared_memory_bytes=shared)
+        # As many registers as let those CTAs run: the library asks the driver how many do, and makes no more chunks.
+        unit = int(profile.need("register_allocation_unit")) // 32
+        registers = int(profile.need("registers_per_sm")) // (ctas * threads) // unit * unit
+        registers = min(registers, int(profile.need("max_registers_per_thread")))
+        return replace(
+            kernel, tile=tile, splits=splits, shared_memory_bytes=shared, registers=registers
+        )
 
 
 XQA_WARPS = 4

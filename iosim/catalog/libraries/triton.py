@@ -100,6 +100,9 @@ COMBINED = 512
 """Values of O that a CTA of the combine makes where splits are few; else it has a row or a part of one."""
 
 
+COMPILED_CC = (80, 86, 89, 120)
+"""Compute capabilities of which builds told what Triton allocates for products by mma.sync."""
+
 FLEX_LOOPS = Path(__file__).with_name("flex-loops.csv")
 
 
@@ -148,6 +151,19 @@ def _as_compiled(kernel: Kernel, problem: AttentionProblem) -> Kernel:
     return replace(kernel, options=options, spill=spill)
 
 
+def _as_allocated(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """The forward with the shared memory that the compiler allocates where mma.sync multiplies, unless it is stated."""
+    by_mma = profile.cc in COMPILED_CC and problem.input_type.bytes == 2
+    if not by_mma or kernel.splits > 1 or kernel.shared_memory_bytes is not None:
+        return kernel
+    width = kernel.compiled_head_dim or 0
+    padded = problem.with_(
+        head_dim=max(width, problem.head_dim), head_dim_v=max(width, problem.head_dim_v)
+    )
+    held = shared_bytes(kernel.tile, padded, MatrixUnit.MMA_SYNC)
+    return replace(kernel, shared_memory_bytes=held)
+
+
 @rule_book("flex")
 class FlexRules(TritonRules):
     """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs per SM. A forward whose buffers
@@ -186,8 +202,11 @@ class FlexRules(TritonRules):
             )
             return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
         shared_limit = profile.need_int("shared_memory_per_block_optin_bytes")
-        if (resources(problem, kernel).shared_memory_bytes or 0) > shared_limit:
+        allocated = _as_allocated(kernel, problem, profile)
+        if (resources(problem, allocated).shared_memory_bytes or 0) > shared_limit:
             kernel = replace(kernel, tile=replace(kernel.tile, stages=1))
+            allocated = _as_allocated(kernel, problem, profile)
+        kernel = allocated
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:
             return _as_compiled(kernel, problem)
@@ -267,16 +286,18 @@ def unit_of(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> 
 def shared_bytes(tile: Tile, problem: AttentionProblem, unit: MatrixUnit) -> int:
     """Shared memory that Triton allocates, without the driver's kilobyte.
 
-    wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P,
-    whose layout is converted through shared memory. Meets every row of
-    experiments/measurements/triton_tiles_d64_time.csv.
+    wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P
+    where warps lie along the columns of a product, so that its layout is converted through shared memory: they do where
+    it has more columns than rows. Meets every row of experiments/measurements/triton_tiles_d64_time.csv, and to 12 bytes
+    what Triton 3.6 allocates for 12 tiles of cc 8.0, 8.6, 8.9 and 12.0.
     """
     size, stages = problem.input_type.bytes, tile.stages
     q = tile.block_q * problem.head_dim * size
     k, v = tile.block_k * problem.head_dim * size, tile.block_k * problem.head_dim_v * size
     if unit is MatrixUnit.WGMMA:
         return q + (stages * (k + v) if stages > 1 else max(k, v))
-    p = tile.block_q * tile.block_k * size
+    by_rows = tile.block_q >= max(tile.block_k, problem.head_dim_v)
+    p = 0 if by_rows else tile.block_q * tile.block_k * size
     return q + p + ((stages - 1) * (k + v) if stages > 1 else max(k, v))
 
 

@@ -22,6 +22,9 @@ from iosim.show.tables import Column, Table, grouped
 
 SMALL_BYTES = 20_000
 """Fewer are mostly what a launch reads beside its tensors: no error is formed."""
+RANGE_HOLDS = 0.9
+"""Share of rows that a GPU's ranges hold where it is no further off than they say."""
+WORDS = {True: "yes", False: "further off", None: "-"}
 KINDS = {"bytes": "bytes", "times": "times", "plain": "times of plain attention"}
 """Kind -> in words: bytes, times of fused kernels, and of chains that write the scores to memory."""
 
@@ -77,6 +80,11 @@ class OfGpu:
     left_out: int
 
     @property
+    def as_its_range_says(self) -> bool | None:
+        """True where its ranges hold as many rows as they should; None where no row has a range."""
+        return None if self.inside is None else self.inside >= RANGE_HOLDS
+
+    @property
     def line(self) -> str:
         """What README says of a GPU."""
         medians = [
@@ -85,6 +93,7 @@ class OfGpu:
             if error is not None
         ]
         shares = f", {100 * self.inside:.0f} % inside the range" if self.inside is not None else ""
+        shares += ", further off than it says" if self.as_its_range_says is False else ""
         return f"{self.gpu}, medians: {'; '.join(medians) or 'no row compared'}{shares}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,6 +101,7 @@ class OfGpu:
             "gpu": self.gpu,
             "backed_by": self.backed_by,
             "inside": self.inside,
+            "as_its_range_says": self.as_its_range_says,
             "left_out": self.left_out,
             "line": self.line,
         }
@@ -127,6 +137,7 @@ class Verdict:
             Column("plain_rows", "plain, rows", kind="count"),
             Column("plain_median", "median", kind="error"),
             Column("inside", "inside the range", kind="error"),
+            Column("as_its_range_says", "as its range says"),
             Column("left_out", "left out", kind="count"),
         )
         rows = (
@@ -135,6 +146,7 @@ class Verdict:
                 g.backed_by,
                 *(cell for kind in KINDS for cell in (g.rows[kind], g.median_error[kind])),
                 g.inside,
+                WORDS[g.as_its_range_says],
                 g.left_out,
             )
             for g in self.gpus

@@ -40,7 +40,7 @@ products of their next tile."""
 @term(
     "products of a launch without a loop",
     Scope.LAUNCH,
-    "pairs x FLOPs per pair / rate x rounds filled up",
+    "pairs x FLOPs per pair x columns of tiles over the result's / rate x rounds filled up",
     zero="passes",
     constants=("tensor_flops_per_s",),
     unit="tensor",
@@ -53,7 +53,7 @@ def product_seconds(running: Running) -> float:
         return 0.0
     return (
         executed_pairs(running.launch)
-        * work.flops_per_pair
+        * max(work.flops_per_pair, 2 * work.product_columns)
         / running.rates.tensor(running.dtype, running.unit)
     )
 
@@ -61,7 +61,7 @@ def product_seconds(running: Running) -> float:
 def product_values(running: Running) -> float:
     """Values of the result that a CTA of a product has."""
     launch = running.launch
-    tile, columns = launch.domain, launch.work.flops_per_pair / 2
+    tile, columns = launch.domain, max(launch.work.product_columns, launch.work.flops_per_pair / 2)
     if launch.outer is Outer.PAIR:
         return tile.block_q * tile.block_k
     rows = tile.block_q if launch.outer is Outer.QUERY else tile.block_k

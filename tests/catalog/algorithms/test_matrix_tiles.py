@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from counter import count
 
+from iosim import predict
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.matrix_tiles import fp32_tile, half_tile, wave_tile
 from iosim.catalog.algorithms.naive import NaiveOptions, Pass
@@ -337,3 +338,26 @@ def test_flash_backward_spills(
     found = {(r.launch, r.tensor): r.bytes for r in count(made).rows if r.direction == "write"}
     assert found["bwd.main", "spill"] == batch * heads * seq // 128 * 256 * a_thread
     assert megabytes(made)["bwd.main"][1] == pytest.approx(measured, abs=0.0006)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "l4", "rtx-a6000"])
+def test_fp32_products_of_ampere_and_ada_multiply_128_columns(gpu: str) -> None:
+    """ampere_sgemm_128x128, listed on an A100 and an L4: half of its columns are past a head of 64."""
+    p = AttentionProblem(batch=4, heads=8, seq_q=2048, head_dim=64, dtype="fp32")
+    made = plan(p, resolve("eager-einsum", p, load_profile(gpu)))
+    values = next(launch for launch in made.launches if launch.name == "values")
+    assert (values.domain.block_q, values.work.product_columns) == (128, 128)
+    # FLOPs are those of the result: the idle columns cost time alone.
+    assert made.product_flops == 2 * 2 * 64 * 32 * 2048 * 2048
+    on_hopper = plan(p, resolve("eager-einsum", p, H200))
+    assert all(launch.work.product_columns == 0 for launch in on_hopper.launches)
+
+
+def test_idle_columns_cost_time() -> None:
+    p = AttentionProblem(batch=4, heads=8, seq_q=2048, head_dim=64, dtype="fp32")
+    seconds = {
+        d: {t.name: t.total_s for t in predict(p.with_(head_dim=d, head_dim_v=d), "naive", "a100").time.launches}
+        for d in (64, 128)
+    }  # fmt: skip
+    assert seconds[64]["values"] == pytest.approx(seconds[128]["values"], rel=0.1)
+    assert seconds[64]["scores"] < 0.65 * seconds[128]["scores"]

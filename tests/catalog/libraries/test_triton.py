@@ -9,9 +9,12 @@ from counter import count
 from iosim import AttentionProblem, predict
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.triton import shared_bytes
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, configured
+from iosim.kernel.kernel import Tile
 from iosim.kernel.launch import Chain
+from iosim.kernel.unit import MatrixUnit
 
 CAUSAL = AttentionProblem(heads=4, seq_q=2048, head_dim=64, dtype="fp16", mask="causal")
 
@@ -59,3 +62,29 @@ def test_configurations_are_ranked_with_a_loop_that_ends_at_the_diagonal() -> No
         for kernel in (configured(Config(128, 64), CAUSAL, a100), resolve("triton", CAUSAL, a100))
     )
     assert mine < 0.6 * catalog
+
+
+ALLOCATED = [
+    (128, 64, 64, 3, 49160), (128, 64, 128, 3, 98312), (64, 64, 64, 3, 40968), (64, 32, 128, 2, 36868),
+    (32, 64, 64, 3, 40968), (16, 64, 64, 3, 36872), (32, 64, 128, 3, 77832), (128, 128, 64, 2, 49156),
+    (64, 64, 256, 2, 106500),
+]  # fmt: skip
+"""block_q, block_k, head_dim, stages of a flash loop in bf16, and the shared memory that Triton 3.6 allocates for it on
+cc 8.0, 8.6, 8.9 or 12.0, with 2, 4 or 8 warps."""
+
+
+@pytest.mark.parametrize(("block_q", "block_k", "head_dim", "stages", "allocated"), ALLOCATED)
+def test_shared_memory_is_what_the_compiler_allocates(
+    block_q: int, block_k: int, head_dim: int, stages: int, allocated: int
+) -> None:
+    problem = AttentionProblem(heads=1, seq_q=1024, head_dim=head_dim, dtype="bf16")
+    found = shared_bytes(Tile(block_q, block_k, 4, stages), problem, MatrixUnit.MMA_SYNC)
+    assert 0 <= allocated - found <= 12
+
+
+def test_two_ctas_of_flex_share_an_sm_of_99_kb() -> None:
+    for gpu in ("rtx-a6000", "l4"):
+        call = predict(CAUSAL, "flex", gpu).call
+        of_launch = dict(zip(call.chain.launches, call.residencies, strict=True))
+        (main,) = (there for launch, there in of_launch.items() if launch.name == "main")
+        assert main.ctas_per_sm == 2

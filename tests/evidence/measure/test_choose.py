@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.columns import KNOBS, PROBLEM, TILE
 from iosim.evidence.cuda.launch import Order, Shape
-from iosim.evidence.cuda.spec import BUILT, FwdSpec, NaiveSpec
+from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.evidence.measure import choose
 from iosim.evidence.measure.case import Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
@@ -130,6 +131,65 @@ def test_defaults_follow_the_mask() -> None:
     assert causal.spec == choose.TILES[128].__class__(
         128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2
     )
+
+
+H100, TURING = "9.0", "7.5"
+
+
+@pytest.mark.parametrize(("asked", "cc", "spec"), [
+    # head_dim, query rows, key rows, warps, stages of the tile, and the CTAs of an SM that its registers are capped for
+    ({}, H100, FwdSpec(128, 128, 64, 4, 2, min_ctas=2)),
+    ({"warps": 8}, H100, FwdSpec(128, 128, 64, 8, 2, min_ctas=2)),  # the default tile with other warps
+    ({"stages": 1}, H100, FwdSpec(128, 128, 64, 4, 1, min_ctas=1)),
+    ({"stages": 3}, H100, FwdSpec(128, 128, 64, 4, 3, min_ctas=1)),
+    # A tile of one's own: four warps where they divide its rows by 16 and hold its scores, else eight, else two
+    ({"tile": ((64, 64),)}, H100, FwdSpec(128, 64, 64, 4, 2, min_ctas=2)),
+    ({"tile": ((32, 64),)}, H100, FwdSpec(128, 32, 64, 2, 2, min_ctas=3)),
+    ({"tile": ((128, 128),)}, H100, FwdSpec(128, 128, 128, 8, 2, min_ctas=1)),
+    ({"tile": ((64, 64),), "warps": 2}, H100, FwdSpec(128, 64, 64, 2, 2, min_ctas=2)),
+    ({"head_dim": (64,)}, TURING, FwdSpec(64, 128, 128, 4, 1, min_ctas=1)),  # no asynchronous copies: one stage
+    ({"head_dim": (64,)}, "8.0", FwdSpec(64, 128, 128, 4, 2, min_ctas=2)),
+    ({"splits": 2}, H100, FwdSpec(128, 128, 64, 4, 2, split=True, min_ctas=2)),
+    ({"persistent": True}, H100, FwdSpec(128, 128, 64, 4, 2, persistent=True, min_ctas=2)),
+    ({"window": 9}, H100, FwdSpec(128, 128, 64, 4, 2, "window", min_ctas=2)),
+    # A backward has a warp to 16 keys.
+    ({"kernel": ("flash_bwd",)}, H100, BwdSpec(128, 64, 128, 8)),
+    ({"kernel": ("flash_bwd",), "tile": ((64, 64),), "window": 5}, H100, BwdSpec(128, 64, 64, 4, "window")),
+    ({"kernel": ("flash_bwd",), "deterministic": True, "causal": True}, H100,
+     BwdSpec(128, 64, 128, 8, "causal", deterministic=True)),
+    ({"kernel": ("naive",)}, H100, NaiveSpec(128, "fp16")),
+    ({"kernel": ("naive",), "dtype": "bf16", "causal": True}, H100, NaiveSpec(128, "bf16")),
+    ({"kernel": ("minimal",), "head_dim": (64,), "dtype": "fp32"}, H100, MinimalSpec(64)),
+])  # fmt: skip
+def test_what_is_built_for_a_choice(asked: dict[str, Any], cc: str, spec: Spec) -> None:
+    (case,) = cases_of(Choice(**asked), cc)
+    wanted = spec if isinstance(spec, NaiveSpec | MinimalSpec) else replace(spec, dtype="fp16")
+    assert case.spec == wanted
+    assert case.causal is asked.get("causal", False)
+
+
+MINIMAL = {"kernel": ("minimal",), "head_dim": (64,)}
+
+
+@pytest.mark.parametrize(("asked", "message"), [
+    ({"kernel": ("fa9",)}, "kernel 'fa9' is not measured here"),
+    ({"head_dim": (80,)}, "head_dim 80 is not built; accepted: 64, 96, 128, 256"),
+    ({"kernel": ("flash_bwd",), "head_dim": (96,)}, "head_dim 96 has no backward; accepted: 64, 128"),
+    ({"window": 4, "causal": True}, "causal contradicts window 4"),
+    ({"kernel": ("naive",), "window": 4}, "window 4 is not built for naive"),
+    (MINIMAL | {"window": 0}, "window 0 is not built for minimal"),
+    (MINIMAL | {"causal": True}, "minimal is fp32 without a mask"),
+    (MINIMAL | {"dtype": "fp16"}, "minimal is fp32 without a mask"),
+    (MINIMAL | {"seq_q": (100,)}, "a multiple of 32"),
+    (MINIMAL | {"seq_k": 128}, "seq_q = seq_k"),
+    (MINIMAL | {"kv_heads": 8}, "heads = kv_heads"),
+    ({"kernel": ("flash_bwd",), "tile": ((64, 16),)}, "warps 1 is not built; accepted: 4, 8"),
+    ({"kernel": ("flash_bwd",), "tile": ((64, 32),), "warps": 4}, "block_k must be 16 . warps = 64"),
+    ({"tile": ((128, 64),), "head_dim": (128,), "stages": 4}, "bytes of shared memory"),
+])  # fmt: skip
+def test_what_is_not_built_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        cases_of(Choice(**asked), H100 if "stages" not in asked else TURING)
 
 
 def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:

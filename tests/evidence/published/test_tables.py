@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.commands.cli import main
 from iosim.evidence.published.judge import judge
 from iosim.evidence.published.tables import half_digit, is_published, read, shipped
@@ -100,6 +101,34 @@ def test_decoding_on_a_card_without_curves_of_its_l2() -> None:
     assert card.rows["times"] == 12
     assert (card.median_error["times"] or 0) < 0.10
     assert (card.inside or 0) > 0.9
+
+
+def test_plain_attention_of_others_is_as_its_ranges_say() -> None:
+    """An A100's products in fp32 multiply columns past the head's; an RTX 3090's and an RTX A6000's as well."""
+    of_gpu = {
+        one.gpu: one
+        for one in judge(
+            NAMES[name] for name in ("threads_plain_attention.csv", "threads_decode.csv")
+        ).gpus
+    }
+    for gpu, most in (("a100-sxm-40gb", 0.06), ("rtx-3090", 0.06), ("rtx-a6000", 0.26)):
+        assert (of_gpu[gpu].median_error["plain"] or 1) < most
+        assert of_gpu[gpu].as_its_range_says
+
+
+def test_small_launches_hold_the_call_where_the_source_says_so() -> None:
+    (a100,) = judge([NAMES["a100_flashinfer_053_times.csv"]]).gpus
+    assert (a100.median_error["times"] or 1) < 0.03
+    assert a100.as_its_range_says
+
+
+def test_a_gpu_is_further_off_than_its_range_says() -> None:
+    rows = judge([NAMES["a100_flashinfer_053_times.csv"]])
+    wrong = replace(rows, judged=tuple(replace(row, inside=False) for row in rows.judged))
+    assert wrong.gpus[0].as_its_range_says is False
+    assert "further off than it says" in wrong.gpus[0].line
+    assert wrong.gpus[0].to_dict()["as_its_range_says"] is False
+    assert "further off" in str(wrong.table())
 
 
 @pytest.mark.slow

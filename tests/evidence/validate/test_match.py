@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scripts import measurements
 
 from iosim.evidence.validate import Residual, Row, compare, read
+from iosim.evidence.validate import match as matching
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
@@ -57,6 +58,18 @@ def test_every_row_of_the_own_kernels_has_a_model() -> None:
         assert len(case.chains) == len(members)
         for chain in case.chains:
             assert len(chain.launches) == 1
+
+
+def test_a_call_of_too_many_tiles_has_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 tokens, 32 heads, 8 query by 8 key blocks of 128: 2,048 pairs of tiles in the main launch."""
+    rows = members_of(580)
+    facts = rows[0].facts
+    assert (facts["block_q"], facts["block_k"]) == ("128", "128")
+    monkeypatch.setattr(matching, "MAX_PAIRS", 2048)
+    match(rows, PROFILE)
+    monkeypatch.setattr(matching, "MAX_PAIRS", 2047)
+    with pytest.raises(NoModel, match="visits 2048 pairs of tiles; up to 2047 are replayed here"):
+        match(rows, PROFILE)
 
 
 def visits(seq: int, block_q: int, block_k: int, causal: bool) -> int:

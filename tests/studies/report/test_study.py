@@ -424,6 +424,16 @@ def test_command_lines_carry_the_method_and_l2s_start(capsys: pytest.CaptureFixt
     assert "--l2 warm --method bounds" in request.report_line()
 
 
+@pytest.mark.parametrize(("kernels", "title"), [
+    (("naive", "fa2"), "How many bytes does tiled attention save?"),
+    (("naive",), "How many bytes does naive move?"),
+    (("fa2",), "How many bytes does fa2 move?"),
+    (("fa2", "flash"), "How many bytes does fa2 or flash move?"),
+])  # fmt: skip
+def test_the_title_asks_what_is_compared(kernels: tuple[str, ...], title: str) -> None:
+    assert build(CaseGrid.of(("a100",), kernels, problems(512))).title == title
+
+
 def test_without_a_naive_kernel_there_is_no_ratio() -> None:
     made = build(CaseGrid.of(("a100",), ("fa2",), problems(512)))
     assert not [f.id for f in made.figures if f.id.startswith("ratio")]

@@ -91,6 +91,15 @@ def test_usual_grids_have_closed_forms(kernel: str) -> None:
     assert found.remaining.size <= len(made) / 100  # too few like them
     assert found.without_form == 0
     assert all(reason is None for reason in found.refused)
+    # Some of them, of either mask, against single predictions; the slow part has many drawn at random.
+    part = made.part(0, len(made))
+    for method in ("bounds", "capacity"):
+        found = evaluate(part, method)
+        for n in range(0, len(made), len(made) // 3):
+            numbers, _ = single(part.case(n), method)
+            assert {m: int(found.columns[m][n]) for m in numbers} == numbers, part.case(n)
+            known = {m for m in closed.FOUND if found.columns[m][n] is not np.ma.masked}
+            assert known == {*numbers}, part.case(n)
 
 
 def test_what_has_no_closed_form_is_predicted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
