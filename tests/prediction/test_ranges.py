@@ -261,7 +261,6 @@ def test_a_further_replay_plays_a_quarter_of_the_windows() -> None:
     assert played[1] == pytest.approx(played[0] / 4, rel=0.15)
 
 
-<<<<<<< HEAD
 def test_chains_of_few_queries_are_as_far_off_as_their_range_says() -> None:
     """PyTorch's math path with 1 to 7 queries on an H200, whose products are kernels that the catalog lacks."""
     measured: dict[tuple[int, ...], float] = {}
@@ -289,7 +288,8 @@ def test_a_range_of_few_queries_is_wider_where_tiles_are_not_published() -> None
         return span.seconds[1] / span.seconds[0]
 
     assert width(1) > 1.5 * width(16)
-=======
+
+
 @pytest.mark.parametrize(("overheads", "inferred"), [
     ([], False),
     ([("packets", Mode.STORE, "a source")], True),
@@ -306,4 +306,3 @@ def test_stores_that_are_inferred(overheads: list[tuple[str, Mode, str]], inferr
     ]
     chain: Any = SimpleNamespace(launches=launches)
     assert bool(ranges._inferred_stores(chain)) is inferred
->>>>>>> mutants
