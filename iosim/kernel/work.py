@@ -220,6 +220,8 @@ class Work:
     """True where a work tile asks for its queries and its first keys at once, and waits for both together."""
     thread_loads: float = 0.0
     """Loads that a thread of a pass waits for, one behind the other, beside its first."""
+    issued_per_value: float = 0.0
+    """Instructions that a thread of a pass issues for each value of the tensor that it loads first."""
     operations_per_value: int = 0
     """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
     strided copy)."""

@@ -43,10 +43,10 @@ RATES_OF_OTHERS, NOBODY_MEASURED, LIBRARY_PRODUCTS = 0.22, 0.25, 0.3
 chains whose products are cuBLAS's, whose tiles are not published. Of 278 times that others published (`iosim validate
 --published`) 95 % lie within, and nine tenths of the 97 of an H100; with 0.15 everywhere 80. Others' times of plain
 attention are off by up to 0.21 on an A100, 0.23 on a T4 and 0.35 on an RTX A6000, there with one query."""
-FEW_QUERIES, FEW_QUERIES_PRODUCTS = 8, 0.72
+FEW_QUERIES, FEW_QUERIES_PRODUCTS = 8, 0.52
 """Queries up to which a matrix library runs products in fp32 by kernels of its own (gemvx, gemmSN, of which the tiles
 are not published), and the share of such a chain's time that is left unexplained: six calls of PyTorch's math path with
-1, 2 and 7 queries on an H200 took 0.64 to 1.72 times what is predicted (h200_math_few_queries.csv)."""
+1, 2 and 7 queries on an H200 took 0.57 to 1.52 times what is predicted (h200_math_few_queries.csv)."""
 NOTHING = "nothing"
 """What a profile says that has no measurement behind it."""
 READ_AGAIN, DRIFTING = 1.25, 0.15

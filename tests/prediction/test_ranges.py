@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import default_files, read
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
+from iosim.kernel.launch import SPILL, Mode
+from iosim.prediction import ranges
 from iosim.prediction.call import Call
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import range_lines
@@ -284,4 +287,22 @@ def test_a_range_of_few_queries_is_wider_where_tiles_are_not_published() -> None
         assert span is not None
         return span.seconds[1] / span.seconds[0]
 
-    assert width(1) > 2 * width(16)
+    assert width(1) > 1.5 * width(16)
+
+
+@pytest.mark.parametrize(("overheads", "inferred"), [
+    ([], False),
+    ([("packets", Mode.STORE, "a source")], True),
+    ([("packets", Mode.STORE, "")], False),  # counted, not inferred
+    ([("neighbours", Mode.LOAD, "a source")], False),
+    ([(SPILL, Mode.STORE, "a source")], False),  # told by itself
+    ([(SPILL, Mode.STORE, "a source"), ("locks", Mode.LOAD, ""), ("packets", Mode.STORE, "a source")], True),
+])  # fmt: skip
+def test_stores_that_are_inferred(overheads: list[tuple[str, Mode, str]], inferred: bool) -> None:
+    launches = [SimpleNamespace(overheads=())]
+    launches += [
+        SimpleNamespace(overheads=[SimpleNamespace(name=n, mode=mode, inferred_from=source)])
+        for n, mode, source in overheads
+    ]
+    chain: Any = SimpleNamespace(launches=launches)
+    assert bool(ranges._inferred_stores(chain)) is inferred

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from example_kernels import cases, function_of, plain_cubin, tools_or_skip
@@ -13,6 +15,7 @@ from iosim.base.errors import InputError
 from iosim.code import tools
 from iosim.code.module import Module
 from iosim.commands.cli import main
+from iosim.studies import code_costs
 from iosim.studies.code_costs import CodeCosts, costs_of_code
 from iosim.studies.code_costs_face import as_text, costs_answer
 from iosim.studies.requests import CodeRequest
@@ -179,3 +182,32 @@ def test_triton_kernels_are_explained(name: str, tmp_path: Path) -> None:
     assert costs_answer(found)
     assert "outside of loops" in as_text(found)
     assert ("spills" in {cost.kind for cost in found.costs}) == (name == "attention-spilling")
+
+
+@pytest.mark.parametrize(("wavefronts", "least", "told"), [
+    # Half as many wavefronts more than the least are worth a sentence.
+    (1.0, 1, False), (1.49, 1, False), (1.5, 1, True), (32.0, 1, True),
+    (2.9, 2, False), (3.0, 2, True), (5.9, 4, False), (6.0, 4, True),
+    (None, 1, False),  # an instruction whose addresses are not known
+])  # fmt: skip
+def test_conflicts_are_told_from_half_as_many_wavefronts_more(
+    wavefronts: float | None, least: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without CUDA's tools: what reads machine code and plays it is replaced."""
+    machine = SimpleNamespace(on_sm=SimpleNamespace(machine=None))
+    replaced: dict[str, Any] = {
+        "_worst": lambda *asked: SimpleNamespace(opcode="LDS"),
+        "operation": lambda instruction, cc: SimpleNamespace(group="shared"),
+        "default_use": lambda instruction, group: SimpleNamespace(wavefronts=least),
+        "with_work": lambda *asked: machine,
+        "_whole_cycles": lambda *asked: 1,
+        "_place": lambda instruction: "line 1",
+        "_cost": lambda kind, place, detail, *more: (kind, place, detail),
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(code_costs, name, value)
+    use = None if wavefronts is None else SimpleNamespace(wavefronts=wavefronts)
+    read: Any = SimpleNamespace(cc=90, launch=None, profile=None)
+    found = code_costs._conflicts(read, read, read, lambda instruction: cast("Any", use), 1.0)
+    detail = f"LDS takes {wavefronts or 0:.3g} wavefronts, {least} without conflicts"
+    assert found == (("bank conflicts", "line 1", detail) if told else None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from effort import quick_first
 from refusals import refused
@@ -16,8 +18,10 @@ from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
+from iosim.kernel.launch import Rows
 from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
+from iosim.studies import explain as explaining
 from iosim.studies.explain import Explanation, explain
 from iosim.studies.trials import MAX_ACCESSES, try_changes
 
@@ -220,3 +224,44 @@ def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:
         sum(s.once_bytes for s in e.sources if s.direction == "read")
         == e.prediction.hbm_bounds.compulsory_read
     )
+
+
+UP, DOWN, BOTH = (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("steps", "down", "first", "words"), [
+    # Four CTAs of one head: steps of each, whether it walks its keys down, and where it begins
+    ((4, 4, 4, 4), UP, (0, 0, 0, 0), "equal blocks, keys upwards, all CTAs from the same first one: they are as far apart"),
+    ((4, 4, 4, 4), UP, (0, 1, 2, 3), "equal blocks, keys upwards;"),
+    ((4, 4, 4, 4), DOWN, (0, 0, 0, 0), "equal blocks, keys from the last of each CTA down"),
+    ((4, 3, 2, 1), UP, (0, 0, 0, 0), "heavy blocks first, keys upwards, all CTAs from the same first one"),
+    ((1, 2, 3, 4), BOTH, (0, 0, 0, 0), "light blocks first, keys in alternating directions"),
+    # A causal mask: each CTA begins at its own place of the diagonal.
+    ((1, 2, 3, 4), DOWN, (0, 0, 0, 0), "light blocks first, keys from the diagonal down, so every CTA begins at a place "
+     "of its own and later ones further on"),
+    ((4, 3, 2, 1), DOWN, (0, 0, 0, 0), "heavy blocks first, keys from the diagonal down, so every CTA begins at a place "
+     "of its own, and the next CTA beside it"),
+    # A CTA without steps begins nowhere.
+    ((4, 4, 4, 0), UP, (0, 0, 0, 9), "equal blocks, keys upwards, all CTAs from the same first one"),
+])  # fmt: skip
+def test_words_of_an_order(
+    steps: tuple[int, ...], down: tuple[int, ...], first: tuple[int, ...], words: str
+) -> None:
+    ctas = SimpleNamespace(
+        owner=np.zeros(4, np.int64), count=np.array(steps), down=np.array(down), first=np.array(first),
+        start_ps=np.array([0, 20, 0, 0]), end_ps=np.array([20, 30, 30, 30]),
+        position=lambda which, at: which * 2,
+    )  # fmt: skip
+    traced: Any = SimpleNamespace(
+        ctas=ctas, shared_tensors=("K",), shared_axis=Rows.KEY, begin_ps=0, end_ps=40
+    )
+    launch: Any = SimpleNamespace(
+        schedule=SimpleNamespace(order="query"), domain=SimpleNamespace(block_q=64, block_k=128)
+    )
+    order, middle = explaining._order(launch, traced)
+    assert f"{order};".startswith(f"order query, {words}"), order
+    # At the middle, 20 ps, the first has ended and the second begins. They stand at blocks 2, 4 and 6 of 128 keys.
+    last = 4 if steps[3] == 0 else 6
+    running = 3 - (steps[3] == 0)
+    assert f"{running} CTAs run on 1 head; the {running} of the busiest one" in middle
+    assert middle.endswith(f"stand at keys 256 to {(last + 1) * 128 - 1} of it"), middle

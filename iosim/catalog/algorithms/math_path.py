@@ -17,7 +17,14 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.catalog.algorithms.common import load, matrices, matrix, row_vector, score_matrix, store
-from iosim.catalog.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys
+from iosim.catalog.algorithms.naive import (
+    ISSUED_BY_CAST,
+    ISSUED_BY_MASK,
+    ChainBuilder,
+    ProductOptions,
+    add_bias,
+    mask_keys,
+)
 from iosim.catalog.algorithms.registry import algorithm
 from iosim.catalog.algorithms.terms import added_mask, convert_mask, stored_mask
 from iosim.kernel.kernel import Kernel
@@ -44,7 +51,7 @@ def _mask(b: ChainBuilder, scores: str) -> str:
             b.hold(added_mask(p, element_bytes=4))
             b.launches.append(convert_mask(p))
             name = "mask_added"
-    return b.pass_over_scores("mask", (scores, name), "S_masked")
+    return b.pass_over_scores("mask", (scores, name), "S_masked", issued=ISSUED_BY_MASK)
 
 
 def _safe_softmax(b: ChainBuilder, scores: str) -> None:
@@ -89,7 +96,8 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     current = {n: n for n in "QKV"}
     if casts:
         for n in "QKV":
-            b.copy(f"cast_{n}", n, wide(f"{n}_fp32", n), keys=n != "Q")
+            target = wide(f"{n}_fp32", n)
+            b.copy(f"cast_{n}", n, target, keys=n != "Q", issued=ISSUED_BY_CAST)
             current[n] = f"{n}_fp32"
     for n in "QK":
         b.copy(f"scale_{n}", current[n], wide(f"{n}_scaled", n), keys=n != "Q")

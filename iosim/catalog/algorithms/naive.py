@@ -108,6 +108,18 @@ COPY_ROWS = 128
 ELEMENTWISE_VALUES = 8
 """Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
 LONGEST_ROW_OF_A_WARP = 2048
+ISSUED_BY_SOFTMAX = (39.0, 75.0)
+"""Instructions a value of softmax, where a warp has the row and where a CTA has: 36.7 to 43.5 and 73.4 to 79.5 for rows
+of 256 to 8,192 in fp16 and fp32, counted on an H200 (h200_passes_issued.csv, experiments/passes_issued.py)."""
+ISSUED_BY_CAST, ISSUED_BY_MASK = 89.0, 85.0
+"""What a value takes of the schedulers' slots in the casts of PyTorch that find their types as they run (16 bits to
+fp32) and in passes with a broadcast mask, which find their offsets so: 188, 178 and 164 us for 2^26 values on an H200,
+HBM's part apart (the same file). They issue 52, 53 and 57 instructions; what holds up the rest is not known."""
+
+
+def softmax_issues(keys: int) -> float:
+    """Instructions that a value of softmax takes."""
+    return ISSUED_BY_SOFTMAX[keys > LONGEST_ROW_OF_A_WARP]
 
 
 def softmax_values(keys: int) -> int:
@@ -233,9 +245,10 @@ class ChainBuilder:
         exps: int = 0,
         rows: int = terms.PASS_ROWS,
         values: int = ELEMENTWISE_VALUES,
+        issued: float = 0.0,
     ) -> str:
-        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
-        name of what it writes first. A name stands for a tensor of scores."""
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread, `issued`
+        instructions a value; gives the name of what it writes first. A name stands for a tensor of scores."""
         p = self.problem
         outputs = [
             score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t
@@ -247,7 +260,9 @@ class ChainBuilder:
             *(store(t.name, Rows.PAIR, Per.PAIR) for t in outputs),
         )
         values = softmax_values(p.seq_k) if exps else values
-        more = {"work": Work(exps_per_pair=exps), "values_per_thread": values}
+        issued = softmax_issues(p.seq_k) if exps else issued
+        work = Work(exps_per_pair=exps, issued_per_value=issued)
+        more = {"work": work, "values_per_thread": values}
         self.launches.append(terms.score_pass(name, p, p.batch, p.heads, accesses, rows, **more))
         return outputs[0].name if outputs else ""
 
@@ -262,11 +277,14 @@ class ChainBuilder:
             if name in self.held and self.held[name].role is Role.TEMP:
                 self.held[name] = replace(self.held[name], kept_to=launch)
 
-    def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
+    def copy(
+        self, name: str, source: str, target: Tensor, *, keys: bool = False, issued: float = 0.0
+    ) -> None:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
         self.hold(target)
-        rows = row_domain(self.problem, COPY_ROWS, keys=keys)
-        self.launches.append(row_pass(name, rows, (source,), (target.name,), resources=WIDE))
+        rows, work = row_domain(self.problem, COPY_ROWS, keys=keys), Work(issued_per_value=issued)
+        made = row_pass(name, rows, (source,), (target.name,), resources=WIDE, work=work)
+        self.launches.append(made)
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
@@ -300,9 +318,9 @@ def apply_mask(b: ChainBuilder, name: str, scores: str, out: str) -> str:
         mask = replace(mask, batch=p.batch, element_bytes=p.input_type.bytes)
     b.hold(mask)
     if not options.mask_fill:
-        return b.pass_over_scores(name, (scores, "mask"), out)
+        return b.pass_over_scores(name, (scores, "mask"), out, issued=ISSUED_BY_MASK)
     b.pass_over_scores(f"{name}_copy", (scores,), out)
-    return b.pass_over_scores(name, (out, "mask"), out)
+    return b.pass_over_scores(name, (out, "mask"), out, issued=ISSUED_BY_MASK)
 
 
 def softmax(b: ChainBuilder, scores: str) -> str:
@@ -311,7 +329,8 @@ def softmax(b: ChainBuilder, scores: str) -> str:
     if not _is_wide(b):
         return b.pass_over_scores("softmax", (scores,), "P", exps=1)
     if kind is Softmax.CAST or p.dtype == "bf16":
-        scores = b.pass_over_scores("cast_S", (scores,), score_matrix(p, "S_fp32", Role.TEMP, 4))
+        wide = score_matrix(p, "S_fp32", Role.TEMP, 4)
+        scores = b.pass_over_scores("cast_S", (scores,), wide, issued=ISSUED_BY_CAST)
     b.pass_over_scores("softmax", (scores,), score_matrix(p, "P_fp32", Role.TEMP, 4), exps=1)
     return b.pass_over_scores("cast_P", ("P_fp32",), "P")
 
@@ -331,7 +350,8 @@ def softmax_backward(b: ChainBuilder, grad: str) -> str:
 
     if wide:
         weights, gradient = "P_fp32", "dS_fp32"
-        grad = b.pass_over_scores("bwd.cast_P", (grad,), tensor("dP_fp32"))
+        wider = tensor("dP_fp32")
+        grad = b.pass_over_scores("bwd.cast_P", (grad,), wider, issued=ISSUED_BY_CAST)
     if options_of(b.kernel, NaiveOptions).softmax_backward_product:
         grad = b.pass_over_scores("bwd.product", (weights, grad), tensor("PdP"))
     scores = b.pass_over_scores("bwd.softmax", (weights, grad), tensor(gradient))

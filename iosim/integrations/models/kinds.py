@@ -384,8 +384,12 @@ def _kv_heads(read: Reading, heads: int) -> int:
         if not new:
             return 1 if read.get("multi_query") else heads
         return read.whole(("num_kv_heads",), MAX_HEADS) or heads
-    if read.get("multi_query"):
+    if read.get("multi_query") or (
+        read.get("multi_query_attention") and read.size("kv_heads", MAX_HEADS) is None
+    ):
         return 1
+    if read.config.get("multi_query") is False and read.type == "gpt_bigcode":
+        return heads
     if read.type == "chatglm" and read.config.get("multi_query_attention") is False:
         return heads
     return read.size("kv_heads", MAX_HEADS) or heads

@@ -232,10 +232,12 @@ def rows(read: Reading, group: str) -> list[Row]:
     matching = []
     for row in PATTERNS[group]:
         value = at(read.config, row["key"])
+        if value is None or value == []:
+            continue
         fits = not ("types" in row and read.type not in row["types"]) and not (
             "with" in row and not _has(read, row)
         )
-        if fits and (value is not None and value != []):
+        if fits:
             matching.append(row)
     return matching
 

@@ -10,6 +10,9 @@ from iosim.base.schema import one_line
 from iosim.integrations.models.patterns import PATTERNS
 from iosim.integrations.models.reading import FAMILIES, SIZES, SPELLINGS, Reading, class_defaults
 
+BOUNDS = ("window", "chunk")
+SWITCHED = ("swa", "sliding")
+"""Words of keys that switch windows off where they are false."""
 MOST = 4
 """Keys that are named; the others are counted."""
 
@@ -60,16 +63,22 @@ def unread(read: Reading) -> Iterator[str]:
         for row in PATTERNS[group]
     }
     looked_up |= {row[key] for row in PATTERNS["mixer"] for key in ("offset",) if key in row}
-    looked_up |= {name.partition(".")[0] for names in SIZES.values() for name in names}
+    # Windows and chunks are sizes that a model without such layers has not been asked for.
+    bounds = [name for size in BOUNDS for name in SIZES[size]]
+    sizes = {size: names for size, names in SIZES.items() if size not in BOUNDS}
+    looked_up |= {name.partition(".")[0] for names in sizes.values() for name in names}
     for key, value in read.config.items():
-        if key in read.seen or key in looked_up or key in naming["known"] or not _says(value):
-            continue
         low = key.lower()
+        switched_off = value is False and any(word in low for word in SWITCHED)
+        if key in read.seen or key in naming["known"] or not (_says(value) or switched_off):
+            continue
+        if key in looked_up and not isinstance(value, list | dict):
+            continue
         words = naming["words"] + (naming["sized"] if _counts(value) else [])
         named = any(word in low for word in words) and not any(
             word in low for word in naming["silent"]
         )
-        if named and read.defaults.get(key) != value:
+        if (named or key in bounds) and read.defaults.get(key) != value:
             yield key
 
 

@@ -36,6 +36,11 @@ CONVOLUTIONS = {
     aten.convolution_backward.default: slice(1, 3),
 }
 """Which arguments are the input and the weight."""
+DEPTHWISE_CHANNELS = 128
+DEPTHWISE_PLACES = {"": (3, 16), "input": (2, 4)}
+"""Rows and columns of a CTA of cuDNN's depthwise kernels, and channels: of conv2d_c1_k1_nhwc_specialized as its grids tell
+(2,752 CTAs for 8 images of 128 x 128 x 128, 880 for 32 x 32 x 640), of dgrad2d_c1_k1_nhwc_specialized 8 places as its
+grids tell, in the shape whose rim is what an H200 counted (h200_transformers_kernels.csv)."""
 GROUPS = 5
 """Place among a convolution's settings: stride, padding, dilation, transposed, output_padding, groups."""
 
@@ -298,7 +303,10 @@ def _convolved(
     (nchwToNhwcKernel and back). Copies have whole `CHANNELS` of them: that of 8 images of 3 channels, 12.6 MB, wrote 31
     of its 33.6 MB to an H100's HBM. Where each channel is by itself there is no product: a pass."""
     if by_channel:
-        return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
+        windows = _windows(product)
+        again = [(product.a, windows)] if windows > 1 else []
+        name = product.name or "depthwise"
+        return [Pass([product.a, product.b], [product.c], name, again=again)]
     # Only half precision has tensor-core kernels that ask for this; grouped ones take what is there.
     half = groups == 1 and product.c.element_size() == 2
     copied = [t for t in inputs if half and not _has_channels_last(t)]
@@ -316,6 +324,19 @@ def _convolved(
         replace(product, a=a, b=b, c=result),
         Pass([result], [product.c], "channels_first"),
     ]
+
+
+def _windows(product: Product) -> int:
+    """How often cuDNN's depthwise kernels of 3 x 3 taps in half precision load what they go through: a CTA loads a rim
+    around its places and, where there are several blocks of channels, the taps of its own."""
+    sides = DEPTHWISE_PLACES.get(product.name or "")
+    same = product.a.shape == product.c.shape and product.a.element_size() == 2
+    same &= _has_channels_last(product.a)
+    if sides is None or not same or tuple(product.b.shape[1:]) != (1, 3, 3):
+        return 1
+    places = math.prod(sides)
+    taps = math.prod(product.b.shape[2:]) if product.b.shape[0] > DEPTHWISE_CHANNELS else 0
+    return round((math.prod(side + 2 for side in sides) + taps) / places)
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from iosim.readers.timing import launch_terms as terms
 from iosim.readers.timing.energy import FMA_FLOPS, Activity, mean_power_w
 from iosim.readers.timing.loop_time import Computing, loop_computing, worked
 from iosim.readers.timing.overlap import beside, computing_beside_stream, norm_of
-from iosim.readers.timing.pass_time import pass_computing
+from iosim.readers.timing.pass_time import issued_seconds, pass_computing
 from iosim.readers.timing.running import Running, executed_pairs, reuses_keys
 
 ENERGY_BYTES = 2
@@ -132,7 +132,7 @@ def _pass(running: Running, computed: Computing, streamed: float, busiest: float
         )
     if work.serial_loads:
         return terms.serial_load_seconds(running) + streamed
-    return beside(terms.thread_load_seconds(running), busiest)
+    return beside(terms.thread_load_seconds(running) + issued_seconds(running), busiest)
 
 
 def _activity(running: Running, computed: Computing, pairs: float, instructions: float) -> Activity:

@@ -181,6 +181,23 @@ def pass_instruction_seconds(running: Running) -> float:
 
 
 @term(
+    "instructions issued by a pass",
+    Scope.LAUNCH,
+    "values x instructions per value / 128 lanes / SMs / clock",
+    zero="passes whose instructions were not counted; AMD",
+)
+def issued_seconds(running: Running) -> float:
+    """Seconds in which the schedulers issue the instructions of a pass, beside which its bytes flow."""
+    launch, rates = running.launch, running.rates
+    if not launch.work.issued_per_value or rates.profile.is_amd:
+        return 0.0
+    first = launch.accesses[0].tensor
+    values = running.moved("l2", "read", first) / running.chain.tensors[first].element_bytes
+    lanes = ISSUED_LANES * rates.profile.sm_count * (rates.clock_hz or math.inf)
+    return values * launch.work.issued_per_value / lanes
+
+
+@term(
     "loads of dependent steps",
     Scope.STEP,
     "loads x latency (HBM, or the L2 where the launch before left them there)",

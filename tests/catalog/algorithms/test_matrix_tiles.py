@@ -5,15 +5,17 @@ Megabytes are the profiler's, three decimals. Tiles are in the listed kernels' n
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 
 import pytest
 from counter import count
+from scripts import measurements
 
 from iosim import predict
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.matrix_tiles import fp32_tile, half_tile, wave_tile
-from iosim.catalog.algorithms.naive import NaiveOptions, Pass
+from iosim.catalog.algorithms.naive import NaiveOptions, Pass, softmax_issues
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Chain
@@ -361,3 +363,30 @@ def test_idle_columns_cost_time() -> None:
     }  # fmt: skip
     assert seconds[64]["values"] == pytest.approx(seconds[128]["values"], rel=0.1)
     assert seconds[64]["scores"] < 0.65 * seconds[128]["scores"]
+
+
+def test_passes_take_what_they_were_counted_with() -> None:
+    """Instructions a value of PyTorch's softmax, and the time of its casts and masked passes, on an H200."""
+    with open(measurements("h200_passes_issued.csv"), encoding="utf-8", newline="") as file:
+        rows = {row["what"]: row for row in csv.DictReader(file)}
+    for what, row in rows.items():
+        per_value = 32 * int(row["warp_instructions"]) / int(row["values"])
+        if what.startswith("softmax torch") and not what.endswith("16384"):
+            counted = softmax_issues(int(what.split()[-1]))
+            assert per_value == pytest.approx(counted, rel=0.12)
+    p = AttentionProblem(batch=1, heads=16, seq_q=2048, head_dim=64, dtype="fp16", mask="causal")
+    made = predict(p, "eager-float", H200, l2_start="cold", method="capacity").time.launches
+    seconds = {launch.name: launch.total_s for launch in made}
+    for name, what in (
+        ("cast_S", "cast half to float 2^26"),
+        ("mask", "masked_fill half 16x2048x2048"),
+    ):
+        assert seconds[name] == pytest.approx(float(rows[what]["seconds"]), rel=0.12)
+
+
+def test_the_casts_of_a_t4_take_as_many_slots() -> None:
+    """2.45 ms at 585 MHz (kernels/measurements/published/t4_naive_attention_ncu_akashg71.csv), where HBM needs 1.9."""
+    p = AttentionProblem(batch=2, heads=8, seq_q=2048, head_dim=64, dtype="fp16")
+    made = predict(p, "eager-float", "t4", clocks=585e6, method="capacity").time.launches
+    (cast,) = (launch.total_s for launch in made if launch.name == "cast_S")
+    assert cast == pytest.approx(2.452e-3, rel=0.05)

@@ -589,3 +589,16 @@ def test_calibrates_this_gpu(tmp_path: Path) -> None:
     out = tmp_path / "here.toml"
     assert main(["calibrate", "--no-profiler", "-o", str(out)]) == 0
     assert check_profile_file(out) == []
+
+
+@pytest.mark.parametrize(("name", "written"), [
+    ("NVIDIA H200", "NVIDIA H200"),
+    ("x" * 80, "x" * 80),
+    ("x" * 81, "x" * 77 + "..."),  # one line of at most 80 characters
+    ("two\nlines", "two lines"),
+    (["H200"], "a GPU without a name"),
+])  # fmt: skip
+def test_a_name_is_a_line(name: object, written: str) -> None:
+    left_out: list[str] = []
+    assert calibrate.sound({"gpu": name}, left_out)["gpu"] == written
+    assert any(line.startswith("gpu: ") for line in left_out) is isinstance(name, list)

@@ -87,6 +87,7 @@ def kinds(model: Model) -> list[tuple[str, int]]:
             sliding_window=64), [("sliding", 4), ("sliding (head_dim 64)", 1), ("full", 1)]),
     (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), [("full", 3)]),
     (config("longcat_flash", None, num_layers=3, **LATENT), [("latent", 6)]),
+    (config("longcat_flash_ngram", None, num_layers=3, **LATENT), [("latent", 6)]),
     (config("falcon_h1", 3, **SSD), [("full", 3), ("mamba", 3)]),
     (config("mamba2", 4, num_heads=32, head_dim=64, state_size=128, n_groups=8), [("mamba", 4)]),
     (config("step3p5", 4, layer_types=["full_attention"] + ["sliding_attention"] * 3, sliding_window=512, head_dim=64,
@@ -127,6 +128,16 @@ def test_sizes_of_each_kind_are_its_own() -> None:
     assert [one.head_dim for one in gemma.kinds] == [256, 512]
 
 
+@pytest.mark.parametrize(("kind", "keys", "heads"), [
+    ("hf_olmo", {"multi_query_attention": True}, 1), ("gpt_bigcode", {"multi_query": False}, 16),
+    ("gpt_bigcode", {}, 1), ("chatglm", {"multi_query_attention": True, "multi_query_group_num": 2}, 2),
+])  # fmt: skip
+def test_switches_of_one_head_of_keys(kind: str, keys: dict[str, Any], heads: int) -> None:
+    own = {"model_type": kind, "hidden_size": 1024, "num_attention_heads": 16}
+    model = load_model({**own, "num_hidden_layers": 2, **keys})
+    assert [one.kv_heads for one in model.kinds] == [heads]
+
+
 def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
     keys = config("gemma3n_text", 10, num_kv_shared_layers=5, sliding_window=64, head_dim=64)
     alone, shared = load_model(keys | {"num_kv_shared_layers": 0}), load_model(keys)
@@ -144,6 +155,11 @@ def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
     (config("llama", 2, dense_attention_every_n_layers=2), "not read: dense_attention_every_n_layers"),
     (config("llama", 2, total_ut_steps=4), "not read: total_ut_steps"),
     (config("llama", 2, hybrid_blocks=3), "not read: hybrid_blocks"),
+    (config("llama", 2, attention_chunk_size=64), "not read: attention_chunk_size"),
+    (config("llama", 2, window_size=64), "not read: window_size"),
+    (config("llama9", 2, attn_layer_idxs=[1]), "not read: attn_layer_idxs"),
+    (config("llama9", 2) | {"layers": [{"type": "attn"}, {"type": "ssm"}]}, "not read: layers"),
+    (config("llama9", 2, sliding_window=64, use_swa=False), "not read: use_swa"),
     (config("llama", 2, expert_num=16), "not read: expert_num"),
     (config("llama", 2, moe_config={"num": 16}), "not read: moe_config"),
     ({**SIZES, "num_hidden_layers": 2}, "no model_type, read by its keys alone as a decoder"),

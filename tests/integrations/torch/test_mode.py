@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scripts import ROOT
 from trace_events import checked
 
 torch = pytest.importorskip("torch")
@@ -281,6 +283,19 @@ class TestAttention:
         }
         assert fused(seen["contiguous"]) == [("attention", "cudnn")]
         assert [r.operator for r in seen["strided"].rows].count("bmm") == 2
+
+    def test_a_mask_with_256_columns_is_cudnns(self) -> None:
+        """Gemma 3 on an H100: PyTorch 2.11 takes cuDNN's fprop and bprop, not the memory-efficient kernel."""
+        q = torch.empty(1, 2, 256, 256, dtype=BF16, device="meta", requires_grad=True)
+        mask = torch.ones(256, 256, dtype=torch.bool, device="meta")
+        traffic = one(
+            lambda: (
+                functional.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum().backward()
+            ),
+            "h100",
+            cudnn="9.19.0",
+        )
+        assert fused(traffic) == [("attention", "cudnn"), ("attention_backward", "cudnn")]
 
     def test_alone_it_moves_what_predict_says(self) -> None:
         q, k, v = heads(2, 8, 1024, 64)
@@ -560,6 +575,26 @@ class TestOperators:
             out = conv(tokens.transpose(1, 2).unflatten(2, (32, 32))).flatten(2).transpose(1, 2)
             assert out.is_contiguous()  # so that a linear layer after it copies nothing
         assert [r.operator for r in t.result.rows] == ["convolution.depthwise"]
+
+    @pytest.mark.parametrize(("channels", "side"), [(128, 128), (256, 64), (640, 32), (1024, 16)])
+    def test_depthwise_convolutions_load_a_rim(self, channels: int, side: int) -> None:
+        """As an H200 counted them in a SegFormer: within a quarter forward, a tenth backward."""
+        stage = 3 - [128, 256, 640, 1024].index(channels)
+        table = ROOT / "experiments" / "measurements" / "h200_transformers_kernels.csv"
+        with table.open(encoding="utf-8") as file:
+            counted = [r for r in csv.DictReader(file) if r["model"] == "segformer"]
+        kernels = [r for r in counted if r["pass"] == "bwd" and r["kernel"].startswith("dgrad")]
+        forward = [r for r in counted if r["pass"] == "fwd"][2 * (3 - stage)]
+        conv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False, dtype=BF16)
+        x = torch.empty(8, channels, side, side, dtype=BF16, device="meta")
+        x = x.to(memory_format=torch.channels_last).requires_grad_()
+        with TrafficMode("h200") as t:
+            out = conv.to("meta")(x)
+            out.backward(torch.empty_like(out))
+        found = {r.operator: r.l2_read for r in t.result.rows}
+        assert found["convolution.depthwise"] == pytest.approx(int(forward["l2_read"]), rel=0.25)
+        backward = int(kernels[2 * stage]["l2_read"])
+        assert found["convolution_backward.input"] == pytest.approx(backward, rel=0.1)
 
     @pytest.mark.parametrize(("channels", "times"), [(512, 16), (64, 2), (32, 1)])
     def test_a_transposed_operand_costs_a_sector_an_element(

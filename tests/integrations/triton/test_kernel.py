@@ -60,11 +60,11 @@ class TestRecordedTiles:
         assert (
             shared_bytes(Config(128, 64, 8, 1).tile, RECORDED, MatrixUnit.WGMMA) == 16384 + 8192
         )  # K and V take turns
-        # mma.sync: P 128 x 64 x 2 beside Q, and K and V twice
-        assert (
-            shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.MMA_SYNC)
-            == 16384 + 16384 + 2 * 2 * 8192
-        )
+        # mma.sync: K and V twice beside Q; P 64 x 128 x 2 as well where a tile has more columns than rows
+        for tile, q, p, kv in (((128, 64), 16384, 0, 8192), ((64, 128), 8192, 16384, 16384)):
+            config = Config(*tile, 8, 3)
+            held = shared_bytes(config.tile, RECORDED, MatrixUnit.MMA_SYNC)
+            assert held == q + p + 2 * 2 * kv
 
     def test_ranking(self) -> None:
         """No recorded value is an input: registers and shared memory are iosim's own."""

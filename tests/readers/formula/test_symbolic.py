@@ -283,6 +283,17 @@ def test_window_by_hand():
     assert made.total("l2", tensor="V") == (6 + 9 + 4) * 8 * 2
 
 
+def test_a_window_to_the_right_is_a_size_of_its_own():
+    """Three keys back and two ahead of ten rows in blocks of 4: keys 0-5, 1-9, 5-9, in blocks of 3: 6 + 10 + 7 rows; a
+    right of 5 keeps 0-8, 1-9, 5-9: 9 + 10 + 7."""
+    kernel = Kernel("k", "flash", Tile(4, 3))
+    sizes = {"seq_q": 10, "head_dim": 8, "mask": "window", "window": 3}
+    made = derive(AttentionProblem(**sizes, window_right=2), kernel)
+    for right, rows in ((2, 6 + 10 + 7), (5, 9 + 10 + 7)):
+        moved = made.substitute({"window_right": right}).numbers()
+        assert moved.total("l2", tensor="V") == rows * 8 * 2
+
+
 def test_text_of_the_plain_formula():
     made = derive(
         AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64))

@@ -8,6 +8,7 @@ import json
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
-from iosim.readers.replay.tracing import CtaTable
+from iosim.readers.replay.tracing import CtaTable, ReuseHistogram
 from iosim.show.html import unpacked
 from iosim.show.timeline import text
 from iosim.studies.trace.face import _walk
@@ -333,3 +334,26 @@ def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
     told = capsys.readouterr().out
     assert f"{bytes_text(p.total('side', 'read'))} from the memory-side cache" in told
     assert "missed, read from the memory-side cache" in told
+
+
+def test_rows_of_a_reuse_histogram_by_hand() -> None:
+    """Forty steps of 1 kB with n + 1 bytes at n kB; the partition has 20 kB, between the edges at 16 and at 32 kB."""
+    loads = np.arange(1, 41)
+
+    def rows_of(loads: Any, deeper: int) -> list[tuple[Any, ...]]:
+        launch: Any = SimpleNamespace(reuse=ReuseHistogram(1000, loads, deeper, 7))
+        return [tuple(row.values()) for row in reuse_rows(launch, 20_000)]
+
+    # from, to, kind, bytes: of 0 to 1 kB, 1 to 2, ...; 17 + ... + 20 = 74, 21 + ... + 32 = 318, 33 + ... + 40 = 292
+    expected = [
+        (0, 0, "first load", 7), (0, 1000, "reuse", 1), (1000, 2000, "reuse", 2), (2000, 4000, "reuse", 3 + 4),
+        (4000, 8000, "reuse", 5 + 6 + 7 + 8), (8000, 16000, "reuse", 100), (16000, 20000, "reuse", 74),
+        (20000, 32000, "reuse", 318), (32000, 40000, "reuse", 292), (40000, None, "reuse", 9),
+    ]  # fmt: skip
+    assert rows_of(loads, 9) == expected
+    # Empty rows at the end are left out, empty ones between are not.
+    assert rows_of(np.where(loads > 20, 0, loads), 0) == expected[:7]
+    assert rows_of(np.where(loads == 3, 0, 0 * loads), 0) == expected[:1]
+    assert rows_of(np.where(loads == 4, 4, 0), 0)[1:] == [
+        (0, 1000, "reuse", 0), (1000, 2000, "reuse", 0), (2000, 4000, "reuse", 4),
+    ]  # fmt: skip
