@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,6 +105,16 @@ def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
         (kernel, "options" if key.startswith("options.") and kernel in in_one_line else key)
         for kernel, key in keys
     }
+
+
+def test_a_fitted_number_of_an_algorithm_is_the_default_of_an_option() -> None:
+    """What was fitted on a library's kernel is that library's to state, in its file or its rule book."""
+    for section in registry()["constant"]:
+        if section["module"].startswith("iosim.catalog.algorithms."):
+            module = import_module(section["module"])
+            options = [kind for kind in vars(module).values() if is_dataclass(kind)]
+            names = {option.name for kind in options for option in fields(kind)}
+            assert {name.lower() for name in section["names"]} <= names, section
 
 
 def test_every_stacks_gap_is_registered() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from scripts import ROOT
+from scripts import ROOT, load_script
 
 if not (ROOT / "pyproject.toml").is_file():
     pytest.skip("iosim runs from an install without its sources", allow_module_level=True)
@@ -345,3 +345,12 @@ def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
     kernel = "import make_studies as m; m.STUDIES; print(dict(m.made_of_kernel('catalog', 'trial-kernel')) == "
     kernel += "m.recorded_of_kernel('trial-kernel')['catalog'])"
     assert copy.run("-c", f"import sys; sys.path.append('tests/golden'); {kernel}") == "True\n"
+
+
+@pytest.mark.slow
+def test_recorded_lists_are_those_of_before(copy: Copy) -> None:
+    """What is recorded of lists of kernels, GPUs and commands has rows that an addition leaves alone."""
+    listed = "import command_cases as c; print(dict(c.cases(tuple(c.ROWS_OF))))"
+    in_copy = copy.run("-c", f"import sys; sys.path.append('tests/golden'); {listed}")
+    cases = load_script("tests/golden/command_cases.py")
+    assert in_copy == f"{dict(cases.cases(tuple(cases.ROWS_OF)))}\n"
