@@ -111,25 +111,46 @@ class Evaluated:
         return tuple(dict.fromkeys(note for trace in self.traces for note in trace.notes))
 
     @cached_property
+    def _visits(self) -> dict[int, Array]:
+        """Warps of each CTA that run each block, by the block's first instruction."""
+        of_traces = [trace.visits() for trace in self.traces]
+        starts = dict.fromkeys(start for visits in of_traces for start in visits)
+        return {
+            start: np.concatenate(
+                [
+                    visits.get(start, np.zeros(trace.ctas, dtype=np.int64))
+                    for visits, trace in zip(of_traces, self.traces, strict=True)
+                ]
+            )
+            for start in starts
+        }
+
+    def _block(self, start: int) -> tuple[Instruction, ...]:
+        """The instructions of the block that begins with one."""
+        starts = self.entry.flow.starts
+        end = starts.index(start) + 1
+        return tuple(self.entry.instructions[start : starts[end] if end < len(starts) else None])
+
+    @cached_property
     def runs(self) -> dict[int, float]:
         """How often a warp runs each line of the PTX, in the mean over the launch's warps."""
         # A block's visits are counted in the trace; each of its lines runs as often, whichever way led there.
-        starts = self.entry.flow.starts
         warps = self.ctas * -(-self.threads // WARP)
-        of_block: dict[int, int] = {}
-        for trace in self.traces:
-            for start, visits in trace.visits().items():
-                of_block[start] = of_block.get(start, 0) + visits
-        by_row: dict[int, float] = {}
-        for start, visits in of_block.items():
-            end = (
-                starts[starts.index(start) + 1]
-                if start != starts[-1]
-                else len(self.entry.instructions)
-            )
-            for instruction in self.entry.instructions[start:end]:
-                by_row[instruction.row] = by_row.get(instruction.row, 0.0) + visits / warps
+        by_row = dict.fromkeys((instruction.row for instruction in self.entry.instructions), 0.0)
+        for start, visits in self._visits.items():
+            for instruction in self._block(start):
+                by_row[instruction.row] += float(visits.sum()) / warps
         return by_row
+
+    @cached_property
+    def shares(self) -> Array:
+        """The work of each CTA over that of the mean one, by the instructions that its warps run."""
+        instructions: Array = np.zeros(self.ctas)
+        for start, visits in self._visits.items():
+            instructions = instructions + visits * len(self._block(start))
+        mean = max(1.0, float(instructions.mean()))
+        of_mean: Array = instructions / mean
+        return of_mean
 
     def sectors(self, mode: Mode) -> int:
         """Sectors of global memory that requests of a kind touch."""

@@ -118,6 +118,7 @@ def _touched(evaluated: Evaluated, listing: Listed, missed: dict[int, float]) ->
         listing.entries,
         bytes_moved,
         {names[n]: part for n, part in listing.used.items()},
+        evaluated.shares,
     )
 
 

@@ -2,7 +2,8 @@
 
 Lanes that part go on in groups, each at its own instruction: inside a loop the group that is furthest back runs first,
 so that groups meet again where their ways do. Trips of a loop that repeat are folded (`iosim.code.ptx_fold`). Floating
-point and what is loaded are not known; a branch on them is taken not to part (it falls through), and said so.
+point and what is loaded are not known; a branch on them is taken not to part, and said so: lanes go by the shorter of
+two ways that meet again, else they fall through.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ LONGEST_PERIOD = 8
 """Trips after which a loop may do the same again: the buffers of a pipeline take turns."""
 MOST_TRIPS = 1 << 34
 """Trips beyond which a loop is taken to have no end."""
+LONGEST_WAY = 256
+"""Instructions of a way up to which it is looked for where it meets another."""
 FLOAT_BRANCH = "a branch on floating point, or on what was loaded, is taken not to part"
 FLOAT_GUARD = (
     "an access under a predicate of floating point, or of what was loaded, is taken as made"
@@ -152,7 +155,7 @@ class Run(MemoryLanes):
             flag = self._flag(instruction)
             if flag is None:
                 self._note(FLOAT_BRANCH)
-                _add(waiting, at + 1, mask)
+                _add(waiting, self._likely(at, instruction.target), mask)
                 return
             goes = shrunk(mask & flag)
             stays = shrunk(mask & ~flag)
@@ -160,6 +163,32 @@ class Run(MemoryLanes):
                 _add(waiting, at + 1, stays)
         if instruction.name == "bra" and goes.any():
             _add(waiting, instruction.target, goes)
+
+    def _likely(self, at: int, target: int) -> int:
+        """Where lanes go whose branch is not known: on, or by the shorter of two ways that meet again."""
+        # Of a function by parts (a tangent's small and large values) compilers make two ways; none of them
+        # is empty, for one that jumps over something is most often meant to do it.
+        on, there = self._straight(at + 1), self._straight(target)
+        meet = next((number for number in there if number in set(on)), None)
+        if meet is None:
+            return at + 1
+        lengths = [way.index(meet) for way in (on, there)]
+        return target if 0 < lengths[1] < lengths[0] else at + 1
+
+    def _straight(self, at: int) -> list[int]:
+        """Instructions from one on to the next branch that is not always taken, without jumps and moves."""
+        code, way = self.entry.instructions, list[int]()
+        while at < len(code) and len(way) < LONGEST_WAY:
+            instruction = code[at]
+            if instruction.name == "bra" and not instruction.guard:
+                at = instruction.target
+                continue
+            if instruction.name in ("bra", "ret", "exit", "trap", "brx"):
+                break
+            if instruction.name != "mov":
+                way.append(at)
+            at += 1
+        return way
 
     # ---- loops ----
 

@@ -170,16 +170,16 @@ class Trace:
             if isinstance(node, Access):
                 yield node, folds
 
-    def visits(self) -> dict[int, int]:
-        """How many warps run each block, by the instruction that it begins with."""
-        by_block: dict[int, int] = {}
+    def visits(self) -> dict[int, Array]:
+        """How many warps of each CTA run each block, by the instruction that it begins with."""
+        by_block: dict[int, Array] = {}
         for node, folds in _walk(self.nodes, ()):
             if isinstance(node, Visit):
                 # A visit inside folds is made as often as all of them turn together.
                 times = np.broadcast_to(node.warps, (self.ctas,))
                 for fold in folds:
                     times = times * fold.count
-                by_block[node.start] = by_block.get(node.start, 0) + int(times.sum())
+                by_block[node.start] = by_block.get(node.start, 0) + times
         return by_block
 
     def trips(self, access: Access, folds: tuple[Fold, ...]) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from iosim.base.records import replace
 from iosim.code.listing import Instruction
 from iosim.code.opcodes import (
     OWN_UNIT,
@@ -21,6 +22,9 @@ from iosim.code.opcodes import (
 )
 from iosim.kernel.machine import LINE_BYTES, SECTOR_BYTES, MemoryUse, Slot
 
+TAKEN_BRANCH_CYCLES = 12
+"""Cycles for which a warp waits behind a branch that it takes, beside those in the code: the mean of four ways through
+a branch of two sides, of one warp (h200_branches.csv, ways `small` and `large` of 8 and 32 elements)."""
 SHARED = ("shared-load", "shared-store", "shared-atomic", "shuffle")
 LOADS = ("global-load", "local-load", "shared-load", "constant-load", "shuffle", "tensor-memory")
 COUNT = re.compile(r"^(?:0x)?([0-9a-f]+)$")
@@ -86,5 +90,10 @@ def trace(
     cc: int,
     use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
 ) -> tuple[Slot, ...]:
-    """Instructions one after the other."""
-    return tuple(slot(instruction, cc, use_of(instruction)) for instruction in instructions)
+    """Instructions one after the other; the first is taken to follow the last where this branches to it."""
+    way = list(instructions)
+    slots = [slot(instruction, cc, use_of(instruction)) for instruction in way]
+    for n, (instruction, after) in enumerate(zip(way, way[1:] + way[:1], strict=True)):
+        if instruction.target is not None and instruction.target == after.address:
+            slots[n] = replace(slots[n], stall=slots[n].stall + TAKEN_BRANCH_CYCLES)
+    return tuple(slots)

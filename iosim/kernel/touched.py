@@ -33,6 +33,8 @@ class Touched:
     """Bytes between SMs and L2: (tensor, mode, bytes), counted request by request."""
     used: Mapping[str, float] = field(default_factory=dict)
     """The part of a tensor's objects, which are whole lines of the L2, that is fetched and stored; by default all."""
+    shares: npt.NDArray[Any] | None = None
+    """The work of each CTA over that of the mean one; None: all have as much."""
 
     @property
     def total(self) -> int:
@@ -47,3 +49,21 @@ class Touched:
                 return before
             before += int(sizes.size)
         raise KeyError(tensor)
+
+    def asked_together(self, ctas: int) -> dict[str, float]:
+        """How many of so many CTAs that follow one another in the grid ask for an object of a tensor, in the mean over
+        those rounds in which one does."""
+        starts = np.cumsum(self.count) - self.count
+        steps = np.arange(int(self.count.sum())) - np.repeat(starts, self.count)
+        entries = self.entries[np.repeat(self.first, self.count) + steps]
+        rounds = np.repeat(np.arange(self.count.size) // max(1, ctas), self.count)
+        # Loads are the first of the modes.
+        loads = entries < self.total
+        together: dict[str, float] = {}
+        for name, sizes in self.objects.items():
+            begin = self.begin(name)
+            mine = loads & (entries >= begin) & (entries < begin + sizes.size)
+            asked = entries[mine].astype(np.int64) + self.total * rounds[mine].astype(np.int64)
+            if asked.size:
+                together[name] = asked.size / np.unique(asked).size
+        return together

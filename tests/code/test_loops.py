@@ -12,6 +12,7 @@ from iosim.code.counts import key_loop
 from iosim.code.kernel_facts import kernel_facts
 from iosim.code.loops import Flow
 from iosim.code.runs import runs_of_trips
+from iosim.code.trace import TAKEN_BRANCH_CYCLES, trace
 from iosim.hardware.profile import load_profile
 from iosim.readers.timing.warps import SmPace, placed_warps, regions_turn
 
@@ -82,3 +83,14 @@ def test_a_cta_of_unknown_threads_is_taken_to_have_128(tmp_path: Path) -> None:
     resident = kernel_facts(code, h100).resident
     assert resident == kernel_facts(code, h100, threads=128).resident
     assert resident != kernel_facts(code, h100, threads=129).resident
+
+
+def test_a_branch_that_is_taken_waits(tmp_path: Path) -> None:
+    flow = Flow(function(NESTED, tmp_path))
+    way = [flow.instructions[n] for n in (0, 1)]
+    back = next(one for one in flow.instructions if one.target is not None)
+    there = next(one for one in flow.instructions if one.address == back.target)
+    taken, falls = trace([back, there], 90), trace([back, way[0]], 90)
+    assert taken[0].stall - falls[0].stall == (TAKEN_BRANCH_CYCLES if way[0] != there else 0)
+    alone = trace([there, back], 90)  # a loop's last branch goes back to its first instruction
+    assert alone[-1].stall == taken[0].stall

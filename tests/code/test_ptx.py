@@ -479,3 +479,49 @@ def test_a_vector_of_one_is_a_scalar() -> None:
     )
     assert {site.tensor for site in evaluated.sites} == {"a", "x"}
     assert evaluated.notes == ()
+
+
+TWO_WAYS = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry two_ways(.param .u64 x, .param .u64 out)
+.reqntid 32
+{
+	.reg .pred %p<2>;
+	.reg .b32 %r<3>;
+	.reg .f32 %f<6>;
+	.reg .b64 %rd<6>;
+	ld.param.u64 %rd1, [x];
+	ld.param.u64 %rd2, [out];
+	mov.u32 %r1, %tid.x;
+	mul.wide.u32 %rd3, %r1, 4;
+	add.s64 %rd4, %rd1, %rd3;
+	add.s64 %rd5, %rd2, %rd3;
+	ld.global.f32 %f1, [%rd4];
+	setp.ltu.f32 %p1, %f1, 0f3F19999A;
+	@%p1 bra SHORT;
+	bra.uni LONG;
+SHORT:
+	mul.f32 %f2, %f1, %f1;
+	bra.uni DONE;
+LONG:
+	ex2.approx.ftz.f32 %f3, %f1;
+	add.f32 %f4, %f3, %f3;
+	rcp.approx.ftz.f32 %f2, %f4;
+DONE:
+	st.global.f32 [%rd5], %f2;
+	ret;
+}
+"""
+
+
+def test_of_two_ways_that_meet_again_lanes_go_the_shorter() -> None:
+    (entry,) = entries(TWO_WAYS).values()
+    told = evaluate(entry, (1,), {"x": tensor("x", 32), "out": tensor("out", 32)})
+    times = {one.text: told.runs[one.row] for one in entry.instructions if "f32" in one.text}
+    assert {text.split()[0]: n for text, n in times.items()} == {
+        "ld.global.f32": 1, "setp.ltu.f32": 1, "mul.f32": 1, "ex2.approx.ftz.f32": 0,
+        "add.f32": 0, "rcp.approx.ftz.f32": 0, "st.global.f32": 1,
+    }  # fmt: skip
+    assert told.shares.tolist() == [1.0]

@@ -106,3 +106,11 @@ def test_frames_are_stored_as_often_as_they_are_filled_and_loaded_as_often_as_th
 def test_moves_share_the_time_of_their_cta() -> None:
     (launch,) = chain().launches
     assert _moves_s(launch, 10.0, 2) == pytest.approx((1.0, 2.0))  # 5 moves a CTA
+
+
+def test_ctas_that_follow_one_another_ask_together() -> None:
+    touched = chain().launches[0].touched
+    assert touched is not None
+    # Six CTAs load all tiles of x: of four at a time four ask for each, then two.
+    assert touched.asked_together(4) == {"x": 3.0}
+    assert touched.asked_together(6) == {"x": 6.0}

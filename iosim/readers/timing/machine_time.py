@@ -15,7 +15,7 @@ from iosim.kernel.launch import Launch
 from iosim.kernel.machine import Machine
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.readers.timing.loop_time import Computing
-from iosim.readers.timing.makespan import makespan
+from iosim.readers.timing.makespan import makespan, span_of_shares, steps_per_tile
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running
 from iosim.readers.timing.warps import PARTS, SmPace, Turn, ctas_in_turn, placed_warps, regions_turn
@@ -32,6 +32,9 @@ UNIT_NAMES = {
     "to-l2": "l2",
 }
 """Under which of a time's names a unit's cycles stand: of those that share one, the longest."""
+
+LEAST_UNEVEN = 0.05
+"""Difference between the CTAs with most and least work, in the mean one's, below which they are taken to be alike."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,7 @@ class MachineRates:
 def machine_computing(running: Running, machine: Machine) -> Computing:
     """A launch whose code is known: its steps in the schedule of its CTAs, as its warps play them."""
     launch, rates, resident = running.launch, running.rates, running.resident
-    read = running.moved("l2", "read")
-    # Of the loads that miss L1, those that the L2 misses, too: HBM bytes over L2 bytes.
-    share = min(1.0, running.moved("hbm", "read") / read) if read else 0.0
-    played = MachineRates(rates, machine, launch.resources.threads, share)
+    played = MachineRates(rates, machine, launch.resources.threads, _late_share(running))
     clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
@@ -106,14 +106,41 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     )
 
 
+def _late_share(running: Running) -> float:
+    """The part of what comes from the L2 for which a CTA waits as long as for HBM. CTAs that do equal work go side by
+    side: of those that ask for a line at one time one has it loaded, and all wait."""
+    launch, slots = running.launch, running.resident.slots
+    touched = launch.touched.asked_together(slots) if launch.touched is not None else {}
+    late = read = 0.0
+    for tensor in running.chain.tensors:
+        from_l2 = running.moved("l2", "read", tensor)
+        together = touched.get(tensor, slots) if _alike(launch) else 1.0
+        late += min(from_l2, together * running.moved("hbm", "read", tensor))
+        read += from_l2
+    return late / read if read else 0.0
+
+
+def _alike(launch: Launch) -> bool:
+    """True where all CTAs do about the same work."""
+    if launch.touched is None:
+        steps = steps_per_tile(launch.domain, launch.outer)
+        return float(steps.max(initial=0.0)) == float(steps.min(initial=math.inf))
+    shares = launch.touched.shares
+    return shares is None or float(shares.max() - shares.min()) < LEAST_UNEVEN
+
+
 def _tiles_alone(
     running: Running, tile: Callable[[int], Turn], in_turn: Callable[[Turn], float], clock: float
 ) -> Computing:
     """A launch without a loop over keys: rounds of CTAs; `in_turn` gives the cycles that a round adds to others."""
     launch, resident, sms = running.launch, running.resident, running.rates.profile.sm_count
-    # Full rounds, and a last one with fewer CTAs on the busiest SM.
+    if (uneven := _uneven(running, tile, clock)) is not None:
+        return uneven
+    # Full rounds, and a last one with fewer CTAs. Behind one round those of an SM end together, and it
+    # takes as many again: of 120 for 264 places 60 SMs had two (h200_stalls.csv, ragged). Later they
+    # have drifted apart, and each SM takes its part.
     full, rest = divmod(launch.work_tiles, resident.slots)
-    shared = -(-rest // sms)
+    shared = min(rest, running.ctas_per_sm) if full == 1 else -(-rest // sms)
     # rounds run into one another: the first of them takes all of its time, each other what it adds
     cycles = tile(shared).cycles if rest else 0.0
     if full:
@@ -128,6 +155,22 @@ def _tiles_alone(
         waves=resident.waves,
         total_s=cycles / clock,
         step_s=_moves_s(launch, tile(running.ctas_per_sm).cycles / clock, running.ctas_per_sm),
+    )
+
+
+def _uneven(running: Running, tile: Callable[[int], Turn], clock: float) -> Computing | None:
+    """A launch whose CTAs are known to do unequal work; None: they are alike."""
+    launch, sms, per_sm = running.launch, running.rates.profile.sm_count, running.ctas_per_sm
+    shares = launch.touched.shares if launch.touched is not None else None
+    if shares is None or _alike(launch):
+        return None
+    span = span_of_shares(shares, sms, per_sm, lambda ctas: tile(ctas).cycles)
+    of_all = tile(per_sm)
+    return Computing(
+        seconds=_seconds(of_all.busy, span.steps / per_sm / clock),
+        waves=running.resident.waves,
+        total_s=span.cycles / clock,
+        step_s=_moves_s(launch, of_all.cycles / clock, per_sm),
     )
 
 

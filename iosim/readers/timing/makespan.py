@@ -41,6 +41,8 @@ among CTAs that end at about the same time decides for long."""
 TICKS = 1024
 """Ticks of a step of a CTA alone on its SM, of a step that is claimed, of the time for which a lock is held. A power of
 two, so that halves, quarters and eighths are whole and no ratio of small numbers lies halfway between two ticks."""
+PARTS_OF_CTA = 256
+"""Parts of the mean CTA's work in which that of others is given, where it is known one by one."""
 TAIL_TILES_PER_SLOT = 4
 """Tiles a slot that are scheduled one by one at the end of a grid; what comes before keeps all slots busy."""
 
@@ -136,6 +138,28 @@ def makespan(
     ticks, steps = _end_of_ctas(tuple(map(int, works)), sms, paces_in_ticks)
     cycles = before * paces[-1] + ticks * paces[0] / TICKS
     return Makespan(cycles + own_cycles, [before * ctas_per_sm + more for more in steps], rounds)
+
+
+def span_of_shares(
+    shares: FloatArray, sms: int, ctas_per_sm: int, tile: Callable[[int], float]
+) -> Makespan:
+    """Length of a launch of CTAs whose work is known one by one, in the order in which they start.
+
+    Args:
+        shares: the work of each over that of the mean one.
+        tile: cycles in which each of n CTAs that share an SM does the mean one's work.
+    """
+    # As in `makespan`: what comes before the last CTAs keeps all slots busy, and these are played.
+    slots = sms * ctas_per_sm
+    works = np.rint(shares * PARTS_OF_CTA).astype(np.int64)
+    end = works[-CLAIMED_TILES_PER_SLOT * slots :]
+    before = float(works.sum() - end.sum()) / slots
+    paces = [tile(n + 1) / PARTS_OF_CTA for n in range(ctas_per_sm)]
+    paces_in_ticks = tuple(in_ticks(pace / paces[0]) if paces[0] else 0 for pace in paces)
+    ticks, steps = _end_of_ctas(tuple(end.tolist()), sms, paces_in_ticks)
+    cycles = before * paces[-1] + ticks * paces[0] / TICKS
+    sm_steps = [(before * ctas_per_sm + more) / PARTS_OF_CTA for more in steps]
+    return Makespan(cycles, sm_steps, max(1.0, len(works) / slots))
 
 
 def in_ticks(share: float) -> int:

@@ -28,9 +28,11 @@ LATENCIES = {
 }
 """Cycles from issue to result, queues apart: Luo et al. 2024 (arXiv 2402.13499) for shared memory and L1 of an H100,
 Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cycles)."""
-TO_L2 = "to-l2"
-SHARED_UNITS, SHARED_BY_ALL = ("lsu", "from-l2", TO_L2, "tma"), -1
+FROM_L2, TO_L2 = "from-l2", "to-l2"
+SHARED_UNITS, SHARED_BY_ALL = ("lsu", FROM_L2, TO_L2, "tma"), -1
 """What all parts of an SM have in common."""
+PORT_BYTES = 64
+"""Bytes that an SM takes from the L2 in a cycle, while others let it (Jia et al. 2018, table 3.1; Luo et al. 2024)."""
 PART_WRITE_TIMES = 63 / 26
 """Times that the L2 takes for a sector of which a store writes a part, over a whole one: 26 such sectors a cycle of an
 H100's 63 (h100_cache_edges.csv, columns-own-1 and columns-side-2 of every second row of `columns`)."""
@@ -54,6 +56,8 @@ GROUP_LATENCY = {
     "constant-load": "constant",
     "product": "product",
 }
+AT_ONCE = ("special", "conversion")
+"""Groups whose latency has in it what their unit takes for a warp."""
 FROM_MEMORY = ("global-load", "local-load", "global-copy", "global-atomic", "bulk-copy")
 THROUGH_L1 = (
     "global-load",
@@ -74,7 +78,7 @@ class SmPace:
     tensor_flops: float
     """Operations of a part's matrix unit, of the type of the products."""
     l2_bytes: float
-    """Bytes that come from the L2."""
+    """Bytes that come from the L2, while all SMs load."""
     stored_bytes: float
     """Bytes that go to the L2."""
     exps: float = 0.0
@@ -84,6 +88,8 @@ class SmPace:
 
     def latency(self, slot: Slot) -> float:
         """Cycles until the result of an instruction is there, queues apart."""
+        if slot.group in AT_ONCE:  # from the issue on, with what it takes of its unit
+            return max(0.0, LATENCIES[GROUP_LATENCY[slot.group]] - unit_cycles(slot, self))
         if slot.use and slot.group in FROM_MEMORY:
             # a request is there when its last sector is: one that misses in part waits for the L2
             return missed_latency(1 - slot.use.hits_l1, slot.use.sectors, self.l2_latency)
@@ -160,11 +166,11 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
     """Which way to or from the L2 an instruction takes, and for how long; empty where it takes none."""
     if slot.use is None or slot.group not in THROUGH_L1:
         return "", 0.0
-    bytes_moved = slot.use.sectors * SECTOR_BYTES
+    bytes_moved = slot.use.sectors * SECTOR_BYTES * rates.share
     if slot.group in ("global-store", "local-store", "global-atomic"):
         bytes_moved *= 1 + (PART_WRITE_TIMES - 1) * slot.use.in_part
-        return TO_L2, bytes_moved * rates.share / rates.stored_bytes
-    return "from-l2", bytes_moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
+        return TO_L2, bytes_moved / rates.stored_bytes
+    return FROM_L2, bytes_moved * (1 - slot.use.hits_l1) / PORT_BYTES
 
 
 def play(
@@ -198,7 +204,7 @@ def play(
         slot, cost = slots[state.at % len(slots)], costs[state.at % len(slots)]
         # A warp issues when its own last instruction lets it, the scheduler and the unit are free, and all
         # that it waits for is there.
-        free = max(sm.free("issue", state.part), _unit_free(slot, cost[0], sm, state.part))
+        free = max(sm.free("issue", state.part), _unit_free(slot, cost.unit, sm, state.part))
         earliest = max(state.ready, free, _waited(slot, state))
         # Not yet: back into the queue with the time found. Another's turn may come first and take the
         # unit, so that the time is worked out anew then.
@@ -216,7 +222,7 @@ def play(
         for other in freed:
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
-    return _turn(states, sm, turns)
+    return _turn(states, sm, turns, rates)
 
 
 def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
@@ -224,14 +230,23 @@ def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
     return [_Warp(cta, part, ready=in_ticks(cta * apart)) for cta, part in warps]
 
 
-def _cost(slot: Slot, rates: SmPace) -> tuple[float, float, str, float]:
-    """Cycles that an instruction takes of its unit, until its result is there, and of its way to or from the L2."""
-    way, way_cycles = l2_cycles(slot, rates)
-    return (
-        in_ticks(unit_cycles(slot, rates)),
-        in_ticks(rates.latency(slot)),
-        way,
-        in_ticks(way_cycles),
+@dataclass(frozen=True)
+class _Cost:
+    """What an instruction takes, in cycles."""
+
+    unit: float
+    """Of its unit."""
+    latency: float
+    """Until its result is there, queues apart."""
+    way: str
+    """Its way to or from the L2; empty where it takes none."""
+    way_cycles: float
+
+
+def _cost(slot: Slot, rates: SmPace) -> _Cost:
+    way, cycles = l2_cycles(slot, rates)
+    return _Cost(
+        in_ticks(unit_cycles(slot, rates)), in_ticks(rates.latency(slot)), way, in_ticks(cycles)
     )
 
 
@@ -240,19 +255,22 @@ def in_ticks(cycles: float) -> float:
     return round(cycles * TICKS_PER_CYCLE) / TICKS_PER_CYCLE
 
 
-def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
+def _turn(states: Sequence[_Warp], sm: _Sm, turns: int, rates: SmPace) -> Turn:
     """What a turn takes: the mean of all but the first, or all of what is run once, with what it has begun."""
     parts = len({state.part for state in states})
     busy_per_part = {
         unit: busy / (1 if unit in SHARED_UNITS else parts) / turns
         for unit, busy in sm.busy.items()
     }
+    # An SM's loads come as fast as it takes them for a while, in the mean as fast as the L2 serves all.
+    if FROM_L2 in busy_per_part:
+        busy_per_part[FROM_L2] *= max(1.0, PORT_BYTES / rates.l2_bytes)
     ends = [max(state.marks[turn] for state in states) for turn in range(turns)]
-    if (
-        turns > 1
-    ):  # stores go on behind their warps, but no turn is shorter than its busiest unit's work
-        return Turn(max((ends[-1] - ends[0]) / (turns - 1), *busy_per_part.values()), busy_per_part)
-    return Turn(max([ends[0], *(max(state.barriers) for state in states)]), busy_per_part)
+    # Stores go on behind their warps, but no turn is shorter than its busiest unit's work.
+    least = max(busy_per_part.values())
+    if turns > 1:
+        return Turn(max((ends[-1] - ends[0]) / (turns - 1), least), busy_per_part)
+    return Turn(max([ends[0], least, *(max(state.barriers) for state in states)]), busy_per_part)
 
 
 def _waited(slot: Slot, state: _Warp) -> float:
@@ -268,30 +286,34 @@ def _waited(slot: Slot, state: _Warp) -> float:
 
 
 def _unit_free(slot: Slot, cycles: float, sm: _Sm, part: int) -> float:
-    """When an instruction may be issued to its unit: some hold a queue."""
-    queued = QUEUED_CYCLES if slot.unit in ("lsu", "xu", "tma") or slot.runs_beside else 0.0
-    return sm.free(slot.unit, part) - queued if cycles else 0.0
+    """When an instruction may be issued to its unit: some hold a queue, and products that run beside their warps are
+    queued without an end."""
+    if slot.runs_beside or not cycles:
+        return 0.0
+    queued = QUEUED_CYCLES if slot.unit in ("lsu", "xu", "tma") else 0.0
+    return sm.free(slot.unit, part) - queued
 
 
-def _issue(
-    slot: Slot, cost: tuple[float, float, str, float], state: _Warp, sm: _Sm, now: float
-) -> None:
-    cycles, latency, way, way_cycles = cost
+def _issue(slot: Slot, cost: _Cost, state: _Warp, sm: _Sm, now: float) -> None:
     # `stall` cycles of fixed latency stand in the code; barriers 0 to 5 tell of variable ones.
     state.ready = now + slot.stall
     sm.take("issue", state.part, now + 1, 1.0)
-    begun = max(now, sm.free(slot.unit, state.part)) if cycles else now
-    if cycles:
-        sm.take(slot.unit, state.part, begun + cycles, cycles)
-    done = begun + cycles
-    if way:
-        done = max(done, max(begun, sm.free(way, state.part)) + way_cycles)
-        sm.take(way, state.part, done, way_cycles)
+    begun = max(now, sm.free(slot.unit, state.part)) if cost.unit else now
+    if cost.unit:
+        sm.take(slot.unit, state.part, begun + cost.unit, cost.unit)
+    done = begun + cost.unit
+    # A load has read its registers when its unit has taken it, a store when it is on its way.
+    read = done
+    if cost.way:
+        until = max(begun, sm.free(cost.way, state.part)) + cost.way_cycles
+        sm.take(cost.way, state.part, until, cost.way_cycles)
+        done = max(done, until)
+        read = done if cost.way == TO_L2 else read
     if slot.frees is not None:
-        state.barriers[slot.frees] = max(state.barriers[slot.frees], done)
+        state.barriers[slot.frees] = max(state.barriers[slot.frees], read)
     if slot.sets is not None:
-        state.barriers[slot.sets] = max(state.barriers[slot.sets], done + latency)
-    _groups(slot, state, done + latency)
+        state.barriers[slot.sets] = max(state.barriers[slot.sets], done + cost.latency)
+    _groups(slot, state, done + cost.latency)
 
 
 def _groups(slot: Slot, state: _Warp, done: float) -> None:
@@ -331,9 +353,8 @@ def ctas_in_turn(
     if ctas < 2 or len(regions) != 1 or regions[0].repeats:
         return alone.cycles
     slots = regions[0].slots
-    if len(slots) * len(warps) * ROUNDS_PLAYED > MOST_PLAYED:
-        return alone.cycles
-    spread = play(slots, warps, rates, ROUNDS_PLAYED, apart=alone.cycles / ctas)
+    played, pace = _played(len(slots) * ROUNDS_PLAYED, warps, rates)
+    spread = play(slots, played, pace, ROUNDS_PLAYED, apart=alone.cycles / ctas)
     return min(alone.cycles, spread.cycles)
 
 
@@ -349,16 +370,23 @@ def regions_turn(
     cycles, busy = 0.0, dict[str, float]()
     for region in regions:
         turns = WARM_TURNS + 1 if region.repeats else 1
-        played, pace = warps, rates
-        # A long region: one part's warps, and what all parts share at a share of its rate.
-        if len(region.slots) * len(warps) * turns > MOST_PLAYED:
-            played, parts = one_part(warps)
-            pace = replace(rates, share=parts)
+        played, pace = _played(len(region.slots) * turns, warps, rates)
         region_turn = play(region.slots, played, pace, turns)
         cycles += region.turns * region_turn.cycles
         for unit, taken in region_turn.busy.items():
             busy[unit] = busy.get(unit, 0.0) + region.turns * taken
     return Turn(cycles, busy)
+
+
+def _played(
+    slots: int, warps: Sequence[tuple[int, int]], rates: SmPace
+) -> tuple[Sequence[tuple[int, int]], SmPace]:
+    """Whose warps play so many instructions each: all, or where these are too many one part's, and what all parts share
+    at a share of its rate."""
+    if slots * len(warps) <= MOST_PLAYED:
+        return warps, rates
+    mine, parts = one_part(warps)
+    return mine, replace(rates, share=parts)
 
 
 def placed_warps(threads: int, ctas: int) -> list[tuple[int, int]]:

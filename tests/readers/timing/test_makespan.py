@@ -28,6 +28,7 @@ from iosim.readers.timing.makespan import (
     _end_of_ctas,
     _tail,
     makespan,
+    span_of_shares,
     steps_per_tile,
 )
 
@@ -210,3 +211,13 @@ class TestMakespan:
         assert (
             apart_s < alone_s < 1.03 * apart_s
         )  # a CTA that stays has fetched its next tile's first operands
+
+
+def test_ctas_of_unequal_work_are_played_one_by_one() -> None:
+    shares = np.array([0.5, 0.5, 1.0, 2.0])
+    # Two SMs of a place each: 0.5 + 1.0 and 0.5 + 2.0 of a mean CTA's 100 cycles.
+    span = span_of_shares(shares, 2, 1, lambda _: 100.0)
+    assert span.cycles == pytest.approx(250)
+    assert sorted(span.sm_steps) == pytest.approx([1.5, 2.5])
+    heavy_first = span_of_shares(shares[::-1], 2, 1, lambda _: 100.0)
+    assert heavy_first.cycles == pytest.approx(200)

@@ -180,3 +180,35 @@ def test_ctas_that_follow_one_another_load_while_others_compute() -> None:
 def test_a_few_warps_leave_parts_without_work() -> None:
     assert placed_warps(32, 2) == [(0, 0), (1, 1)]
     assert placed_warps(256, 1) == [(0, n % 4) for n in range(8)]
+
+
+def test_a_copys_registers_are_free_before_its_bytes_are_there() -> None:
+    copies = [replace(load(0), group="global-copy", frees=1, sets=None)] * 8
+    many = MemoryUse(sectors=64, lines=4, wavefronts=4)
+    copies = [replace(copy, use=many) for copy in copies]
+    # 8 copies of 2,048 bytes take the path to L1 for 4 cycles each, and 32 cycles of the L2's.
+    assert cycles([*copies, waits(1)], FOUR_WARPS, turns=1) < 8 * 4 * 4 + 100 + 8 * 4 * 32
+    waiting = play([*copies, waits(1), *[ADD] * 2000], FOUR_WARPS, PACE)
+    assert waiting.cycles == pytest.approx(2000 + 8 * 4 * 4, abs=40)
+
+
+def test_products_beside_their_warp_are_queued() -> None:
+    product = replace(ADD, group="product", unit="tensor", cycles=0, flops=128 * 1024)
+    product = replace(product, runs_beside=True, dtype="bf16")
+    # Four products of 128 cycles: the warp goes on at once, and its instructions run meanwhile.
+    assert cycles([*[product] * 4, *[ADD] * 500], FOUR_WARPS) == pytest.approx(512, abs=12)
+
+
+def test_an_sm_loads_faster_for_a_while_than_all_do() -> None:
+    shared = replace(PACE, l2_bytes=16.0)
+    once = play([load(0), waits(0), *[ADD] * 100], FOUR_WARPS, shared, 3)
+    # 4 warps x 128 bytes at 64 bytes a cycle are there 8 cycles later; in the mean each takes 8.
+    assert once.cycles == pytest.approx(300 + 100 + 8, abs=30)
+    assert once.busy["from-l2"] == pytest.approx(4 * 128 / 16)
+    assert play([load(0)] * 100, FOUR_WARPS, shared, 3).cycles >= 100 * 4 * 128 / 16
+
+
+def test_a_special_functions_latency_has_its_unit_in_it() -> None:
+    special = replace(ADD, group="special", unit="xu", cycles=8, sets=0)
+    one_warp = placed_warps(32, 1)
+    assert cycles([special, waits(0)] * 10, one_warp) == pytest.approx(10 * 19, abs=12)
