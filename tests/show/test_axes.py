@@ -68,3 +68,23 @@ def test_a_legend_stands_where_two_names_are(names: int, legend: bool) -> None:
     data = [{"type": "scatter", "x": [1], "y": [1], "name": f"line {n}"} for n in range(names)]
     panel = Panel("p", "title", "what is seen", tuple(data), {})
     assert drawn([panel]).layout.showlegend is legend
+
+
+@pytest.mark.parametrize(("values", "beside", "longest"), [
+    # Bars of two parts, and the end of their axis: 1.3 times the longest whole, or the longest of all panels
+    ([(2.0, 1.0), (4.0, 1.0)], None, 1.3 * 5),
+    ([(2.0, None), (1.0, 1.5)], None, 1.3 * 2.5),
+    ([(2.0, 1.0), (4.0, 1.0)], axes.Beside(10.0, 3), 1.3 * 10),
+    ([(0.0, 0.0)], None, 1.0),
+    ([], None, 1.0),
+])  # fmt: skip
+def test_bars_leave_room_for_the_words_at_their_ends(
+    values: list[tuple[float | None, float | None]], beside: axes.Beside | None, longest: float
+) -> None:
+    names = [f"row {n}" for n in range(len(values))]
+    parts = [
+        axes.Part(name, "#123456", [row[n] for row in values], names)
+        for n, name in enumerate(("one", "two"))
+    ]
+    panel = axes.bars("id", "title", "alt", names, parts, "{:g}".format, beside=beside)
+    assert panel.layout["xaxis"]["range"] == [0, pytest.approx(longest)]

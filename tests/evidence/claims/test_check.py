@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.evidence.claims import Check, check, parse
+from iosim.evidence.claims.readings import Reading
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
@@ -335,3 +337,23 @@ def test_a_papers_number_is_found_with_its_own_problem() -> None:
     assert "is published" in result.answer()
     assert "section B of 'iosim reproduce'" in " ".join(result.beneath())
     assert of_4096("hbm", "40.4GB").published is None
+
+
+@pytest.mark.parametrize(("errors", "allowed", "within_error", "agrees"), [
+    # Predictions may be off from 0.9 to 1.2 times: a claim that is 15 % more agrees, one that is 15 % less does not.
+    ([], 0.02, True, None),
+    ([0.01], 0.02, True, 0.01), ([-0.02], 0.02, True, -0.02),
+    ([0.15], 0.02, True, 0.15), ([-0.15], 0.02, True, None),
+    ([0.2], 0.02, True, 0.2), ([0.25], 0.02, True, None), ([-0.1], 0.02, True, -0.1),
+    ([0.15], 0.02, False, None), ([0.15], 0.15, False, 0.15),  # a tolerance that was asked for is strict
+    ([-0.5, 0.12, 0.3], 0.02, True, 0.12),  # the nearest one
+])  # fmt: skip
+def test_what_a_claim_agrees_with(
+    errors: list[float], allowed: float, within_error: bool, agrees: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    checking = sys.modules[Check.__module__]
+    monkeypatch.setattr(checking, "_error", lambda *asked: (0.9, 1.2))
+    matches = [checking.Match(Reading("bytes", "hbm", "read", 1.0), error) for error in errors]
+    found = checking._agreeing(None, None, matches, allowed, within_error=within_error)
+    assert (None if found is None else found.error) == agrees
