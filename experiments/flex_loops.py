@@ -164,6 +164,7 @@ def measure(folder: Path) -> pd.DataFrame:
 
 
 RECORDED = Path(__file__).with_name("measurements") / "h200_flex_loops.csv"
+BUILDS = RECORDED.with_name("flex_builds.csv")
 CATALOG = Path(__file__).resolve().parents[1] / "iosim/catalog/libraries/flex-loops.csv"
 ENDS = {2048: "whole", 2040: "eighths", 2039: "odd"}
 """Recorded lengths: of whole blocks, of multiples of eight, of any other length."""
@@ -171,30 +172,61 @@ SCORES = {16: 32, 32: 32, 64: 128, 128: 32, 256: 16}
 """Scores of a thread in a step: those of the tile over its threads."""
 
 
-def catalog(recorded: pd.DataFrame) -> pd.DataFrame:
-    """The catalog's rows. A build under a mask has two loops: first that of the blocks at an end, then the others'."""
-    of_lengths = recorded[recorded.seq_q.isin(list(ENDS))]
+PARTS = ["begin", "first", "between", "second", "behind"]
+SPREAD = 64
+"""head_dim at which odd lengths without a mask have builds that differ by the strides of their heads."""
+FAR_STRIDE = 1 << 21
+"""Elements between two sequences from which the compiler holds their number otherwise (flex_builds.csv)."""
+
+
+def code(build: pd.Series) -> str:
+    """Instructions before each loop's first step, before what follows the loops, and in all."""
+    ends = build[PARTS].cumsum()
+    masked = [] if build["mask"] == "none" else [ends["between"]]
+    return " ".join(str(int(n)) for n in (ends["begin"], *masked, ends["second"], ends["behind"]))
+
+
+def ends_of(build: pd.Series) -> str:
+    """Whole, eighths or odd; of odd lengths with builds of their own, which."""
+    ends = {0: "whole", 120: "eighths"}.get(build.tokens % 128, "odd")
+    if ends != "odd" or build.head_dim != SPREAD or build["mask"] != "none":
+        return ends
+    if build.heads == 1:
+        return "odd, one head"
+    far = build.tokens * build.heads * build.head_dim >= FAR_STRIDE
+    return "odd, far" if far else ends
+
+
+def catalog(recorded: pd.DataFrame, builds: pd.DataFrame) -> pd.DataFrame:
+    """The catalog's rows. A build under a mask has two loops: first that of the blocks at an end, then the others'. Loops
+    are those that a GPU ran, where it ran them; the code around them is of the same compiler without a GPU."""
+    of_lengths = recorded[recorded.seq_q.isin(list(ENDS))].assign(tokens=recorded.seq_q)
+    ran = {
+        (int(loops.head_dim.iloc[0]), loops["mask"].iloc[0], ends_of(loops.iloc[0])): [
+            (loop.instructions, loop.LDL + loop.STL) for loop in loops.itertuples()
+        ]
+        for _, loops in of_lengths.sort_values("loop").groupby(["head_dim", "mask", "seq_q"])
+    }
     rows = []
-    for (width, mask, tokens), build in of_lengths.groupby(["head_dim", "mask", "seq_q"]):
-        plain = of_lengths.query("head_dim == @width and mask == 'none' and seq_q == 2048")
-        at_ends, others = build.sort_values("loop").iloc[0], build.sort_values("loop").iloc[-1]
-        more, further = (
-            (loop.instructions - beside.instructions) / SCORES[width]
-            for loop, beside in ((others, plain.iloc[0]), (at_ends, others))
-        )
-        spilled, at_end_spilled = (int(loop.LDL + loop.STL) for loop in (others, at_ends))
+    for _, build in builds.iterrows():
+        width, mask, ends = key = int(build.head_dim), build["mask"], ends_of(build)
+        names = ("first",) if mask == "none" else ("first", "second")
+        made = [(build[name], build[f"{name}_spills"]) for name in names]
+        at_ends, others = (ran.get(key, made)[n] for n in (0, -1))
+        plain = ran[width, "none", "whole"][0]
         rows.append(
             {
                 "head_dim": width,
                 "mask": mask,
-                "ends": ENDS[tokens],
-                "step_operations": round(more, 3),
-                "end_operations": round(further, 3),
-                "step_spills": spilled,
-                "end_spills": at_end_spilled - spilled,
+                "ends": ends,
+                "step_operations": round((others[0] - plain[0]) / SCORES[width], 3),
+                "end_operations": round((at_ends[0] - others[0]) / SCORES[width], 3),
+                "step_spills": int(others[1]),
+                "end_spills": int(at_ends[1] - others[1]),
+                "code": code(build),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).sort_values(["head_dim", "mask", "ends"])
 
 
 def main() -> None:
@@ -204,7 +236,8 @@ def main() -> None:
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.write:
-        write_whole(CATALOG, catalog(pd.read_csv(RECORDED, comment="#")).to_csv(index=False))
+        tables = (pd.read_csv(file, comment="#") for file in (RECORDED, BUILDS))
+        write_whole(CATALOG, catalog(*tables).to_csv(index=False))
         return
     if given.out is None:
         parser.error("--out or --write is needed")

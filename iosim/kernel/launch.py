@@ -308,6 +308,8 @@ class Domain:
     mask: Mask = field(default_factory=IntervalMask)
     pack: int = 1
     splits: int = 1
+    undivided: bool = False
+    """All keys are the first split's; the others have none."""
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
 
@@ -339,7 +341,8 @@ class Domain:
 
     @property
     def key_blocks_per_split(self) -> int:
-        return -(-self.key_axis.blocks_each(self.block_k) // self.splits)
+        splits = 1 if self.undivided else self.splits
+        return -(-self.key_axis.blocks_each(self.block_k) // splits)
 
     @property
     def sequences(self) -> int:

@@ -74,6 +74,8 @@ class SpillAccesses:
     """In a step of the loop."""
     tile: float = 0.0
     """In a work tile, beside those of its steps."""
+    frame: float = 0.0
+    """Bytes of its stack frame; 0 where they are not known."""
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         stages=(kernel.tile_backward if backward else kernel.tile).stages,
         loop=loop,
         fragments=fragments,
-        spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
+        spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile, spill.frame),
         code=spill.code,
         machine=None if backward else kernel.machine,
     )

@@ -215,6 +215,8 @@ def split_domain(
     # All key blocks are visited: the mask only takes scores away.
     if isinstance(kernel.options, FlashOptions) and kernel.options.walks_all_keys:
         domain = replace(domain, mask=IntervalMask())
+    if problem.mask == "none" and options_of(kernel, SplitOptions).undivided:
+        domain = replace(domain, undivided=True)
     key_blocks = domain.key_blocks_total
     if kernel.splits > key_blocks and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(

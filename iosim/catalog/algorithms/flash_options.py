@@ -28,6 +28,9 @@ class SplitOptions(cache.CacheOptions):
     """With one split, too, the partial result goes through memory."""
     empty_splits: bool = False
     """There may be more splits than key blocks: the others read their queries, too, and write zeros."""
+    undivided: bool = False
+    """Without a mask the first split walks all keys, and the others none: keys are divided by the mask's blocks, and
+    one block stands for all of them."""
     combine_launches: int = number(1, 1, 3)
     """Launches that combine splits which leave a max and a sum: one; or the statistics of rows before it; or the
     weights of splits, their sum over each row, and then the output."""

@@ -21,8 +21,9 @@ from iosim.catalog.algorithms.flash_options import FlashOptions, mask_limits
 from iosim.catalog.libraries.loader import entry, overheads
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, Spill, Tile
 from iosim.kernel.launch import Overhead
+from iosim.kernel.schedule import Order
 from iosim.kernel.tile_rules import backward_shared_bytes
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_CC, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
@@ -106,15 +107,16 @@ COMPILED_CC = (80, 86, 89, 120)
 FLEX_LOOPS = Path(__file__).with_name("flex-loops.csv")
 
 
+FAR_STRIDE = 1 << 21
+"""Elements between two sequences from which the compiler holds their number otherwise: experiments/flex_builds.py."""
+
+
 @cache
-def _flex_loops() -> dict[tuple[int, str, str], dict[str, float]]:
+def _flex_loops() -> dict[tuple[int, str, str], dict[str, str]]:
     """What loops of FlexAttention's builds take beside the plain loop, by head dimension, mask and ends of lengths."""
     with FLEX_LOOPS.open(encoding="utf-8", newline="") as file:
         return {
-            (int(row["head_dim"]), row["mask"], row["ends"]): {
-                name: float(row[name]) for name in row if name not in ("head_dim", "mask", "ends")
-            }
-            for row in csv.DictReader(file)
+            (int(row["head_dim"]), row["mask"], row["ends"]): row for row in csv.DictReader(file)
         }
 
 
@@ -125,29 +127,37 @@ def flex_ends(tokens: int, block: int) -> str:
     return "eighths" if tokens % 8 == 0 else "odd"
 
 
-def _as_compiled(kernel: Kernel, problem: AttentionProblem) -> Kernel:
+def _as_compiled(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
     """The forward with the instructions and the spilled registers of its loops, counted in machine code for cc 9.0
-    (experiments/flex_loops.py) and taken for other GPUs and for masks of one's own: these have two limits."""
+    (experiments/flex_loops.py) and taken for other GPUs and for masks of one's own: these have two limits. How long its
+    code is holds for the tile of cc 9.0 alone."""
     loops = _flex_loops()
     width = min((d for d, _, _ in loops if d >= problem.head_dim), default=max(loops)[0])
     mask = problem.mask if problem.mask in ("none", "causal") else "window"
     order, options = ("whole", "eighths", "odd"), options_of(kernel, FlashOptions)
     block = options.mask_block or kernel.tile.block_k
-    ends = (flex_ends(tokens, block) for tokens in (problem.seq_q, problem.seq_k))
-    row = loops[width, mask, max(ends, key=order.index)]
+    lengths = (flex_ends(tokens, block) for tokens in (problem.seq_q, problem.seq_k))
+    ends = max(lengths, key=order.index)
+    # Builds without a mask may differ by the strides of their heads, too.
+    far = problem.heads * problem.seq_q * problem.head_dim >= FAR_STRIDE
+    alone = problem.heads == 1 and problem.seq_q % 2 == 1
+    place = "one head" if alone else "far" if far else ""
+    row = loops.get((width, mask, f"{ends}, {place}"), loops[width, mask, ends])
     options = replace(
         options,
-        step_operations=row["step_operations"],
-        end_operations=row["end_operations"],
+        step_operations=float(row["step_operations"]),
+        end_operations=float(row["end_operations"]),
     )
-    spill = kernel.spill
-    if spill is not None and spill.accesses_per_pair:
+    spill = kernel.spill or Spill()
+    if spill.accesses_per_pair:
         end_steps = mask_limits(problem.mask) * block / kernel.tile.block_k
         spill = replace(
             spill,
-            accesses_per_pair=row["step_spills"],
-            accesses_per_tile=max(0.0, row["end_spills"] * end_steps),
+            accesses_per_pair=float(row["step_spills"]),
+            accesses_per_tile=max(0.0, float(row["end_spills"]) * end_steps),
         )
+    if profile.cc == WGMMA_CC:
+        spill = replace(spill, code=tuple(map(int, row["code"].split())))
     return replace(kernel, options=options, spill=spill)
 
 
@@ -175,6 +185,7 @@ class FlexRules(TritonRules):
         "statistics_per_row": 2,
         "combines_one": True,
         "empty_splits": True,
+        "undivided": True,
     }
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
@@ -209,12 +220,14 @@ class FlexRules(TritonRules):
         kernel = allocated
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:
-            return _as_compiled(kernel, problem)
+            return _as_compiled(kernel, problem, profile)
         # Inductor's three ways to combine, by the number of splits.
         launches = 1 if kernel.splits <= ONE_LAUNCH else 3 if kernel.splits <= UNROLLED else 2
         taken = max(1, COMBINED // problem.head_dim_v) if kernel.splits <= UNROLLED else 1
         options = replace(options, combine_launches=launches, combine_rows=taken)
-        kernel = replace(kernel, options=options, writes_lse=False)
+        # The grid: heads, sequences, then splits.
+        schedule = replace(kernel.schedule, order=Order.HEAD)
+        kernel = replace(kernel, options=options, writes_lse=False, schedule=schedule)
         rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
         block_q = min(
             max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT

@@ -209,11 +209,10 @@ class BlockSums:
 
     @cached_property
     def _key_blocks_per_split(self) -> int:
-        return (
-            ceil_div(self.key_blocks, self.domain.splits)
-            if self._per_split is None
-            else self._per_split
-        )
+        if self._per_split is not None:
+            return self._per_split
+        splits = 1 if self.domain.undivided else self.domain.splits
+        return ceil_div(self.key_blocks, splits)
 
     @cached_property
     def visited_splits(self) -> Sums:

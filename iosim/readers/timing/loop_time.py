@@ -10,6 +10,7 @@ from iosim.kernel.work import Layout
 from iosim.readers.timing import tile_terms
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import Makespan, in_turn, makespan
+from iosim.readers.timing.overlap import code_that_shows
 from iosim.readers.timing.rates import SmRates
 from iosim.readers.timing.running import Running
 from iosim.readers.timing.step_terms import Step, row_padding
@@ -50,6 +51,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     if share < 1.0:
         cost = replace(cost, l2=cost.l2 * share)
         span = schedule.span(cost, tile_cycles)
+    code_s = tile_terms.code_again_cycles(running) / sm.clock_hz
+    computing_s = (span.cycles + tile_terms.cta_start_cycles(tile)) / sm.clock_hz
     sms_per_tile, profile_sms = running.launch.tile_ctas, running.rates.profile.sm_count
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     return Computing(
@@ -59,7 +62,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
             if cycles
         },
         waves=running.resident.waves,
-        total_s=(span.cycles + tile_terms.cta_start_cycles(tile)) / sm.clock_hz,
+        total_s=computing_s + code_that_shows(span.cycles / sm.clock_hz, code_s),
         shared_bytes=running.steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=(tile_cycles - waited) / sm.clock_hz,
         step_s=tuple(
@@ -85,6 +88,7 @@ def _step(running: Running, sm: SmRates) -> Step:
         element_bytes=running.element_bytes,
         cc=running.rates.profile.cc,
         ctas_per_sm=running.ctas_per_sm,
+        frames_fit=running.frames_fit,
         counted_shared_bytes=running.shared_in_step()
         if launch.is_backward or _conflicts(launch)
         else None,

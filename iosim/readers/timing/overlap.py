@@ -72,6 +72,18 @@ def l2_that_shows(units: float, l2: float) -> float:
 
 
 @term(
+    "code fetched again",
+    Scope.LAUNCH,
+    "t^n = computing^n + code^n with n = OVERLAP_NORM, less the longer",
+    zero="kernels whose code an SM holds; tiles that all have as many steps; the first round",
+    constants=("OVERLAP_NORM",),
+)
+def code_that_shows(computing: float, code: float) -> float:
+    """Seconds of code that later tiles fetch anew which the computing of the SM's other CTAs does not hide."""
+    return _more(computing, code, OVERLAP_NORM)
+
+
+@term(
     "HBM beside computing",
     Scope.LAUNCH,
     "t^n = computing^n + HBM^n, less the longer; n = OVERLAP_NORM where tiles reuse what they stream, else "

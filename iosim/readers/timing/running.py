@@ -132,6 +132,15 @@ class Running:
         return None if items is None else math.fsum(item.bytes for item in items if item.step)
 
     @property
+    def frames_fit(self) -> bool:
+        """True where an SM's L1, which shares its memory with shared memory, could hold the stack frames of its
+        threads."""
+        ctas = -(-self.launch.tiles_with_rows // self.rates.profile.sm_count)
+        threads = min(self.ctas_per_sm, ctas) * self.launch.resources.threads
+        held = self.rates.profile.shared_memory_per_sm_bytes or math.inf
+        return self.launch.work.spill.frame * threads <= held
+
+    @property
     def stays(self) -> bool:
         """True where a CTA has many work tiles, and warps of its own fetch each one's first operands while it ends the
         tile before: all but its first."""

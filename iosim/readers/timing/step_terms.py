@@ -83,6 +83,7 @@ class Step:
         cc: compute capability as one number; below 80 no load runs ahead.
         ctas_per_sm: CTAs that an SM holds at once.
         counted_shared_bytes: bytes of a step at shared memory; None where they are not known, and so estimated.
+        frames_fit: whether an SM holds the stack frames of its threads.
     """
 
     launch: Launch
@@ -94,6 +95,7 @@ class Step:
     cc: int
     ctas_per_sm: int
     counted_shared_bytes: float | None = None
+    frames_fit: bool = True
 
     @cached_property
     def warps(self) -> int:
@@ -520,12 +522,28 @@ def add_cycles(step: Step) -> float:
     "spilled registers",
     Scope.STEP,
     "loads and stores of a step x spill_access_cycles (x UNHIDDEN_FRAGMENTS beside operands that are split)",
-    zero="builds that spill nothing in their loop",
+    zero="builds that spill nothing in their loop; frames that an SM does not hold",
     constants=("UNHIDDEN_FRAGMENTS", "spill_access_cycles"),
 )
 def spill_cycles(step: Step) -> float:
     """Cycles of loads and stores of a thread's frame inside the loop."""
+    if not step.frames_fit:
+        return 0.0
     cycles = step.launch.work.spill.step * step.rates.waits.spill_access
     if step.unit.splits_to:
         cycles *= UNHIDDEN_FRAGMENTS
     return cycles
+
+
+@term(
+    "spilled registers past L1",
+    Scope.STEP,
+    "warps x loads and stores of a step x spill_access_cycles",
+    zero="stack frames that an SM holds",
+    constants=("spill_access_cycles",),
+)
+def queued_spill_cycles(step: Step) -> float:
+    """Cycles of loads and stores of frames that go to the L2, one warp's behind the other's, whatever CTA is theirs."""
+    if step.frames_fit:
+        return 0.0
+    return step.warps * step.launch.work.spill.step * step.rates.waits.spill_access

@@ -55,6 +55,8 @@ class StepCost:
     """True where what the L2 moves is hidden wholly, as far as it takes less than the rest."""
     twice_fetched: float = 0.0
     """Cycles of sectors that copies fetch once more, on top of all else."""
+    queued: float = 0.0
+    """Cycles of accesses to frames that L1 does not hold, which all CTAs of an SM make one behind the other."""
     further: float = 0.0
     """Cycles of `softmax` that each CTA beyond the second adds: with so many warps an SM's units work side by side."""
     among_products: float = 0.0
@@ -115,6 +117,7 @@ def step_cost(step: Step) -> StepCost:
         specialised=not launch.is_backward,
         hides_l2=unit.hides_l2 or work.stages >= DEEP_STAGES,
         twice_fetched=terms.twice_fetched_cycles(step),
+        queued=terms.queued_spill_cycles(step),
         further=softmax if unit.issued_by_warps else max(exps, others),
         among_products=HIDDEN_SHARE * softmax if work.loop.interleaves else 0.0,
         chain=exps + others,
@@ -149,7 +152,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     else:
         path = _PATHS[cost.overlap](cost, ctas)
         path -= _hidden(cost, ctas)
-    units, l2 = max(cost.exposed + path, cost.least(ctas)), ctas * cost.l2
+    units = max(cost.exposed + path, cost.least(ctas)) + ctas * cost.queued
+    l2 = ctas * cost.l2
     together = max(units, l2) if cost.hides_l2 else step_beside_l2(units, l2)
     return together + ctas * cost.twice_fetched
 

@@ -33,6 +33,8 @@ CODE_FETCHED_AHEAD = 16 * 128
 """Bytes of code that an SM has asked for at a time as it runs straight on: a stream buffer of 16 lines of 128 bytes (Huerta
 et al. 2025, arXiv 2503.20481, section 5.2: the size that agrees best with an RTX A6000). So many come from HBM in the
 time of a load. From the L2 an SM fetches code as it does data."""
+CODE_WAYS = 4
+"""Lines of a set of the cache of instructions: inferred."""
 CODE_AGAIN_PER_CYCLE = INSTRUCTION_BYTES * SCHEDULERS
 """Bytes per cycle of what a later tile runs outside of its loop: code that is near comes as fast as it is issued."""
 
@@ -209,13 +211,19 @@ def turn_start_cycles(tile: Tile, product_cycles: float) -> float:
 @term(
     "spills outside the loop",
     Scope.TILE,
-    "loads and stores of a tile x spill_access_cycles",
+    "loads and stores of a tile x spill_access_cycles (x warps of the SM where it does not hold their frames)",
     zero="builds that spill nothing there",
     constants=("spill_access_cycles",),
 )
 def tile_spill_cycles(tile: Tile) -> float:
     """Cycles of loads and stores of a thread's frame outside the loop."""
-    return tile.running.launch.work.spill.tile * tile.rates.waits.spill_access
+    launch, queued = tile.running.launch, 1
+    if not tile.running.frames_fit:
+        # CTAs without a step end before the others' steps do.
+        at_work = int((steps_per_tile(launch.domain, launch.outer) > 0).sum())
+        ctas = -(-at_work * launch.domain.grid_heads // tile.running.rates.profile.sm_count)
+        queued = min(tile.ctas_on_sm, ctas) * (launch.resources.threads // 32)
+    return queued * launch.work.spill.tile * tile.rates.waits.spill_access
 
 
 @term(
@@ -265,25 +273,18 @@ def code_cycles(
     steps after the others, meanwhile unless the call comes `behind_itself` in a graph. Later ones find the loop's; where
     tiles differ in their steps, each CTA fetches its masked steps anew. Products with pipelines of their own wait for
     operands while code comes."""
+    *begins, after, end = (INSTRUCTION_BYTES * count for count in launch.work.code)
     steps = steps_per_tile(launch.domain, launch.outer)
-    most_steps = int(steps.max(initial=0))
-    *begins, after, end = (INSTRUCTION_BYTES * instructions for instructions in launch.work.code)
-    masked = min(most_steps, len(begins) - 1)
-    # What a tile runs: up to its masked steps, behind its loop, and the loop where it has steps without a mask.
-    outside = [(0, begins[masked]), (after, end)]
-    parts = list(outside)
-    if most_steps >= len(begins):
-        parts.append((begins[-1], after))
+    parts = code_run(launch, int(steps.max(initial=0)))
     # Code up to CODE_AHEAD_BYTES comes at an SM's rate; what lies behind is fetched as it is reached.
     far = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
     near = sum(last - first for first, last in parts) - far
     once = again = 0.0
     if not launch.rereads_q:
         once = near / L2_BYTES_PER_CYCLE + far / behind_per_cycle
-        # The chance that two tiles have as many steps: CTAs of one length are at one place of the code.
-        alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
-        again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
-        again += ctas * (begins[masked] - begins[0]) * (1 - alike) / L2_BYTES_PER_CYCLE
+        outside = sum(last - first for first, last in parts[:2])
+        again = outside / CODE_AGAIN_PER_CYCLE
+        again += ctas * (parts[0][1] - begins[0]) * apart(steps) / L2_BYTES_PER_CYCLE
     issued = (
         (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
     )
@@ -296,6 +297,42 @@ def code_cycles(
         once = max(once, others)
     first_round = min(1.0, slots / max(1, launch.tiles_with_rows))
     return float(first_round * once + (1 - first_round) * again)
+
+
+def code_run(launch: Launch, steps: int) -> list[tuple[int, int]]:
+    """What a tile of so many steps runs, as (first, last) bytes: up to its masked steps, behind its loop, and the loop
+    where it has steps without a mask."""
+    *begins, after, end = (INSTRUCTION_BYTES * count for count in launch.work.code)
+    parts = [(0, begins[min(steps, len(begins) - 1)]), (after, end)]
+    return parts if steps < len(begins) else [*parts, (begins[-1], after)]
+
+
+def apart(steps: npt.NDArray[np.float64]) -> float:
+    """The chance that two tiles differ in their steps: CTAs of one length are at one place of the code."""
+    return 1 - float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
+
+
+def code_again_cycles(running: Running) -> float:
+    """Cycles in which an SM fetches code for its later tiles: what a tile runs, where that is more than the cache of
+    instructions holds, and CTAs of an SM are at different places of it. A cache that is walked round and round keeps
+    nothing of a set that has one line too many. The cache of the GPC has it all; as its SMs ask, it gives each 3.9 bytes
+    per cycle (h200_code_requests.csv), about what an SM asks for at a time in the time of a load from the L2."""
+    launch = running.launch
+    if launch.rereads_q or not launch.work.code:
+        return 0.0
+    steps = steps_per_tile(launch.domain, launch.outer)
+    counts, tiles = np.unique(steps, return_counts=True)
+    run_bytes = [
+        sum(last - first for first, last in code_run(launch, int(count))) for count in counts
+    ]
+    over = max(run_bytes, default=0) / CODE_AHEAD_BYTES
+    if over <= 1:
+        return 0.0
+    missed = min(1.0, (over - 1) * (CODE_WAYS + 1) / over)
+    mean = float(tiles @ run_bytes) / len(steps)
+    later = max(0, launch.tiles_with_rows - running.resident.slots)
+    fetched = later / running.rates.profile.sm_count * mean * missed * apart(steps)
+    return fetched / CODE_FETCHED_AHEAD * running.rates.load_cycles(from_dram=False)
 
 
 @term(

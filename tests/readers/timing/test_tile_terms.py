@@ -10,13 +10,14 @@ from timed_launches import call, main_launch
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Launch
-from iosim.readers.timing import launch_terms
+from iosim.readers.timing import launch_terms, tile_terms
 from iosim.readers.timing.launch_terms import STREAM_START_S
 from iosim.readers.timing.makespan import Makespan, in_turn
 from iosim.readers.timing.rates import Rates, SmRates, Waits
 from iosim.readers.timing.tile_terms import (
     FIRST_LOADS,
     LOCKED_LOADS,
+    code_again_cycles,
     code_behind_per_cycle,
     code_cycles,
     lock_cycles,
@@ -106,6 +107,34 @@ class TestTilesOfServingKernels:
             assert loops[1] - loops[0] == more
 
 
+def test_code_that_no_sm_holds_is_fetched_again() -> None:
+    """128 kB for a length that is no whole tile under a mask: each later tile fetches what it runs, 2,048 bytes in
+    the time of a load from the L2. Of 1,280 heads of 457 tokens, 5,120 tiles, 264 are a first round; tiles of 2, 4,
+    6 and 8 steps run two of three masked steps and no loop, and all. Code of 70,000 bytes stays; so does that of
+    tiles that are alike."""
+
+    def again(**problem: object) -> float:
+        made = call("h100", heads=1280, seq_k=problem["seq_q"], **problem)
+        rates = Rates(made.profile, measured=True)
+        launch, (resident, *_) = made.chain.launches[0], made.residencies
+        running = SimpleNamespace(launch=launch, resident=resident, rates=rates)
+        return code_again_cycles(running)  # type: ignore[arg-type]
+
+    run = 16 * (3 * 8024 + 3783 + 8024 - 6909) / 4
+    loads = (5120 - 264) / 132 * run * (3 / 4) / 2048
+    profile = load_profile("h100")
+    assert again(seq_q=457, mask="causal") == pytest.approx(
+        loads * Rates(profile, measured=True).load_cycles(from_dram=False)
+    )
+    assert again(seq_q=457) == 0
+    assert again(seq_q=512, mask="causal", head_dim=32) == 0
+    # A cache of four lines a set: 86,144 bytes overfill nine sets in ten, whose lines all miss.
+    over = 86_144 / 70_000
+    whole = again(seq_q=512, mask="causal")
+    shorter = 16 * (3 * 5384 + 3375 + 5384 - 4485) / 4 * (over - 1) * 5 / over
+    assert whole == pytest.approx(again(seq_q=457, mask="causal") * shorter / run)
+
+
 class TestCode:
     """Code of FlashAttention-2's forward (experiments/measurements/library_code.csv)."""
 
@@ -145,6 +174,21 @@ class TestCode:
         twice = [code_cycles(causal, ctas, 64) for ctas in (1, 2)]
         # two masked steps; of tiles of 2, 4, 6 and 8 steps three in four differ from a given one
         assert twice[1] - twice[0] == pytest.approx(3 / 4 * 16 * (3375 - 313) * 3 / 4 / 44)
+
+    def test_what_is_fetched_again_shows_beside_computing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Measured: 313.2 us, an issue slot in three waits for an instruction (h100_stalls.csv); predicted without it,
+        242. Of 2,048 tokens hardly any of it shows."""
+        times = []
+        for n in (457, 2048):
+            made = call("h100", heads=2640 // -(-n // 128), seq_q=n, seq_k=n, mask="causal")
+            with_code = main_launch(made, hbm=False).total_s
+            with monkeypatch.context() as patch:
+                patch.setattr(tile_terms, "CODE_AHEAD_BYTES", 1 << 20)
+                times.append(with_code / main_launch(made, hbm=False).total_s)
+        assert 1.2 < times[0] < 1.35
+        assert times[1] < 1.03
 
     def test_ctas_of_a_first_round_issue_one_behind_the_other(self) -> None:
         """What stands outside of the loop, 4 instructions a cycle: of CUTLASS's 4 and 8 warps."""
