@@ -13,6 +13,7 @@ from iosim.code.addresses_l1 import l2_sectors, missed_shares
 from iosim.code.addresses_moves import all_moves
 from iosim.code.addresses_objects import Listed, listed
 from iosim.code.arguments import TensorArgument
+from iosim.code.half_stored import stored_in_parts
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import (
@@ -30,7 +31,7 @@ from iosim.kernel.launch import (
     Tensor,
     tensors,
 )
-from iosim.kernel.touched import Touched
+from iosim.kernel.touched import InParts, Touched
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def code_launch(
     missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)
     moves, shapes = all_moves(evaluated)
     known = [move for move in moves if 0 <= move.tensor < len(evaluated.bound.tensors)]
-    touched = _touched(evaluated, listed(known, shapes, evaluated.ctas), missed)
+    listing = listed(known, shapes, evaluated.ctas)
+    touched = _touched(evaluated, listing, missed, stored_in_parts(evaluated, known, shapes))
     launch = Launch(
         name or evaluated.entry.name,
         Domain(1, 1, evaluated.ctas, 1, 1, 1),
@@ -104,7 +106,9 @@ def code_launch(
     return CodeLaunch(Chain(held, (launch,), evaluated.notes), evaluated, fit, l1_bytes, missed)
 
 
-def _touched(evaluated: Evaluated, listing: Listed, missed: dict[int, float]) -> Touched:
+def _touched(
+    evaluated: Evaluated, listing: Listed, missed: dict[int, float], in_parts: dict[int, InParts]
+) -> Touched:
     names = [t.name for t in evaluated.bound.tensors]
     bytes_moved = tuple(
         (tensor, str(mode), round(sectors) * SECTOR_BYTES)
@@ -118,7 +122,8 @@ def _touched(evaluated: Evaluated, listing: Listed, missed: dict[int, float]) ->
         listing.entries,
         bytes_moved,
         {names[n]: part for n, part in listing.used.items()},
-        evaluated.shares,
+        in_parts={names[n]: parts for n, parts in in_parts.items()},
+        shares=evaluated.shares,
     )
 
 

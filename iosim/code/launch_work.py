@@ -85,9 +85,8 @@ def with_work(
         "frame": round(
             min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads
         ),
-        "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes,
-        "together": ctas,
-        "reused_after": local.reused_after,
+        "parts": local.parts,
+        "uses": local.uses,
     }
     overheads = tuple(
         Overhead(

@@ -17,10 +17,15 @@ from iosim.code.frame_addresses import FrameRegisters
 from iosim.code.listing import Instruction
 from iosim.code.opcodes import WARP, lane_bytes, operation
 from iosim.code.trace import default_use
+from iosim.kernel.launch import FrameUse, Mode
 from iosim.kernel.machine import SECTOR_BYTES, MemoryUse
 
 WORD_BYTES = 4
 MOST_LINES = 100.0
+FRAME_PARTS = 16
+"""Words of a frame whose uses stand for all."""
+LAST_USE = "LU"
+"""The modifier of a load of a word that is stored before it is loaded again."""
 L1_WAYS = 4
 """Lines of a set. Fitted by hand, of 2, 4 and 8, on the local sectors of the Triton self-attention with 1,112 and 256
 bytes of frame and of lightllm's prefill at head_dim 64 (h200_user_kernels.csv); warps out of step count as fewer
@@ -39,8 +44,10 @@ class LocalTraffic:
     """Bytes of a thread's frame that are loaded or stored at all."""
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
-    waited: float = 0.0
-    """Turns from the last use of a sector that L1 does not serve to its load, summed over all of them."""
+    uses: tuple[FrameUse, ...] = ()
+    """What a turn does with the words of a frame, of which every so many stand for all."""
+    parts: int = 1
+    """Words that do."""
 
     def times(self, turns: float) -> LocalTraffic:
         """That of so many turns."""
@@ -50,25 +57,22 @@ class LocalTraffic:
             turns * self.stored,
             self.touched,
             self.unknown,
-            turns * self.waited,
+            self.uses,
+            self.parts,
         )
 
     def plus(self, other: LocalTraffic) -> LocalTraffic:
-        """That of both."""
+        """That of both; a frame is used as by that which stores more."""
+        more = self if self.stored > other.stored else other
         return LocalTraffic(
             self.loaded + other.loaded,
             self.hits_l1 + other.hits_l1,
             self.stored + other.stored,
             max(self.touched, other.touched),
             self.unknown + other.unknown,
-            self.waited + other.waited,
+            more.uses,
+            more.parts,
         )
-
-    @property
-    def reused_after(self) -> float:
-        """How long after its last use a word is loaded that L1 does not serve, in turns, in the mean."""
-        missed = self.loaded - self.hits_l1
-        return min(1.0, self.waited / missed) if missed > 0 else 1.0
 
     @property
     def hit_share(self) -> float:
@@ -98,15 +102,45 @@ def local_traffic(
     played = _Played(cc, warps, l1_bytes, use_of)
     played.registers.run(before)
     played.turn(turn)  # a turn that leaves its lines in L1, and then one that is counted
-    # What a turn goes over: a word that is used once a turn has so many bytes between two uses.
-    whole = max(1.0, sum(played.words.values()))
-    played.loaded = played.hits = played.stored = played.waited = 0.0
+    played.loaded = played.hits = played.stored = 0.0
     played.unknown = 0
+    played.uses.clear()
     played.turn(turn)
     frame = sum(size for word, size in played.words.items() if word not in played.others)
     touched = frame / (WARP * warps)
-    waited = played.waited / whole
-    return LocalTraffic(played.loaded, played.hits, played.stored, touched, played.unknown, waited)
+    uses = frame_uses(played.uses, len(turn))
+    parts = max((use.part + 1 for use in uses), default=1)
+    return LocalTraffic(
+        played.loaded, played.hits, played.stored, touched, played.unknown, uses, parts
+    )
+
+
+@dataclass(frozen=True)
+class WordUse:
+    """A load or store of a word of a frame: by which instruction of a turn, and what of a load L1 does not serve."""
+
+    number: int
+    word: int
+    mode: Mode
+    share: float
+    last: bool
+
+
+def frame_uses(uses: Sequence[WordUse], instructions: int) -> tuple[FrameUse, ...]:
+    """A turn's uses of a frame, by the words that stand for its parts."""
+    first: dict[int, int] = {}
+    for use in uses:
+        if use.mode is Mode.STORE:
+            first.setdefault(use.word, use.number)
+    # Words in the order in which they are stored: neighbours are used alike.
+    words = sorted(first, key=lambda word: (first[word], word))
+    parts = min(FRAME_PARTS, len(words))
+    part_of = {words[(2 * part + 1) * len(words) // (2 * parts)]: part for part in range(parts)}
+    return tuple(
+        FrameUse(part_of[use.word], use.number / instructions, use.mode, use.share, use.last)
+        for use in uses
+        if use.word in part_of
+    )
 
 
 class _Played:
@@ -125,7 +159,9 @@ class _Played:
         """Bytes of all warps, the most recently touched last."""
         self.others: set[object] = set()
         """Words that are no part of a frame."""
-        self.loaded = self.hits = self.stored = self.waited = 0.0
+        self.uses: list[WordUse] = []
+        """Those of the frame's words whose place is known, in their order."""
+        self.loaded = self.hits = self.stored = 0.0
         self.unknown = 0
 
     def turn(self, instructions: Sequence[Instruction]) -> None:
@@ -152,15 +188,16 @@ class _Played:
         else:
             words = [first + w for w in range(0, width, WORD_BYTES)]
         sectors = WARP * width / SECTOR_BYTES
-        if loads:
-            whole = sum(self.words.values())
-            for since in map(self._since, words):
-                stays = _stays(since, self._l1_bytes)
+        mode, last = Mode.LOAD if loads else Mode.STORE, LAST_USE in instruction.modifiers
+        for word in words:
+            stays = _stays(self._since(word), self._l1_bytes) if loads else 0.0
+            if loads:
                 self.loaded += sectors / len(words)
                 self.hits += stays * sectors / len(words)
-                self.waited += (1 - stays) * min(since, whole) * sectors / len(words)
-        else:
-            self.stored += sectors
+            else:
+                self.stored += sectors / len(words)
+            if isinstance(word, int):
+                self.uses.append(WordUse(number, word, mode, 1 - stays, last))
         for word in words:
             self._touch(word, WARP * width * self._warps / len(words))
 

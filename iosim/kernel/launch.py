@@ -263,13 +263,24 @@ class Access:
 
 
 @dataclass(frozen=True)
+class FrameUse:
+    """A load or store of a part of a frame, `at` so much of a turn of the loop. Of loads, `share` is what L1 does not
+    serve; after the `last` of a word before it is stored again, the L2 need not keep it (LDL.LU)."""
+
+    part: int
+    at: float
+    mode: Mode
+    share: float = 1.0
+    last: bool = False
+
+
+@dataclass(frozen=True)
 class Overhead:
     """Bytes that follow no tensor: spilled registers, tile counters, descriptors. total = per_cta x CTAs + per_tile x
     work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched from a queue, where
     every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a CTA's memory they lie
-    in, where that is known, `apart` how many local memory an SM has, `together` how many CTAs of it have frames there,
-    one behind the other: it is set aside for all threads that an SM may hold, of which some are there. `reused_after`
-    is how long after it is stored a frame is loaded, in the mean, as a part of the time until it is stored again."""
+    in, where that is known, `uses` those of a turn of its loop, in their order: of each of its `parts`, which are
+    equal."""
 
     name: str
     mode: Mode
@@ -279,9 +290,8 @@ class Overhead:
     per_tile_fetch: int = 0
     inferred_from: str = ""
     frame: int = 0
-    apart: int = 0
-    together: int = 1
-    reused_after: float = 1.0
+    parts: int = 1
+    uses: tuple[FrameUse, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,17 @@ import numpy.typing as npt
 from iosim.base.records import dataclass, field
 
 Int32 = npt.NDArray[np.int32]
-TOUCHED_MODES = ("load", "store", "reduce")
+TOUCHED_MODES = ("load", "store", "reduce", "last load")
 """Ways of a move, in the order in which `Touched.entries` counts them."""
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Stores of a part of a sector each. `open_lines`: those of which a CTA has stored a part and will store more, in
+    the mean. `bytes`: what all such stores ask for."""
+
+    open_lines: float
+    bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +42,8 @@ class Touched:
     """Bytes between SMs and L2: (tensor, mode, bytes), counted request by request."""
     used: Mapping[str, float] = field(default_factory=dict)
     """The part of a tensor's objects, which are whole lines of the L2, that is fetched and stored; by default all."""
+    in_parts: Mapping[str, InParts] = field(default_factory=dict)
+    """Tensors whose sectors are stored in parts."""
     shares: npt.NDArray[Any] | None = None
     """The work of each CTA over that of the mean one; None: all have as much."""
 

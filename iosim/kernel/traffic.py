@@ -10,8 +10,10 @@ from iosim.base.records import asdict, dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
 
 CODE, FOREIGN, CHECK_BITS = "code", "foreign", "check bits"
+HALF_WRITTEN = "half-written sectors"
 """Names of traffic at HBM that is no tensor's of the chain: what a launch reads beside its tensors, dirty lines of
-others that it drives out of the L2, and check bits of ECC that lie in the same memory."""
+others that it drives out of the L2, check bits of ECC that lie in the same memory, and sectors that the L2 reads to make
+them whole, and writes once more."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from listings import function
 
-from iosim.code.local import local_traffic
+from iosim.code.local import FRAME_PARTS, local_traffic
 from iosim.code.module import Function
+from iosim.kernel.launch import Mode
 
 
 class TestLocalMemory:
@@ -56,3 +57,25 @@ class TestLocalMemory:
         assert (found.unknown, found.touched) == (0, 2 * 4 * 4)  # two trips of four words
         assert found.hit_share > 0.99
         assert local_traffic(turn, 90, warps=8, l1_bytes=200_000).unknown == 16  # UR10 is not known
+
+
+def test_words_are_used_where_the_code_uses_them(tmp_path: Path) -> None:
+    """A word is stored at once and loaded for the last time half a turn later; one that L1 holds is not missed."""
+    lines = ["STL [R1], R4", "STL [R1+0x4], R4", "LDL.LU R4, [R1]", "LDL R4, [R1+0x4]"]
+    text = "".join(f"/*{16 * n:04x}*/ {line} ;\n" for n, line in enumerate(lines))
+    turn = function(text, tmp_path).instructions
+    far = local_traffic(turn, 90, warps=8, l1_bytes=100)
+    assert [(u.part, u.at, u.mode, u.last) for u in far.uses] == [
+        (0, 0.0, Mode.STORE, False),
+        (1, 0.25, Mode.STORE, False),
+        (0, 0.5, Mode.LOAD, True),
+        (1, 0.75, Mode.LOAD, False),
+    ]
+    assert far.parts == 2
+    assert far.uses[2].share > 0.99
+    near = local_traffic(turn, 90, warps=8, l1_bytes=200_000)
+    assert near.uses[2].share < 0.01
+    assert (
+        local_traffic(TestLocalMemory().turn(64, tmp_path).instructions, 90, 8, 100).parts
+        == FRAME_PARTS
+    )

@@ -7,10 +7,12 @@ from itertools import chain as chain_of
 import numpy as np
 import pytest
 
+from iosim.base.records import replace
 from iosim.kernel.launch import (
     SPILL,
     Chain,
     Domain,
+    FrameUse,
     Launch,
     Mode,
     Outer,
@@ -85,22 +87,43 @@ def test_what_it_moves_is_what_its_code_was_counted_to() -> None:
 def test_frames_are_stored_as_often_as_they_are_filled_and_loaded_as_often_as_they_miss(
     loaded: int, loads: int
 ) -> None:
-    """A frame of 400 bytes is stored twice, and loaded behind the second store: nothing is loaded before it is stored."""
-    place = {"frame": 400, "apart": 4000, "together": 2}
+    """A frame of 400 bytes is stored twice, and loaded before the second store: nothing is loaded before it is stored."""
     spilled = (
-        Overhead(SPILL, Mode.STORE, per_tile=800, **place),
-        Overhead(SPILL, Mode.LOAD, per_tile=loaded, **place),
+        Overhead(SPILL, Mode.STORE, per_tile=800, frame=400),
+        Overhead(SPILL, Mode.LOAD, per_tile=loaded, frame=400),
     )
-    frames = (
-        TILES + CTAS + 4
-    )  # behind 4 empty ones: 2 SMs with two frames each, and what lies unused behind them
-    for cta, frame in ((0, frames), (1, frames + 3), (2, frames + 1), (3, frames + 4), (4, frames)):
+    frames = TILES + CTAS
+    for cta, frame in ((0, frames), (1, frames + 1), (2, frames + 2), (3, frames + 3), (4, frames)):
         done = moves_of(chain(spilled), cta)
         assert done.count((1, frame)) == 2
         assert done.count((0, frame)) == loads
         assert [move for move in done if move[1] < frames] == moves_of(chain(), cta)
-    sizes = lower(chain(spilled), spill_slots=4).size.tolist()
-    assert sizes[frames:] == 2 * [400, 400, 4000 - 2 * 400]
+    assert lower(chain(spilled), spill_slots=4).size.tolist()[frames:] == 4 * [400]
+
+
+def test_words_of_a_frame_are_stored_and_loaded_where_the_code_does() -> None:
+    """Of two words the second is stored as a turn begins and loaded for the last time at its end, the first is loaded
+    of the turn before; three turns, of which the first has nothing to load it from."""
+    uses = (
+        FrameUse(1, 0.0, Mode.STORE),
+        FrameUse(0, 0.2, Mode.LOAD),
+        FrameUse(0, 0.4, Mode.STORE),
+        FrameUse(1, 0.9, Mode.LOAD, last=True),
+    )
+    spilled = (Overhead(SPILL, Mode.STORE, per_tile=3 * 512, frame=512, parts=2, uses=uses),)
+    frames = TILES + CTAS
+    moves = moves_of(chain(spilled), 0)
+    done = [move for move in moves if move[1] >= frames]
+    first, second = frames, frames + 1
+    turn = [(1, second), (0, first), (1, first), (3, second)]
+    assert done == [move for move in turn if move != (0, first)] + 2 * turn
+    # So many of the CTA's five other moves come before each: 5/3 in a turn.
+    others = [n - k for k, n in enumerate(n for n, m in enumerate(moves) if m[1] >= frames)]
+    assert others == [0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4]
+    # Of a word of which L1 serves three loads in four, one turn of four loads it.
+    rare = replace(uses[3], share=0.25)
+    often = (replace(spilled[0], uses=(*uses[:3], rare), per_tile=40 * 512),)
+    assert moves_of(chain(often), 0).count((3, second)) == 10
 
 
 def test_moves_share_the_time_of_their_cta() -> None:

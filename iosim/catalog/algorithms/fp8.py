@@ -17,6 +17,7 @@ behind what comes before attention (rotary embedding) is not told here: without 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -211,5 +212,5 @@ class _Copies:
 
 def _moved(name: str, mode: Mode, source: str, **amount: int) -> Overhead:
     """Bytes of scales or means, in whole sectors."""
-    whole = {per: -(-n // SECTOR_BYTES) * SECTOR_BYTES for per, n in amount.items()}
+    whole: dict[str, Any] = {per: -(-n // SECTOR_BYTES) * SECTOR_BYTES for per, n in amount.items()}
     return Overhead(name, mode, inferred_from=source, **whole)

@@ -4,7 +4,7 @@
  * Of two partitions of one L2, every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
  * data read from both sides is kept twice. Written lines go home; the writer's side keeps a copy, the other side's is
  * dropped. Sets replace their least recently used line; where that is dirty it is written back and stays, and the oldest
- * clean line goes in its place. A set with as many dirty lines as it may have writes the oldest back before it takes a line.
+ * clean line goes in its place; a line that was loaded for the last time goes first. A set with as many dirty lines as it may have writes the oldest back before it takes a line.
  *
  * Partitions that are L2s of their own ask memory alone. A line that one of them writes is no longer in the others, and
  * what is dirty when a launch ends is written back and stays. The cache at the memory's side takes what is read and what
@@ -178,6 +178,16 @@ static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
     set[i] = NIL;
 }
 
+static inline int is_load(int mode) { return mode == LOAD || mode == LAST_LOAD; }
+
+/* A line was loaded for the last time: it goes before all others of its set. A dirty one is written back as any. */
+static APART void goes_first(L2State *s, const L2Config *c, int p, int32_t sample) {
+    int32_t *set = set_of(s, c, p, sample);
+    int i = way_of(set, row_ways(c->ways), sample), tag = set[i];
+    for (; i < c->ways - 1 && set[i + 1] >= 0; i++) set[i] = set[i + 1];
+    set[i] = tag;
+}
+
 /* Takes a line out of all L2s but one; where it is dirty it is written back first. */
 static APART void drop_others(L2State *s, const L2Config *c, int p, int32_t sample) {
     for (int other = 0; other < c->partitions; other++) {
@@ -212,6 +222,15 @@ static inline int write_line(L2State *s, const L2Config *c, int mode, int home, 
     if (mode == STORE && home != p) touch(s, c, p, sample, 0);
     else drop(s, c, 1 - home, sample); /* check.h: there are two */
     return there;
+}
+
+/* A load from partition p: whether its own side or the line's home has it, which keep it now. `far` counts what is asked of
+ * the other side. */
+static WHOLE int load_line(L2State *s, const L2Config *c, int home, int p, int32_t sample, int *far) {
+    if (touch(s, c, p, sample, 0)) return 1;
+    if (home == p) return 0;
+    (*far)++;
+    return touch(s, c, home, sample, 0);
 }
 
 /* Where a line stood in the order of last use of its set: only kept for a trace. */
@@ -294,17 +313,16 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
     o->touched = 1;
     for (int32_t x = o->first, end = o->first + o->samples; x < end; x++) {
         int home = two ? (int)(s->place[x] & 1) : p;
-        if (mode == LOAD) {
+        int there;
+        if (is_load(mode)) {
             if (tr && tr->order) note_depth(tr, c, p, (int)(s->place[x] >> 1), x);
-            if (touch(s, c, p, x, 0)) continue;
-            if (home != p) { /* asked of its home, which keeps it too */
-                far++;
-                if (touch(s, c, home, x, 0)) continue;
-            }
+            there = load_line(s, c, home, p, x, &far);
+            if (mode == LAST_LOAD) goes_first(s, c, p, x);
         } else {
             if (home != p) far++;
-            if (write_line(s, c, mode, home, p, x)) continue;
+            there = write_line(s, c, mode, home, p, x);
         }
+        if (there) continue;
         missing++;
         if (levels && c->side_sets && mode != STORE) beyond += !look_at_side(s, c, x);
         if (!fresh && mode != STORE) s->lost[s->place[x] >> 1]++;

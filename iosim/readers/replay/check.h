@@ -58,7 +58,7 @@ static int reaches(const L2State *s, const Template *list, int n, int tile, Rang
 static int templates_are_sound(const Template *list, int n) {
     if (n < 0 || n > MAX_TEMPLATES) return 0;
     for (int k = 0; k < n; k++)
-        if (list[k].mode < LOAD || list[k].mode > REDUCE || list[k].rows < 0 || list[k].span < 0 || !list[k].base) return 0;
+        if (list[k].mode < LOAD || list[k].mode > LAST_LOAD || list[k].rows < 0 || list[k].span < 0 || !list[k].base) return 0;
     return 1;
 }
 

@@ -250,7 +250,7 @@ int32_t iosim_place(L2State *s, const L2Config *c, int64_t first, int64_t n, int
 int32_t iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mode, const int32_t *object, const uint8_t *side) {
     if (!l2_is_sound(s, c) || !sides_are_sound(c, side, n)) return REFUSED;
     for (int64_t i = 0; i < n; i++)
-        if (mode[i] > REDUCE || object[i] < 0 || object[i] >= s->objects) return REFUSED;
+        if (mode[i] > LAST_LOAD || object[i] < 0 || object[i] >= s->objects) return REFUSED;
     for (int64_t i = 0; i < n; i++) access_object(s, c, mode[i], object[i], side[i], s->now, NULL, 1);
     return 0;
 }

@@ -143,7 +143,8 @@ class Ctas:
 class L2:
     """An L2 with its objects; keeps its contents from one launch to the next. `samples_per_object` is how many lines of
     an object of middling size are followed; more where that would leave fewer than `least_sets` of a partition's sets.
-    `beside` are bytes of memory that a replay needs for other things."""
+    `beside` are bytes of memory that a replay needs for other things, `scattered` the tensor that lies in memory as
+    local memory does."""
 
     def __init__(
         self,
@@ -153,6 +154,7 @@ class L2:
         samples_per_object: float = 1.0,
         least_sets: float = LEAST_SETS,
         beside: int = 0,
+        scattered: int | None = None,
     ) -> None:
         n = _check_bounds(model, owner, size)
         self.model = model
@@ -164,6 +166,8 @@ class L2:
             least_sets,
             beside,
         )
+        if scattered is not None:
+            sampled.scatter(owner[sampled.object] == scattered)
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
@@ -222,7 +226,7 @@ class L2:
             raise InputError(
                 f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides"
             )
-        known = (3, self._objects.size, self.model.partitions)
+        known = (4, self._objects.size, self.model.partitions)
         for name, array, end in zip(
             ("mode", "object", "side"), (mode, number, side), known, strict=True
         ):

@@ -197,6 +197,20 @@ class Samples:
         turn[order] = np.arange(order.size) - begin[self.set[order]]
         return (self.set * ways + turn % ways).astype(np.int32)
 
+    def scatter(self, lines: npt.NDArray[np.bool_]) -> None:
+        """Gives lines a set of their placement and a home by chance, whatever lies around them: local memory of SMs
+        fills the L2's sets as evenly as that (h100_cache_edges.csv, h200_cache_edges.csv, frame-128-shared to
+        frame-384-shared)."""
+        number = np.flatnonzero(lines).astype(np.uint64)
+        # A fixed integer hash (splitmix64's finaliser).
+        drawn = (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            drawn = (drawn ^ (drawn >> np.uint64(shift))) * np.uint64(factor)
+        each = np.uint64(max(1, self.sets // self.placements))
+        placement = (self.place[lines] >> 1).astype(np.uint64) // each
+        chosen = placement * each + (drawn >> np.uint64(32)) % each
+        self.place[lines] = (2 * chosen + (drawn >> np.uint64(31) & np.uint64(1))).astype(np.uint32)
+
     @property
     def home(self) -> npt.NDArray[np.uint8]:
         return (self.place & 1).astype(np.uint8)

@@ -140,7 +140,10 @@ static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *lis
             if (mode == LOAD) {
                 int64_t there = access_object(s, c, LOAD, o, p, t, tr, levels);
                 if (there > at) at = there;
-            } else access_object(s, c, mode, o, p, t, tr, levels);
+            } else {
+                int64_t there = access_object(s, c, mode, o, p, t, tr, levels);
+                if (mode == LAST_LOAD && there > at) at = there;
+            }
             if (--left == 0) break;
             o++;
             if (++col == x->span) col = 0, o += x->row_stride - x->span;

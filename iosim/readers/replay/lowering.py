@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.arrays import repeated, tallied
+from iosim.base.arrays import repeated
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import (
@@ -27,7 +27,6 @@ from iosim.kernel.launch import (
     Launch,
     Mode,
     Outer,
-    Overhead,
     Per,
     Role,
     Rows,
@@ -38,6 +37,13 @@ from iosim.kernel.touched import TOUCHED_MODES, Touched
 from iosim.problem.masks.mask import Steps
 from iosim.problem.masks.picked import BlockPicks, PickedMask, WindowedMask
 from iosim.readers.replay.blocks import Blocks
+from iosim.readers.replay.frames import (
+    frame_objects,
+    frame_parts,
+    played_uses,
+    spills,
+    with_frames,
+)
 from iosim.readers.replay.objects import Grid, cut, gathers, refuse_too_large, streams
 from iosim.readers.replay.templates import MODES, NONE, Template, WorkTiles, owner_of, template
 
@@ -121,16 +127,13 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     # of one launch are dead when the next begins, but their lines stay in the L2 until replaced.
     frame_first: dict[str, tuple[int, ...]] = {}
     for launch in chain.launches:
-        parts = frame_parts(launch)
-        frame_first[launch.name] = tuple(
-            first + n * spill_slots if part else NONE for n, part in enumerate(parts)
-        )
-        for part in parts:
-            of_sm = _frames_of_sm(launch, part)
-            sms = -(-spill_slots // max(1, of_sm.size - 1)) if of_sm.size > 1 else spill_slots
-            sizes.append(np.tile(of_sm, sms))
-            owners.append(np.full(of_sm.size * sms, len(tensors), dtype=np.uint8))
-            first += of_sm.size * sms
+        firsts = []
+        for frames in frame_objects(launch, spill_slots):
+            firsts.append(first if frames.size else NONE)
+            sizes.append(frames)
+            owners.append(np.full(frames.size, len(tensors), dtype=np.uint8))
+            first += frames.size
+        frame_first[launch.name] = tuple(firsts)
     tensors.append(SPILL)
 
     # Launches are lowered when they are asked for: the arrays of a long chain's work tiles would
@@ -179,38 +182,6 @@ def _cut_tensors(
         owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
         first += grid.count
     return first
-
-
-def _spills(launch: Launch, mode: Mode) -> Overhead | None:
-    spills = [o for o in launch.overheads if o.name == SPILL and o.mode is mode]
-    if not spills:
-        return None
-    sums = {name: sum(getattr(o, name) for o in spills) for name in ("per_tile", "per_pair")}
-    return replace(spills[0], **sums, frame=max(o.frame for o in spills))
-
-
-def frame_parts(launch: Launch) -> tuple[int, ...]:
-    """Bytes of the local memory of a CTA's threads that a step of its loop stores into, and of the rest of their stack
-    frames, which a work tile stores into once; none where no register is spilled. Local memory belongs to the threads
-    that are resident: the next CTA in their place stores to the same addresses. Where the frame is not known, each part
-    is as large as what is stored there once."""
-    stored = _spills(launch, Mode.STORE)
-    if stored is None:
-        return ()
-    step = min(stored.per_pair, stored.frame or stored.per_pair)
-    return max(0, step), max(0, stored.frame - step if stored.frame else stored.per_tile)
-
-
-def _frames_of_sm(launch: Launch, part: int) -> Int32:
-    """Bytes of the frames of an SM's CTAs and, where it is known, of the local memory behind them that nobody uses,
-    which keeps the frames of SMs apart; else of one frame alone."""
-    stored = _spills(launch, Mode.STORE)
-    if stored is None or launch.touched is None or not part or not stored.apart:
-        return np.array([part], dtype=np.int32)
-    # One object a resident CTA, then one that nobody touches: it keeps the distance in memory
-    # from an SM's frames to the next SM's, which decides the sets of the L2 that they fall into.
-    unused = max(1, stored.apart - part * stored.together)
-    return np.array([part] * stored.together + [unused], dtype=np.int32)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
@@ -398,7 +369,7 @@ def _add_spills(
     for first, frame, stands in zip(frame_first, frames, ("loop", "pro"), strict=False):
         if first != NONE:
             templates[stands].append(Template(SPILL, MODES[Mode.STORE], frame))
-    reloaded = _spills(launch, Mode.LOAD)
+    reloaded = spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
         templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
         if (
@@ -436,13 +407,10 @@ def _lower_touched(
             for name, sizes in touched.objects.items()
         ]
     )
-    stored = _spills(launch, Mode.STORE)
-    together = stored.together if stored is not None and stored.apart else 0
-    sms = -(-spill_slots // max(1, together))
-    # Frames lie behind the tensors, with one unused object after each SM's `together` frames.
+    # Frames lie behind the tensors.
     low, high = int(place.min()), int(place.max()) + 1
     if frame != NONE:
-        high = max(high, frame + (together + 1) * sms)
+        high = max(high, frame + frame_objects(launch, spill_slots)[0].size)
     indices = np.empty_like(touched.entries)
     for part in range(0, touched.entries.size, TILES_AT_ONCE):
         # By parts, as the 64-bit numbers between would be gigabytes for a long launch.
@@ -451,8 +419,8 @@ def _lower_touched(
     first, count = touched.first, touched.count
     if frame != NONE:
         slot = np.arange(tiles, dtype=np.int64) % spill_slots  # CTAs go to SMs in turn
-        at = frame - low + (slot % sms * (together + 1) + slot // sms if together else slot)
-        indices, first, count = _with_frames(launch, indices, first, count, at, high - low)
+        at = frame - low + slot * played_uses(launch)[0]
+        indices, first, count = with_frames(launch, indices, first, count, at, high - low)
     zeros, modes_present = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
     templates = _touched_templates(high, low, modes_present, tiles, touched, zeros)
     return LoweredLaunch(
@@ -491,51 +459,6 @@ def _touched_templates(
             Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros)
         )
     return templates
-
-
-def _with_frames(
-    launch: Launch,
-    indices: Int32,
-    first: Int32,
-    count: Int32,
-    frame: npt.NDArray[np.int64],
-    objects: int,
-) -> tuple[Int32, Int32, Int32]:
-    """A work tile's steps with those in which it loads and stores its threads' frame, spread evenly over the others: as
-    often as what it stores fills the frame. `frame` is each work tile's."""
-    stored, loaded = _spills(launch, Mode.STORE), _spills(launch, Mode.LOAD)
-    assert stored is not None
-    # How often a work tile goes over its frame: what it stores over what the frame holds. The
-    # k-th of n times stands k/n of the way through its other steps.
-    size = stored.frame or stored.per_tile
-    times = np.minimum(max(1, round(stored.per_tile / max(1, size))), count).astype(np.int64)
-    turn = np.arange(int(times.sum())) - repeated(np.cumsum(times) - times, times)
-    tile = repeated(np.arange(count.size), times)
-    place = first[tile] + (turn + 1) * count[tile] // np.maximum(1, times[tile])
-    share = (
-        min(1.0, loaded.per_tile / stored.per_tile)
-        if loaded is not None and stored.per_tile
-        else 0.0
-    )
-    # Loads are fewer than stores by `share`; those that there are, are spread evenly (as a line
-    # of slope `share` is drawn in whole steps).
-    loads = np.floor((turn + 1) * share) > np.floor(
-        turn * share
-    )  # of so many times that it is stored
-    modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
-    values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
-    # Nothing is loaded before it is stored once; later loads stand as far behind the last store
-    # as what they load was stored before, in the mean.
-    loads &= turn > 0
-    after = loaded.reused_after if loaded is not None else 1.0
-    passed = ((turn + after) * count[tile] / np.maximum(1, times[tile])).astype(np.int64)
-    places = np.stack([first[tile] + passed, place], axis=1)
-    is_made = np.stack([loads, np.ones_like(loads)], axis=1)
-    grown = np.insert(indices, places[is_made], values[is_made]).astype(np.int32)
-    more = (count + tallied(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
-        np.int32
-    )
-    return grown, (np.cumsum(more) - more).astype(np.int32), more
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:

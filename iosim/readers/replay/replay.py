@@ -14,12 +14,13 @@ from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, LaunchRole, Mode, Outer, Tensor
+from iosim.kernel.launch import SPILL, Chain, Launch, LaunchRole, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, PS, Ctas, in_ps
+from iosim.readers.replay.half_written import half_written
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
@@ -296,16 +297,19 @@ class _Player:
         owner = np.concatenate(
             [lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)]
         )
+        read = any(launch.touched is not None for launch in self.played.launches)
+        scattered = lowered.tensors.index(SPILL) if read else None
         if coarse:
             l2 = L2(
                 inputs.l2,
                 size,
                 owner,
+                scattered=scattered,
                 samples_per_object=COARSE_SAMPLES,
                 least_sets=coarse.least_sets,
             )
         else:
-            l2 = L2(inputs.l2, size, owner, beside=tile_bytes(self.played))
+            l2 = L2(inputs.l2, size, owner, beside=tile_bytes(self.played), scattered=scattered)
         del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
         l2.place(range(objects, objects + foreign), dirty=True)
         return l2
@@ -404,10 +408,14 @@ class _Player:
         share, l2 = self.share, self.l2
         written = l2.counts()[1]
         added = [of_launch.added for of_launch in self.inputs.of_launch]
+        possible = _possible(self.chain, self.rows, self.inputs.counted, added, self.dirty_before)
+        filled = [
+            row
+            for launch, of_launch in zip(self.chain.launches, self.inputs.of_launch, strict=True)
+            for row in half_written(launch, of_launch.slots, self.inputs.l2)
+        ]
         return Replay(
-            traffic=Traffic(
-                _possible(self.chain, self.rows, self.inputs.counted, added, self.dirty_before)
-            ),
+            traffic=Traffic((*possible, *filled)),
             launches=tuple(self.done),
             foreign_write_bytes=written[len(self.lowered.tensors)],
             dirty_bytes=l2.dirty_bytes(),

@@ -14,7 +14,8 @@
 #define MAX_WAYS 32
 #define MAX_PARTITIONS 64
 
-enum { LOAD = 0, STORE = 1, REDUCE = 2 };
+/* LAST_LOAD: of a line that is not needed again (LDL.LU). */
+enum { LOAD = 0, STORE = 1, REDUCE = 2, LAST_LOAD = 3 };
 
 /* What an entry returns where it did not do what was asked: no memory; told to stop; or what it was given does not fit
  * together, and nothing was touched. */

@@ -36,6 +36,8 @@ Int64 = npt.NDArray[np.int64]
 NONE = -1
 """In place of an object: the work tile makes no access."""
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
+LAST_LOAD = 3
+"""A load after which its line goes first, as `LAST_LOAD` of shared.h."""
 """Modes as the engine numbers them (shared.h)."""
 
 

@@ -162,9 +162,9 @@ static void pass_over(L2State *l2, const L2Config *c, const Template *list, int 
         for (int r = 0; r < list[k].rows; r++)
             for (int m = 0; m < list[k].span; m++) {
                 Object *o = l2->object + first + (int64_t)r * list[k].row_stride + m;
-                if (c->side_sets) (list[k].mode == LOAD ? l2->filled : l2->drained)[o->tensor] += o->size;
+                if (c->side_sets) (is_load(list[k].mode) ? l2->filled : l2->drained)[o->tensor] += o->size;
                 /* The first load of an object misses; later ones are taken for hits. Stores are written back. */
-                if (list[k].mode == LOAD) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
+                if (is_load(list[k].mode)) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
                 else l2->hbm_write[o->tensor] += o->size;
                 o->touched = 1;
             }
@@ -392,7 +392,7 @@ static void refill_l2(Windows *w) {
             int home = has_homes(c) ? (int)(s->place[y] & 1) : x.side;
             /* As a load or a store would leave the line, without its bytes and times. */
             if (c->side_sets) look_at_side(s, c, y);
-            if (x.mode == LOAD) {
+            if (is_load(x.mode)) {
                 if (home != x.side) touch(s, c, home, y, 0);
                 touch(s, c, x.side, y, 0);
             } else write_line(s, c, x.mode, home, x.side, y);
