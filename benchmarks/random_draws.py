@@ -70,6 +70,8 @@ SEEDS = {
         59799,
         10532,
         49175,
+        66603,
+        27148,
     ),
 }
 """GPU -> the seeds of its draws, in their order."""

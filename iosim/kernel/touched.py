@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.arrays import repeated
 from iosim.base.records import dataclass, field
 
 Int32 = npt.NDArray[np.int32]
@@ -65,9 +66,9 @@ class Touched:
         """How many of so many CTAs that follow one another in the grid ask for an object of a tensor, in the mean over
         those rounds in which one does."""
         starts = np.cumsum(self.count) - self.count
-        steps = np.arange(int(self.count.sum())) - np.repeat(starts, self.count)
-        entries = self.entries[np.repeat(self.first, self.count) + steps]
-        rounds = np.repeat(np.arange(self.count.size) // max(1, ctas), self.count)
+        steps = np.arange(int(self.count.sum())) - repeated(starts, self.count)
+        entries = self.entries[repeated(self.first, self.count) + steps]
+        rounds = repeated(np.arange(self.count.size) // max(1, ctas), self.count)
         # Loads are the first of the modes.
         loads = entries < self.total
         together: dict[str, float] = {}

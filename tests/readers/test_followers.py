@@ -290,7 +290,7 @@ def test_no_accesses_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("trace", "message"),
-    [([(3, 0, 0)], "mode 3 to 3; accepted: 0 to 2"), ([(0, 5, 0)], "object 5 to 5; accepted: 0 to 4"),
+    [([(4, 0, 0)], "mode 4 to 4; accepted: 0 to 3"), ([(0, 5, 0)], "object 5 to 5; accepted: 0 to 4"),
      ([(0, -1, 0)], "object -1 to -1"), ([(0, 0, 1)], "side 1 to 1; accepted: 0 to 0")],
 )  # fmt: skip
 def test_accesses_of_what_there_is_not(trace: list[Access], message: str) -> None:

@@ -88,7 +88,7 @@ def _step(running: Running, sm: SmRates) -> Step:
         element_bytes=running.element_bytes,
         cc=running.rates.profile.cc,
         ctas_per_sm=running.ctas_per_sm,
-        frames_fit=running.frames_fit,
+        frames_past_l1=running.frames_past_l1,
         counted_shared_bytes=running.shared_in_step()
         if launch.is_backward or _conflicts(launch)
         else None,

@@ -19,6 +19,9 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.timing.rates import Rates
 
+NEWTON_STEPS = 24
+"""Enough for a root that is nearly double, where each step halves what is left."""
+
 
 def executed_pairs(launch: Launch) -> int:
     """(query row, key row) pairs that a launch computes: whole tiles of every visited pair of blocks."""
@@ -132,13 +135,23 @@ class Running:
         return None if items is None else math.fsum(item.bytes for item in items if item.step)
 
     @property
-    def frames_fit(self) -> bool:
-        """True where an SM's L1, which shares its memory with shared memory, could hold the stack frames of its
-        threads."""
+    def frames_past_l1(self) -> float:
+        """Share of the accesses to stack frames that an SM's L1 does not hold: of frames `crowding` times as large as
+        L1, walked again and again, whose lines make room for each other at random.
+
+        A line stays through a walk with the probability exp(-crowding x share missed); this is one less it.
+        """
         ctas = -(-self.launch.tiles_with_rows // self.rates.profile.sm_count)
         threads = min(self.ctas_per_sm, ctas) * self.launch.resources.threads
         held = self.rates.profile.shared_memory_per_sm_bytes or math.inf
-        return self.launch.work.spill.frame * threads <= held
+        crowding = self.launch.work.spill.frame * threads / held
+        if crowding <= 1:
+            return 0.0
+        missed = 1.0
+        for _ in range(NEWTON_STEPS):
+            stay = math.exp(-crowding * missed)
+            missed -= (1 - stay - missed) / (crowding * stay - 1)
+        return missed
 
     @property
     def stays(self) -> bool:

@@ -83,7 +83,7 @@ class Step:
         cc: compute capability as one number; below 80 no load runs ahead.
         ctas_per_sm: CTAs that an SM holds at once.
         counted_shared_bytes: bytes of a step at shared memory; None where they are not known, and so estimated.
-        frames_fit: whether an SM holds the stack frames of its threads.
+        frames_past_l1: share of its stack frames that an SM does not hold.
     """
 
     launch: Launch
@@ -95,7 +95,7 @@ class Step:
     cc: int
     ctas_per_sm: int
     counted_shared_bytes: float | None = None
-    frames_fit: bool = True
+    frames_past_l1: float = 0.0
 
     @cached_property
     def warps(self) -> int:
@@ -521,15 +521,15 @@ def add_cycles(step: Step) -> float:
 @term(
     "spilled registers",
     Scope.STEP,
-    "loads and stores of a step x spill_access_cycles (x UNHIDDEN_FRAGMENTS beside operands that are split)",
-    zero="builds that spill nothing in their loop; frames that an SM does not hold",
+    "loads and stores of a step x share of frames that L1 holds x spill_access_cycles (x UNHIDDEN_FRAGMENTS beside "
+    "operands that are split)",
+    zero="builds that spill nothing in their loop",
     constants=("UNHIDDEN_FRAGMENTS", "spill_access_cycles"),
 )
 def spill_cycles(step: Step) -> float:
     """Cycles of loads and stores of a thread's frame inside the loop."""
-    if not step.frames_fit:
-        return 0.0
-    cycles = step.launch.work.spill.step * step.rates.waits.spill_access
+    accesses = step.launch.work.spill.step * (1 - step.frames_past_l1)
+    cycles = accesses * step.rates.waits.spill_access
     if step.unit.splits_to:
         cycles *= UNHIDDEN_FRAGMENTS
     return cycles
@@ -538,12 +538,11 @@ def spill_cycles(step: Step) -> float:
 @term(
     "spilled registers past L1",
     Scope.STEP,
-    "warps x loads and stores of a step x spill_access_cycles",
+    "warps x loads and stores of a step x share of frames past L1 x spill_access_cycles",
     zero="stack frames that an SM holds",
     constants=("spill_access_cycles",),
 )
 def queued_spill_cycles(step: Step) -> float:
     """Cycles of loads and stores of frames that go to the L2, one warp's behind the other's, whatever CTA is theirs."""
-    if step.frames_fit:
-        return 0.0
-    return step.warps * step.launch.work.spill.step * step.rates.waits.spill_access
+    accesses = step.launch.work.spill.step * step.frames_past_l1
+    return step.warps * accesses * step.rates.waits.spill_access

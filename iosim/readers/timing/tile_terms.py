@@ -211,19 +211,20 @@ def turn_start_cycles(tile: Tile, product_cycles: float) -> float:
 @term(
     "spills outside the loop",
     Scope.TILE,
-    "loads and stores of a tile x spill_access_cycles (x warps of the SM where it does not hold their frames)",
+    "loads and stores of a tile x spill_access_cycles (x warps of the SM of the share of frames past L1)",
     zero="builds that spill nothing there",
     constants=("spill_access_cycles",),
 )
 def tile_spill_cycles(tile: Tile) -> float:
     """Cycles of loads and stores of a thread's frame outside the loop."""
-    launch, queued = tile.running.launch, 1
-    if not tile.running.frames_fit:
+    launch, queued, past = tile.running.launch, 1, tile.running.frames_past_l1
+    if past:
         # CTAs without a step end before the others' steps do.
         at_work = int((steps_per_tile(launch.domain, launch.outer) > 0).sum())
         ctas = -(-at_work * launch.domain.grid_heads // tile.running.rates.profile.sm_count)
         queued = min(tile.ctas_on_sm, ctas) * (launch.resources.threads // 32)
-    return queued * launch.work.spill.tile * tile.rates.waits.spill_access
+    waiting = 1 - past + past * queued
+    return waiting * launch.work.spill.tile * tile.rates.waits.spill_access
 
 
 @term(

@@ -130,14 +130,15 @@ def test_one_stage_on_every_gpu() -> None:
 
 
 def test_frames_that_l1_does_not_hold_queue_on_their_sm() -> None:
-    """13 kB of each of 64 threads: 7,005 accesses a step of two warps, of every CTA, at 18 cycles each."""
+    """13 kB of each of 64 threads: 7,005 accesses a step of two warps, of every CTA, at 18 cycles each. Of three
+    quarters past L1, a quarter is as in L1."""
     launch = short(heads=264, seq_q=124, seq_k=124)
     rates = SmRates(Waits(*[0.0] * 5, 18.0), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
     unit = UNITS[MatrixUnit.MMA_SYNC]
-    step = step_terms.Step(launch, unit, rates, 0.0, 0.0, 2, 90, 2, frames_fit=False)
-    assert step_terms.queued_spill_cycles(step) == 2 * 7005 * 18
-    assert step_terms.spill_cycles(step) == 0
-    held = replace(step, frames_fit=True)
+    step = step_terms.Step(launch, unit, rates, 0.0, 0.0, 2, 90, 2, frames_past_l1=0.75)
+    assert step_terms.queued_spill_cycles(step) == pytest.approx(0.75 * 2 * 7005 * 18)
+    assert step_terms.spill_cycles(step) == pytest.approx(0.25 * 7005 * 18)
+    held = replace(step, frames_past_l1=0.0)
     assert step_terms.queued_spill_cycles(held) == 0
     assert step_terms.spill_cycles(held) == 7005 * 18
 

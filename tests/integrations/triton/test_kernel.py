@@ -92,7 +92,7 @@ class TestRecordedTiles:
         assert measured[ranked[0].config] <= min(measured.values()) / 0.95
         off = [t.time_s * 1e3 / measured[t.config] - 1 for t in ranked if t.spilled_bytes]
         assert len(off) == 7
-        assert np.mean(np.abs(off)) < 0.08
+        assert np.mean(np.abs(off)) < 0.09
 
     def test_what_is_left_out_spills(self) -> None:
         left_out = [r for c, r in recorded() if misfit(c, RECORDED, H200)]

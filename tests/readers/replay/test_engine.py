@@ -252,7 +252,7 @@ WRONG: dict[str, Callable[[L2], Any]] = {
     "own by a negative tensor": lambda l2: l2.own(range(2), -1),
     "access below": lambda l2: l2.access(numbers(0), numbers(-1), numbers(0)),
     "access above": lambda l2: l2.access(numbers(0), numbers(4), numbers(0)),
-    "access in no mode": lambda l2: l2.access(numbers(3), numbers(0), numbers(0)),
+    "access in no mode": lambda l2: l2.access(numbers(4), numbers(0), numbers(0)),
     "access from no side": lambda l2: l2.access(numbers(0), numbers(0), numbers(2)),
     "tiles below": lambda l2: l2.replay(launch_of(base=-2), Ctas(1, 1)),
     "tiles above": lambda l2: l2.replay(launch_of(count=5), Ctas(1, 1)),
@@ -301,7 +301,7 @@ WRONG: dict[str, Callable[[L2], Any]] = {
         Ctas(1, 1),
     ),
     "no such mode": lambda l2: l2.replay(
-        launch_of(prologue=(Template("x", 3, np.zeros(1, np.int32)),)), Ctas(1, 1)
+        launch_of(prologue=(Template("x", 4, np.zeros(1, np.int32)),)), Ctas(1, 1)
     ),
     "too few tiles": lambda l2: l2.replay(launch_of(down=np.zeros(0, np.uint8)), Ctas(1, 1)),
     "tiles of another type": lambda l2: l2.replay(
