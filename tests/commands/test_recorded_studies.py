@@ -46,12 +46,14 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     )
 
 
-LONG = ("counts", "launches", "tiles", "replay", "timing", "distributed", "training")
+APART = ("commands", "launches")
+"""Studies whose tests stand below, or in tests/catalog/test_recorded_launches.py."""
+LONG = ("counts", "tiles", "replay", "timing", "distributed", "training")
 
 
 @pytest.mark.recorded
 @pytest.mark.parametrize(
-    "name", [slow(n) if n in LONG else n for n in STUDIES.STUDIES if n != "commands"]
+    "name", [slow(n) if n in LONG else n for n in STUDIES.STUDIES if n not in APART]
 )
 def test_studies_are_as_recorded(name: str) -> None:
     held(STUDIES.recorded_in_common(name), STUDIES.made_in_common(name))
@@ -59,7 +61,9 @@ def test_studies_are_as_recorded(name: str) -> None:
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("kernel", entry_names())
-@pytest.mark.parametrize("name", [slow(n) if n in LONG else n for n in STUDIES.OF_KERNELS])
+@pytest.mark.parametrize(
+    "name", [slow(n) if n in LONG else n for n in STUDIES.OF_KERNELS if n not in APART]
+)
 def test_kernels_are_as_recorded(name: str, kernel: str) -> None:
     """A test a kernel, so that a planted change of one is held against its own cases alone."""
     held(STUDIES.recorded_of_kernel(kernel)[name], STUDIES.made_of_kernel(name, kernel))

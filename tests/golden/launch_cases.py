@@ -1,5 +1,5 @@
 """What each kernel's chains consist of, before anything is counted or timed: every launch with its domain, accesses,
-resources and work, and the tensors, each as eight hexadecimal digits of its text (`text`)."""
+resources and work, the tensors, and the arrays that a replay plays, each as eight hexadecimal digits of its text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from iosim.base.errors import InputError
 from iosim.base.records import fields, is_dataclass
 from iosim.catalog.libraries import entry, resolve
 from iosim.hardware.profile import load_profile
+from iosim.kernel.launch import Chain
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.lowering import lower
 
 GPUS = ("a100", "h100", "b200", "t4", "rtx-5090", "mi300x", "mi355x")
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -40,6 +42,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What a kernel does not take as it is, it may take with its own sizes (`own`)."""
 
+LARGE = ("long", "narrow", "wide")
+"""Problems whose chains are not lowered to arrays."""
+SPILL_SLOTS = 7
+"""CTAs that have local memory of their own."""
+
 profile = cache(load_profile)
 
 
@@ -55,7 +62,8 @@ def text(value: Any) -> str:
         case float() | np.floating():
             return f"{float(value):.9g}"
         case np.ndarray():
-            return text(value.tolist())
+            numbers = np.ascontiguousarray(value, dtype=np.int64)
+            return f"{value.shape} {zlib.crc32(numbers.tobytes()):08x}"
         case Mapping():
             return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
         case tuple() | list():
@@ -108,4 +116,13 @@ def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
             gpu, of = made
             launches = [f"{launch.name} {digits(launch)}" for launch in of.chain.launches]
             tensors = digits(tuple(of.chain.tensors.values()))
-            yield f"{kernel} {gpu} {name} {passes}", [*launches, f"tensors {tensors}"]
+            moved = [] if name in LARGE else [lowered(of.chain)]
+            yield f"{kernel} {gpu} {name} {passes}", [*launches, f"tensors {tensors}", *moved]
+
+
+def lowered(chain: Chain) -> str:
+    """The digits of the arrays that a replay of the chain plays."""
+    made = lower(chain, SPILL_SLOTS)
+    return (
+        f"lowered {digits((made.tensors, made.size, made.owner, made.own_share, *made.launches))}"
+    )

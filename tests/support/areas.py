@@ -48,9 +48,10 @@ are drawn of each area as of the others, so that small rooms are tried as hard a
 RECORDED = "tests/commands/test_recorded_studies.py"
 STUDY = f"{RECORDED}::test_studies_are_as_recorded[{{}}]"
 KERNEL = f"{RECORDED}::test_kernels_are_as_recorded[{{}}-{{}}]"
-STUDIES_OF_KERNELS = ("launches", "catalog", "counts", "timing", "replay")
+LAUNCHES = "tests/catalog/test_recorded_launches.py"
+STUDIES_OF_KERNELS = ("catalog", "counts", "timing", "replay")
 PREDICTIONS = "tests/prediction/test_golden_predictions.py"
-GOLDEN = (RECORDED, PREDICTIONS)
+GOLDEN = (LAUNCHES, RECORDED, PREDICTIONS)
 """Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""
 NAMED = {
     "engine": (
@@ -94,6 +95,7 @@ def named(area: str, file: str) -> Iterator[Sequence[str]]:
     """Lists of tests of a file that the map cannot see: of a kernel's data, first what is recorded of that kernel."""
     kernel = Path(file).stem
     if (ROOT / "tests" / "golden" / "studies" / "kernels" / f"{kernel}.json").exists():
+        yield [f"{LAUNCHES}::test_launches_are_as_recorded[{kernel}]"]
         yield [KERNEL.format(study, kernel) for study in STUDIES_OF_KERNELS]
     yield from NAMED[area]
 
