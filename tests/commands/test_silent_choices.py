@@ -44,6 +44,7 @@ REFUSED = (
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),
+    ("predict --gpu gfx942", "GPU 'gfx942' is not known; accepted: a10"),
     # Of what nobody typed the model is to blame, or the command.
     (
         "predict --model bloom-7b1 --gpu h100 --kernel flashinfer --seq-len 1k",
