@@ -37,6 +37,7 @@ FILES = ("config.json", "params.json")
 PACKED = "hf_quant_config.json"
 """Beside them: how NVIDIA's ModelOpt packed the weights."""
 MAX_BYTES = 10_000_000
+MAX_TITLE = 200
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
 TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
@@ -167,6 +168,8 @@ def _model(
     config: Mapping[str, Any], name: str, title: str, source: str, part: str | None
 ) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
+    # A file from elsewhere names itself: what a terminal would obey, and what fills a page, is left out.
+    name, title, source = (one_line(text, MAX_TITLE) for text in (name, title, source))
     refuse_others(config, name)
     config = _as_config(config)
     # Each part of a model, such as its vision tower, by the first of its keys that holds a table.

@@ -83,8 +83,10 @@ def number_bytes(read: Reading, layers: int) -> Sizes:
         str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0
     )
     packed = config.get("quantization_config") or config.get("quantization")
-    if not isinstance(packed, Mapping) or not packed:
+    if not packed:
         return Sizes(type_bytes, type_bytes, type_bytes, type_bytes)
+    if not isinstance(packed, Mapping):  # the method's name alone
+        packed = {"quant_method": packed}
     thinned = at(packed, "sparsity_config.format")
     if thinned not in (None, "dense"):  # fewer numbers are held than the matrices have
         raise read.refused(f" packs its weights by {one_line(str(thinned), 40)}")

@@ -53,13 +53,15 @@ def built_otherwise(read: Reading) -> str | None:
     """The class that a config of one of transformers' types is built by, where it is none of that type: a draft of
     another model (EAGLE), or a model of its own that took a type's name (OmniGen, Chronos 2)."""
     known, built = class_defaults(), read.config.get("architectures")
+    if isinstance(built, str):
+        built = [built]
     if not isinstance(built, list) or not any(
         read.said_type in known[some] for some in ("types", "whole")
     ):
         return None
     # Classes begin as their type does; some types have another's.
     begins = FAMILIES["built"].get(read.said_type, _letters(read.said_type)[:SAME])
-    for name in map(str, built):
+    for name in (name for name in built if isinstance(name, str)):
         letters = _letters(name)
         if not letters.startswith(begins) or DRAFT.search(letters):
             return name

@@ -366,6 +366,14 @@ def test_an_encoder_with_a_decoder_is_refused_without_a_flag_too(kind: str) -> N
     assert load_model(config(kind, 2, is_encoder_decoder=False, is_decoder=True)).causal
 
 
+def test_a_name_in_a_file_is_one_line_of_what_can_be_printed() -> None:
+    """A config.json from elsewhere would else colour, clear or fill the terminal of who reads it."""
+    model = load_model(config("llama", 2, _name_or_path="a\x1b[31m\nb\u202e" + "x" * 1000))
+    assert model.title.isprintable()
+    assert model.name.isprintable()
+    assert len(model.title) < 300
+
+
 def test_a_decoder_of_an_encoders_type_says_so() -> None:
     assert load_model(config("bert", 2, is_decoder=True)).causal
     assert not load_model(config("llama", 2, architectures=["LlamaBiModel"])).causal
@@ -494,6 +502,8 @@ def test_bits_of_packed_weights(packing: dict[str, Any], bits: float) -> None:
         config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config=thin)
     )
     assert any("packs its weights by sparse-24-bitmask" in note for note in thinned.notes)
+    named = config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config="fp8")
+    assert getattr(load_model(named).weights, "attention_number", None) == 1
     halved = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096, dtype="fp8"))
     whole = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096))
     assert 2 * (halved.weight_bytes or 0) == whole.weight_bytes
