@@ -381,7 +381,7 @@ def ranking_answer(ranking: OrderRanking) -> str:
     best, own_entry = ranking.best, ranking.own
     above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
     if best.times_compulsory < 1:
-        above += ", of which the results still wait in the L2"
+        above = "outputs still in L2"
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
     more = own_entry.time_s / best.time_s - 1 if best.time_s else 0.0
     time = (
