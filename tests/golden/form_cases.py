@@ -14,8 +14,8 @@ MODULES = (
     "catalog.resource_table",
     "catalog.serving.stack",
     "evidence.validate.reasons",
-    "hardware.profile_file",
     "hardware.quantities",
+    "hardware.profile_file",
     "studies.distributed.links",
     "studies.latency.calibration",
 )
@@ -55,10 +55,12 @@ def text(value: Any) -> str:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
+    seen = set[int]()
     for module in MODULES:
         for name, value in vars(import_module(f"iosim.{module}")).items():
-            if not name.strip("_").isupper() or name in NOT_FORMS:
+            if not name.strip("_").isupper() or name in NOT_FORMS or id(value) in seen:
                 continue
+            seen.add(id(value))  # another module may import it
             if isinstance(value, Mapping):
                 yield f"{module} {name}", {str(k): text(v)[:LONGEST] for k, v in value.items()}
             elif is_dataclass(value):
