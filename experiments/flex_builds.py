@@ -49,6 +49,16 @@ class Build(NamedTuple):
     batch: int
     heads: int
     tokens: int
+    kv_heads: int | None = None
+    """Heads of K and V; as many as of Q where it is not said."""
+    score: str = "qk"
+    """What the score function is compiled to."""
+    condition: str | None = None
+    """And the mask's, where it is none of `CONDITIONS`."""
+
+    @property
+    def group(self) -> int:
+        return self.heads // (self.kv_heads or self.heads)
 
     @property
     def short(self) -> bool:
@@ -91,7 +101,7 @@ def settings(b: Build) -> dict[str, Any]:
     of_lengths = {"SAFE_M_BOUNDARY": b.tokens % b.tile[0] == 0, "SPLIT_KV": splits(b)}
     return {
         **dict.fromkeys(names, False), "OUTPUT_LOGSUMEXP": True, "FLOAT32_PRECISION": "'tf32'",
-        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": 1,
+        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": b.group,
         "HAS_FULL_BLOCKS": not plain, "SAFE_HEAD_DIM": True, "BLOCK_M": b.tile[0],
         "BLOCK_N": b.tile[1], "SPARSE_Q_BLOCK_SIZE": block, "SPARSE_KV_BLOCK_SIZE": block,
         "INDEX_DTYPE": "tl.int32", **(of_lengths if b.short else {}),
@@ -110,7 +120,8 @@ def sizes(b: Build) -> dict[str, tuple[int, ...]]:
     full = {f"FULL_{n}": s if b.mask != "none" else (0,) for n, s in lists.items()}
     partial = (b.batch, splits(b), b.heads, b.tokens)
     query = (b.batch, b.heads, 1, b.tokens, b.head_dim) if b.short else rows
-    return {"Q": query, "K": rows, "V": rows, "M": partial, "L": partial, **lists, **full}
+    keys = (b.batch, b.heads // b.group, b.tokens, b.head_dim)
+    return {"Q": query, "K": keys, "V": keys, "M": partial, "L": partial, **lists, **full}
 
 
 def source(b: Build) -> tuple[str, Sequence[str]]:
@@ -131,6 +142,7 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         head = [
             "import triton",
             "import triton.language as tl",
+            "from torch._inductor.runtime.triton_helpers import libdevice, remainder_integer",
             "@triton.jit",
             f"def kernel({signature}):",
         ]
@@ -139,7 +151,8 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         )
 
     def modification(subgraph_number: int, output_name: str, **_: object) -> str:
-        return f"{output_name} = {CONDITIONS[b.mask] if subgraph_number else 'qk'}"
+        made = (b.condition or CONDITIONS[b.mask]) if subgraph_number else b.score
+        return f"{output_name} = {made}"
 
     def store_output(
         _: object, value: str, mask: str, val_shape: Sequence[str], **__: object
@@ -166,14 +179,14 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
     return text.lstrip(), arguments
 
 
-def compiled(b: Build, folder: Path) -> Path:
-    """The build's cubin."""
+def built(b: Build, folder: Path) -> Any:
+    """What Triton compiles of a build."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     text, arguments = source(b)
-    module_file = folder / ("_".join(map(str, ("flex", *b))) + ".py")
+    module_file = folder / ("_".join(map(str, ("flex", *b[:5]))) + ".py")
     module_file.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(module_file.stem, module_file)
     assert spec is not None
@@ -189,12 +202,16 @@ def compiled(b: Build, folder: Path) -> Path:
     signature = {f"arg_{name}": types.get(name, "*i32") for name in arguments}
     signature["out_ptr0"] = "*fp32" if b.short else "*bf16"
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(signature))}
-    made = triton.compile(
+    return triton.compile(
         ASTSource(module.kernel, signature, {}, aligned), target=GPUTarget("cuda", CC, 32),
         options={"num_warps": b.tile[2], "num_stages": 1 if b.short else 3},
     )  # fmt: skip
-    cubin = module_file.with_suffix(".cubin")
-    cubin.write_bytes(made.asm["cubin"])
+
+
+def compiled(b: Build, folder: Path) -> Path:
+    """The build's cubin."""
+    cubin = folder / ("_".join(map(str, ("flex", *b[:5]))) + ".cubin")
+    cubin.write_bytes(built(b, folder).asm["cubin"])
     return cubin
 
 
@@ -260,7 +277,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for b in builds():
             if given.only in (None, b.head_dim):
-                rows.append({**b._asdict(), **counted(compiled(b, Path(folder)))})
+                sizes_of = dict(zip(Build._fields[:5], b[:5], strict=True))
+                rows.append({**sizes_of, **counted(compiled(b, Path(folder)))})
                 print(rows[-1], flush=True)
     write_whole(given.out, pd.DataFrame(rows).to_csv(index=False))
 

@@ -49,7 +49,7 @@ class Run(MemoryLanes):
         super().__init__(entry, settings, coordinates)
         self.loops: list[_Loop] = []
         self._skipped = [self._is_skipped(n) for n in range(len(entry.instructions))]
-        self._until = time.monotonic() + settings.seconds
+        self._until = time.thread_time() + settings.seconds
 
     def _is_skipped(self, at: int) -> bool:
         """True where an instruction decides no address and no way."""
@@ -96,7 +96,7 @@ class Run(MemoryLanes):
                 if at in starts:
                     _add(waiting, at, mask)
                     break
-            if time.monotonic() > self._until:
+            if time.thread_time() > self._until:
                 raise InputError(
                     f"kernel {self.entry.name} was not evaluated within {self.settings.seconds:g} s, "
                     f"{self.trace.executed:,} instructions: the loop at {self._where()} does not repeat evenly"
