@@ -49,6 +49,7 @@ class Run(MemoryLanes):
         super().__init__(entry, settings, coordinates)
         self.loops: list[_Loop] = []
         self._skipped = [self._is_skipped(n) for n in range(len(entry.instructions))]
+        # A thread's own seconds: a busy machine refuses nothing that an idle one reads.
         self._until = time.thread_time() + settings.seconds
 
     def _is_skipped(self, at: int) -> bool:

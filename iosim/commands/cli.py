@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from iosim.base.errors import EngineWarning, InputError, Terminated, unknown_name
@@ -29,6 +31,8 @@ from iosim.show.terminal import coloured, folded, output
 DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
+BLAMED = re.compile(r"(--[a-z][a-z0-9-]*)( '?[^ :']+'?)?(:? .*\bkernel .*)")
+"""A refusal of what a kernel does not do, by the option that asks for it."""
 HELP = "help"
 """`iosim help COMMAND` is `iosim COMMAND --help`."""
 
@@ -123,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
         return _run_quietly(args)
     except InputError as error:
-        _complain(with_options(error))
+        _complain(of_what_was_typed(with_options(error), words))
         return 2
     except MemoryError:
         _complain(
@@ -150,6 +154,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Terminated:
         print("iosim: terminated", file=sys.stderr)
         return 143
+
+
+def of_what_was_typed(message: str, words: Sequence[str]) -> str:
+    """A refusal that names no option which nobody gave: what a model has is the model's, and what a command asks for
+    by itself is no option of it."""
+    blamed = BLAMED.match(message)
+    if blamed is None or words[0] not in COMMANDS:
+        return message
+    option, value, rest = blamed.groups()
+    given = [word.partition("=")[0] for word in (*words, *common.DEFAULTS)]
+    if option in given:
+        return message
+    model = next((after for word, after in pairwise(words) if word == "--model"), None)
+    if words[0] == "model" and not words[1].startswith("-"):
+        model = words[1]
+    if model is not None:
+        return f"{option[2:]}{value or ''} of {model}{rest}"
+    from iosim.commands.completion import subparsers
+
+    taken = subparsers(build_parser(words[0]))[words[0]]
+    return message if option in taken._option_string_actions else message.removeprefix("--")
 
 
 @contextmanager

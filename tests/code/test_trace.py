@@ -8,6 +8,7 @@ from iosim.code.listing import read_listing
 from iosim.code.trace import slot
 from iosim.kernel.machine import MemoryUse
 
+
 @pytest.mark.parametrize(
     ("code", "wavefronts", "conflicts"),
     [

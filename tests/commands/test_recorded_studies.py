@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from effort import slow
 from scripts import load_script
+
+from iosim.catalog.libraries import entry_names
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -43,22 +46,45 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     )
 
 
-LONG = ("counts", "tiles", "replay", "timing", "distributed", "training", "commands")
+APART = ("commands", "launches")
+"""Studies whose tests stand below, or in tests/catalog/test_recorded_launches.py."""
+LONG = ("counts", "tiles", "replay", "timing", "distributed", "training")
 
 
 @pytest.mark.recorded
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in STUDIES.STUDIES]
+    "name", [slow(n) if n in LONG else n for n in STUDIES.STUDIES if n not in APART]
 )
 def test_studies_are_as_recorded(name: str) -> None:
-    held(STUDIES.recorded(name), STUDIES.made(name))
+    held(STUDIES.recorded_in_common(name), STUDIES.made_in_common(name))
 
 
-def test_the_first_call_of_each_command_prints_what_is_recorded() -> None:
-    """The slow part has all of them."""
-    recorded = STUDIES.recorded("commands")
-    made = STUDIES.plain(list(COMMANDS.cases(COMMANDS.FIRST_CALLS)))
+@pytest.mark.recorded
+@pytest.mark.parametrize("kernel", entry_names())
+@pytest.mark.parametrize(
+    "name", [slow(n) if n in LONG else n for n in STUDIES.OF_KERNELS if n not in APART]
+)
+def test_kernels_are_as_recorded(name: str, kernel: str) -> None:
+    """A test a kernel, so that a planted change of one is held against its own cases alone."""
+    held(STUDIES.recorded_of_kernel(kernel)[name], STUDIES.made_of_kernel(name, kernel))
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize(
+    "call",
+    [c if c in COMMANDS.FIRST_CALLS else slow(c) for c in COMMANDS.CALLS],
+    ids=[f"{n}-{line.split()[0]}" for n, line in enumerate(COMMANDS.CALLS)],
+)
+def test_calls_print_what_is_recorded(call: str) -> None:
+    """The quick part has the first call of each command."""
+    recorded = STUDIES.recorded_in_common("commands")
+    made = STUDIES.plain(list(COMMANDS.cases((call,))))
     held({case: recorded[case] for case, _ in made}, made)
+
+
+def test_all_recorded_calls_are_made_again() -> None:
+    calls = [line.replace(str(COMMANDS.DATA), "data") for line in COMMANDS.CALLS]
+    assert list(STUDIES.recorded_in_common("commands")) == calls
 
 
 def held(recorded: dict[str, Any], made: Iterable[tuple[str, Any]]) -> None:

@@ -44,6 +44,24 @@ REFUSED = (
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),
+    ("predict --gpu gfx942", "GPU 'gfx942' is not known; accepted: a10"),
+    # Of what nobody typed the model is to blame, or the command.
+    (
+        "predict --model bloom-7b1 --gpu h100 --kernel flashinfer --seq-len 1k",
+        "iosim: bias alibi of bloom-7b1: kernel flashinfer does",
+    ),
+    (
+        "decode --model deepseek-v3 --gpu h100 --kernel flex --context 1k",
+        "iosim: latent-kv of deepseek-v3: kernel flex",
+    ),
+    (
+        "train-memory --gpu a10 --kernel math --seq-len 1k",
+        "iosim: pass 'bwd' is not described for kernel 'math'",
+    ),
+    (
+        "predict --gpu h100 --kernel flex --latent-kv --heads 8 --kv-heads 1 --head-dim 576 --head-dim-v 512 --seq-len 1k",
+        "iosim: --latent-kv: kernel flex",
+    ),
 )
 
 

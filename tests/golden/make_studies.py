@@ -31,11 +31,12 @@ STUDIES = {
     "training": ("training_cases", "cases"),
     "distributed": ("distributed_cases", "cases"),
     "tiles": ("tile_cases", "cases"),
+    "launches": ("launch_cases", "cases"),
     "plans": ("plan_cases", "cases"),
     "commands": ("command_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
-OF_KERNELS = ("catalog", "counts", "timing", "replay")
+OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches")
 """Studies with cases of each kernel of the catalog, which `of_kernel` of their module makes. They are recorded in a
 file per kernel, studies/kernels/NAME.json."""
 
@@ -53,14 +54,6 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return str(value)
-
-
-def made(name: str) -> Iterator[tuple[str, Any]]:
-    """The cases of a study, one by one: those that are no kernel's, then each kernel's."""
-    yield from made_in_common(name)
-    if name in OF_KERNELS:
-        for kernel in entry_names():
-            yield from made_of_kernel(name, kernel)
 
 
 def made_in_common(name: str) -> Iterator[tuple[str, Any]]:
@@ -88,12 +81,9 @@ def kernel_path(kernel: str) -> Path:
     return HERE / "studies" / "kernels" / f"{kernel}.json"
 
 
-def recorded(name: str) -> dict[str, Any]:
-    """The recorded cases of a study: those that are no kernel's, then each kernel's."""
+def recorded_in_common(name: str) -> dict[str, Any]:
+    """The recorded cases of a study that are no kernel's own."""
     cases: dict[str, Any] = json.loads(path(name).read_text(encoding="utf-8"))
-    if name in OF_KERNELS:
-        for kernel in entry_names():
-            cases |= recorded_of_kernel(kernel)[name]
     return cases
 
 

@@ -99,14 +99,26 @@ def test_the_longest_pattern_decides() -> None:
     assert areas.area_of("iosim/studies/tiles/page.py") is None
 
 
-def test_named_tests_are_there_and_quick() -> None:
-    for name, groups in areas.NAMED.items():
-        assert name in areas.AREAS
-        for test in itertools.chain(*groups):
-            file, _, case = test.partition("::")
-            assert (ROOT / file).exists(), test
-            assert not case or case.partition("[")[2].rstrip("]") in RECORDED.STUDIES.STUDIES, test
-    assert all(mark.name != "slow" for mark in RECORDED.test_studies_are_as_recorded.pytestmark)
+def test_named_tests_are_there() -> None:
+    kernels, studies = RECORDED.entry_names(), RECORDED.STUDIES.STUDIES
+    known = {"", *kernels, *studies, *(f"{s}-{k}" for s, k in itertools.product(studies, kernels))}
+    asked = set[str]()
+    for file in areas.sources():
+        area = areas.area_of(file)
+        if area in areas.NAMED:
+            asked |= {*itertools.chain(*areas.named(area, file))}
+    for test in asked:
+        path, _, case = test.partition("::")
+        assert (ROOT / path).exists(), test
+        assert case.partition("[")[2].rstrip("]") in known, test
+
+
+def test_what_is_recorded_of_a_kernel_is_asked_first_of_its_data() -> None:
+    launches, studies, *others = areas.named("data", "iosim/catalog/libraries/fa2.toml")
+    assert launches == [f"{areas.LAUNCHES}::test_launches_are_as_recorded[fa2]"]
+    assert areas.KERNEL.format("counts", "fa2") in studies
+    assert others == [*areas.NAMED["data"]]
+    assert [*areas.named("data", "iosim/kernel/units.toml")] == others
 
 
 # Which tests execute a line
@@ -164,10 +176,16 @@ def test_cheap_tests_and_those_of_the_module_are_asked_first(seen: Any) -> None:
     seen._add("tests/small.py", {"tests": [["::small", 2.0]], "failed": [], "lines": {}})
     lists = [tests for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 60.0)]
     order = [test for tests in lists for test in tests]
-    assert order == ["tests/small.py::small", "tests/near.py::own", "tests/far.py::dear", "tests/far.py::cheap"]  # fmt: skip
+    assert order == ["tests/far.py::cheap", "tests/small.py::small", "tests/near.py::own", "tests/far.py::dear"]  # fmt: skip
     assert len(lists) > 1  # the first are few, for most changes are seen by them
     few = [t for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 4.0) for t in tests]
-    assert few == ["tests/small.py::small"]
+    assert few == ["tests/far.py::cheap", "tests/small.py::small"]
+
+
+def test_a_modules_own_tests_and_recorded_numbers_come_sooner() -> None:
+    file = "iosim/studies/orders/constant.py"
+    others = ("tests/studies/orders/test_constant.py", areas.RECORDED, "tests/show/test_axes.py")
+    assert [executed.share_of_cost(file, x) for x in others] == [executed.OWN, executed.RECORDED, 1]
 
 
 def test_a_line_is_reported_once_a_test() -> None:

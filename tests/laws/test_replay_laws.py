@@ -225,14 +225,14 @@ ARGUMENTS = ["predict", "--gpu", "h200-sxm", "--kernel", "fa2"]
 
 
 def test_a_problem_too_large_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert (
         main(
             [*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128", "--method", "replay"]
         )
         == 2
     )
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "accepted" in error

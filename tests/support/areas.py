@@ -5,6 +5,7 @@ tests/mutate.py draws from them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -44,10 +45,18 @@ AREAS = {
 """Patterns of files below iosim/, whose * crosses folders; a file that several match is of the longest. As many changes
 are drawn of each area as of the others, so that small rooms are tried as hard as large ones."""
 
-STUDY = "tests/commands/test_recorded_studies.py::test_studies_are_as_recorded[{}]"
+RECORDED = "tests/commands/test_recorded_studies.py"
+STUDY = f"{RECORDED}::test_studies_are_as_recorded[{{}}]"
+KERNEL = f"{RECORDED}::test_kernels_are_as_recorded[{{}}-{{}}]"
+LAUNCHES = "tests/catalog/test_recorded_launches.py"
+STUDIES_OF_KERNELS = ("catalog", "counts", "timing", "replay")
+PREDICTIONS = "tests/prediction/test_golden_predictions.py"
+GOLDEN = (LAUNCHES, RECORDED, PREDICTIONS)
+"""Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""
 NAMED = {
     "engine": (
         (STUDY.format("engine"), STUDY.format("replay"), "tests/readers/replay/test_engine.py"),
+        tuple(KERNEL.format("replay", name) for name in ("fa2", "fa3", "cudnn", "naive", "fa1")),
         tuple(
             f"tests/{file}.py"
             for file in (
@@ -71,8 +80,8 @@ NAMED = {
             "tests/hardware",
         ),
         (
-            "tests/prediction/test_golden_predictions.py",
-            STUDY.format("counts"),
+            PREDICTIONS,
+            f"{RECORDED}::test_kernels_are_as_recorded",
             STUDY.format("timing"),
             "tests/readers/timing",
             "tests/code/test_catalog_held_to_code.py",
@@ -80,6 +89,16 @@ NAMED = {
     ),
 }
 """Tests of what the map cannot see, by area: those that are asked first, and more."""
+
+
+def named(area: str, file: str) -> Iterator[Sequence[str]]:
+    """Lists of tests of a file that the map cannot see: of a kernel's data, first what is recorded of that kernel."""
+    kernel = Path(file).stem
+    if (ROOT / "tests" / "golden" / "studies" / "kernels" / f"{kernel}.json").exists():
+        yield [f"{LAUNCHES}::test_launches_are_as_recorded[{kernel}]"]
+        yield [KERNEL.format(study, kernel) for study in STUDIES_OF_KERNELS]
+    yield from NAMED[area]
+
 
 APART = {
     "iosim/*/page.py": "lays out what a study found",

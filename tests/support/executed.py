@@ -20,6 +20,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from areas import GOLDEN
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / ".executed"
 QUICK_SHARE = "24"
@@ -163,8 +165,9 @@ def source(file: str) -> Source:
 # Asking
 
 
-NEAR = 0.2
-"""Share of its cost at which a file of tests that imports the changed module is ranked: it is asked sooner."""
+OWN, NEAR, RECORDED = 0.1, 0.2, 0.3
+"""Shares of its cost at which a file of tests is ranked, which is asked the sooner: the module's own, one that imports
+the module, and one that holds all numbers to recorded ones."""
 FILE_S = 0.4
 """CPU seconds that a file of tests takes to be collected."""
 BATCHES_S = (2.0, 8.0, 30.0, 100.0)
@@ -245,31 +248,48 @@ class Executed:
     def batches(
         self, file: str, tests: set[int], most_s: float
     ) -> Iterator[tuple[list[str], float]]:
-        """The tests in the order to ask them, in lists that are run together, each with its CPU seconds."""
-        by_file: dict[str, list[int]] = defaultdict(list)
-        for n in sorted(tests):
-            by_file[self.tests[n][0]].append(n)
-        module = module_of(file)
+        """The tests in the order to ask them, in lists that are run together, each with its CPU seconds.
 
-        def cost(which: list[int]) -> float:
-            return FILE_S + sum(self.tests[n][2] for n in which)
-
-        def rank(item: tuple[str, list[int]]) -> float:
-            return cost(item[1]) * (NEAR if module in imports(item[0]) else 1.0)
-
-        together: list[str] = []
+        Of each file of tests the cheapest come first, so that a long file is not left out for its last tests."""
+        together: dict[str, list[int]] = defaultdict(list)
         used, before, limits = 0.0, 0.0, [s for s in BATCHES_S if s < most_s] + [most_s]
-        for _, which in sorted(by_file.items(), key=rank):
-            if before + used + cost(which) > limits[0] and together:
-                yield together, used
-                before, together, used = before + used, [], 0.0
-                limits = [s for s in limits if s > before + cost(which)]
+        for n in self._ranked(file, tests):
+            of, seconds = self.tests[n][0], self.tests[n][2]
+            more = seconds if of in together else seconds + FILE_S
+            if before + used + more > limits[0] and together:
+                yield self._names(together), used
+                before, used, more = before + used, 0.0, seconds + FILE_S
+                together.clear()
+                limits = [s for s in limits if s >= before + more]
                 if not limits:
                     return
-            together += ["".join(self.tests[n][:2]) for n in which]
-            used += cost(which)
+            together[of].append(n)
+            used += more
         if together:
-            yield together, used
+            yield self._names(together), used
+
+    def _names(self, by_file: dict[str, list[int]]) -> list[str]:
+        return ["".join(self.tests[n][:2]) for which in by_file.values() for n in which]
+
+    def _ranked(self, file: str, tests: set[int]) -> list[int]:
+        """Tests by what those of their file cost up to them, of which files that see much of a module have a share."""
+        ranks: dict[int, float] = {}
+        costs: dict[str, float] = defaultdict(lambda: FILE_S)
+        for n in sorted(tests, key=lambda n: (self.tests[n][2], n)):
+            of, _, seconds = self.tests[n]
+            costs[of] += seconds
+            ranks[n] = costs[of] * share_of_cost(file, of)
+        return sorted(ranks, key=lambda n: (ranks[n], n))
+
+
+def share_of_cost(file: str, test_file: str) -> float:
+    """Share of its cost at which a file of tests is ranked for a change of a module."""
+    own = Path(file)
+    if Path(test_file) == Path("tests", *own.parts[1:-1], f"test_{own.name}"):
+        return OWN
+    if module_of(file) in imports(test_file):
+        return NEAR
+    return RECORDED if test_file in GOLDEN else 1.0
 
 
 def module_of(file: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import executed
-from areas import NAMED, ROOT
+from areas import NAMED, ROOT, named
 from drawing import Change
 
 MEMORY_BYTES = 10 << 30
@@ -53,9 +53,9 @@ def run(
     cpu_s: int,
     marks: str = executed.MARKS,
     wait_s: float = WAIT_S,
-) -> tuple[bool, str]:
-    """(whether the tests pass in the tree, the first that does not where pytest names it), in a child of this process,
-    which has what they import.
+) -> tuple[bool, str | None]:
+    """(whether the tests pass in the tree, the first that does not where pytest names it, None where they were cut
+    short), in a child of this process, which has what they import.
 
     Args:
         cpu_s: CPU seconds after which they have failed; so have they after `wait_s` of idling.
@@ -96,9 +96,10 @@ def run(
             done, status, _ = os.wait4(child, os.WNOHANG)
             if done:
                 with open(reading, encoding="utf-8", closefd=False) as stream:
-                    return status == 0, stream.readline().rstrip("\n")
+                    first = stream.readline().rstrip("\n")
+                return status == 0, first or (None if os.WIFSIGNALED(status) else "")
             time.sleep(0.02)
-        return False, ""
+        return False, None
     finally:
         os.close(reading)
         if not done:  # too long, or Ctrl-C
@@ -143,13 +144,13 @@ class Runner:
             "sympy",
         ):
             import_module(name)
-        self.green: dict[str, bool] = {}
+        self.green: dict[tuple[str, ...], bool] = {}
         self.planted_so_far = 0
 
     def batches(self, one: Change) -> Iterator[tuple[Sequence[str], int]]:
         """Lists of tests to ask in turn, each with the CPU seconds that it may take: a few times its own."""
         if one.area in NAMED:
-            for tests in NAMED[one.area]:
+            for tests in named(one.area, one.file):
                 yield tests, MOST_CPU_S
             return
         assert self.seen is not None
@@ -165,11 +166,13 @@ class Runner:
         if not tests:  # of torch, perhaps, which may be lacking where the map was made
             yield executed.files_of_module(one.file), MOST_CPU_S
 
-    def is_green(self, test: str) -> bool:
-        """Whether a test passes alone without a change."""
-        if test not in self.green:
-            self.green[test] = run(self.tree, [test], MOST_CPU_S)[0]
-        return self.green[test]
+    def is_green(self, tests: Sequence[str], cpu_s: int) -> bool:
+        """Whether tests pass alone without a change; a single one may take its time."""
+        key = tuple(tests)
+        if key not in self.green:
+            limit = MOST_CPU_S if len(key) == 1 else cpu_s
+            self.green[key] = run(self.tree, key, limit)[0]
+        return self.green[key]
 
     def caught(self, one: Change) -> bool | None:
         """Whether a test notices; None where the change is no program."""
@@ -182,8 +185,10 @@ class Runner:
                     passed, first = run(self.tree, asked, limit)
                 if passed:
                     break
-                if not first or self.is_green(first):
+                if first == "" or self.is_green([first] if first else asked, limit):
                     return True
+                if first is None:  # they take that long without the change, too
+                    break
                 if first in tried:
                     break
                 tried.add(first)

@@ -37,6 +37,10 @@ def is_causal(read: Reading) -> bool:
     built = _built(config.get("architectures"))
     if is_encoder_type(read):
         return False
+    # The encoder of a type with both, saved alone (a T5's, Chronos 2's); a decoder alone says that it is one.
+    alone = read.type in class_defaults()["both"] and config.get("is_encoder_decoder") is False
+    if alone and not any(name.endswith(DECODING) for name in built):
+        return False
     # The first BERTs' files have no type; kinds of tokens are encoders' alone.
     if not read.said_type and config.get("type_vocab_size"):
         return False

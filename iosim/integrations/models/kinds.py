@@ -44,6 +44,16 @@ ATTENDING = (
 """Mixers that are softmax attention."""
 NEAREST = {"block sparse": "picked blocks of keys", "windows": "windows"}
 """Mixers that are counted as full attention -> what their tokens see."""
+ATTENDING_LAYERS = ("attn.layers", "attn_layer_idxs", "attn_layer_idx", "attn_layers")
+"""Keys with the layers that attend, of families whose others keep states (StripedHyena, flash-linear-attention)."""
+LATENT_SIZES = (
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
+"""Keys of latent attention, which say nothing where a config says that it has none."""
 RATIOS = {"sliding": 0, "compressed sparse": 4, "compressed": 128}
 """DeepSeek-V4's kinds -> tokens that a compressed key stands for."""
 SINKS = {"sliding": "add_swa_attention_sink_bias", "full": "add_full_attention_sink_bias"}
@@ -59,9 +69,10 @@ def model_of(
     *,
     nested: bool,
     sees: bool = False,
+    outside: Sequence[str] = (),
 ) -> Model:
     """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults;
-    what `sees` an image is no decoder."""
+    what `sees` an image is no decoder; keys `outside` its table are not read."""
     read = _read(config, name, nested=nested)
     _refuse_approximate(read)
     layers = layer_number(read)
@@ -76,11 +87,16 @@ def model_of(
         raise read.refused(
             " has no layer with attention; accepted: the config.json of a transformer"
         )
-    caveats = (*stack.caveats(), *caveats_of(read, nested=nested, causal=stack.causal))
-    all_notes = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
-    # Weights need the width of the model; attention alone needs none.
+    kind_notes = _notes(read, stack, [*kinds, *states])
+    # Weights need the width of the model; attention alone needs none. They are read before it is said
+    # which keys were not.
     width = read.size("width")
     weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
+    caveats = (
+        *stack.caveats(),
+        *caveats_of(read, nested=nested, causal=stack.causal, outside=outside),
+    )
+    all_notes = (*notes, *kind_notes, *caveats)
     precision = _precision(config)
     marked = f"{title} ({'; '.join(caveats)})" if caveats else title
     if more:
@@ -109,6 +125,8 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 def _read(config: Mapping[str, Any], name: str, *, nested: bool) -> Reading:
     """A config's keys, with its class's defaults behind them."""
+    if config.get("use_mla") is False:  # DeepSeek-VL2's and -OCR's small ones: ranks of 0
+        config = {key: value for key, value in config.items() if key not in LATENT_SIZES}
     read = Reading(config, name)
     attention = config.get("attn_config")
     if isinstance(attention, dict) and attention.get("alibi"):  # MPT's
@@ -221,7 +239,7 @@ def _pure(read: Reading, layers: int) -> _Stack:
     """The layers of a model without attention. Raises InputError: their state is not modelled."""
     state = pure_state(read)
     kind = one_line(read.said_type, 40)
-    attends = isinstance(at(read.config, "attn.layers"), list) and at(read.config, "attn.layers")
+    attends = any(at(read.config, key) for key in ATTENDING_LAYERS)
     if state is None or attends:
         reason = (
             "mixes attention with states in a way that is not described"

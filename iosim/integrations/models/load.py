@@ -27,7 +27,7 @@ from iosim.integrations.models.reading import (
     at,
     class_defaults,
 )
-from iosim.integrations.models.unread import is_part
+from iosim.integrations.models.unread import is_part, outside_keys
 from iosim.studies.models.layers import Model
 
 PARTS: Mapping[str, Sequence[str]] = SPELLINGS["parts"]
@@ -37,6 +37,7 @@ FILES = ("config.json", "params.json")
 PACKED = "hf_quant_config.json"
 """Beside them: how NVIDIA's ModelOpt packed the weights."""
 MAX_BYTES = 10_000_000
+MAX_TITLE = 200
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
 TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
@@ -167,6 +168,8 @@ def _model(
     config: Mapping[str, Any], name: str, title: str, source: str, part: str | None
 ) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
+    # A file from elsewhere names itself: what a terminal would obey, and what fills a page, is left out.
+    name, title, source = (one_line(text, MAX_TITLE) for text in (name, title, source))
     refuse_others(config, name)
     config = _as_config(config)
     # Each part of a model, such as its vision tower, by the first of its keys that holds a table.
@@ -216,7 +219,8 @@ def _model(
         else {key: value for key, value in inner.items() if key in OUTER} | below
     )
     notes = _beside(config, inner, name, parts["vision"] is not None)
-    return model_of(outer | inner, name, title, source, notes, nested=True)
+    outside = outside_keys(config, name)
+    return model_of(outer | inner, name, title, source, notes, nested=True, outside=outside)
 
 
 def _beside(
@@ -229,12 +233,19 @@ def _beside(
         if isinstance(table, Mapping)
         and table is not inner
         and key not in (*PARTS["text"], *PARTS["vision"])
-        and any(layers in table for layers in SIZES["layers"])
+        and _has_layers(table)
     ]
     tower = [f"{name}:vision is its vision tower"] if sees else []
     left_out = [f"not counted: {', '.join(others)}"] if others else []
     notes = [*tower, *left_out]
     return (f"its text alone; {'; '.join(notes)}",) if notes else ()
+
+
+def _has_layers(table: Mapping[str, Any]) -> bool:
+    """True where a table, or one inside it, says how many layers something has."""
+    return any(layers in table for layers in SIZES["layers"]) or any(
+        _has_layers(inner) for inner in table.values() if isinstance(inner, Mapping)
+    )
 
 
 def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
@@ -249,7 +260,12 @@ def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
 
 def _as_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A params.json by a type of its own: Mistral's and Meta's have no model_type."""
-    if config.get("model_type") or not {"n_heads", "n_layers", "dim"} <= {*config}:
+    if config.get("model_type"):
+        return config
+    for row in FAMILIES["unnamed"]:
+        if {*row["keys"]} <= {*config}:
+            return {"model_type": row["type"], **row.get("also", {}), **config}
+    if not {"n_heads", "n_layers", "dim"} <= {*config}:
         return config
     window, layers = config.get("sliding_window"), config["n_layers"]
     if isinstance(window, list) and window and type(layers) is int and 0 < layers <= MAX_LAYERS:

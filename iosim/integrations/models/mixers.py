@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from iosim.integrations.models.reading import FAMILIES, Reading
+from iosim.integrations.models.reading import FAMILIES, Reading, at
 from iosim.studies.models.layers import LayerKind
 
 EXPAND = ("mamba_expand", "expand")
@@ -22,9 +22,13 @@ LOW_RANK = 128
 
 def state_of(read: Reading, mixer: str) -> LayerKind | None:
     """A layer that keeps a state, by the keys of its sizes; None where they are not all there, or none is modelled."""
-    for state in FAMILIES["states"].get(mixer, ()):
-        if read.type not in state.get("types", (read.type,)):
-            continue
+    rows = [
+        row
+        for row in FAMILIES["states"].get(mixer, ())
+        if read.type in row.get("types", (read.type,))
+    ]
+    # What a file says goes before a class's defaults, under whichever keys it says it.
+    for state in sorted(rows, key=lambda row: not _is_written(read, row["keys"])):
         sizes = [_size(read, names) for names in state["keys"]]
         if None not in sizes:
             heads, kv_heads, columns, inner = (size or 0 for size in sizes)
@@ -33,6 +37,11 @@ def state_of(read: Reading, mixer: str) -> LayerKind | None:
                     mixer, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"]
                 )
     return None
+
+
+def _is_written(read: Reading, sizes: list[list[str]]) -> bool:
+    """True where a file has one of the keys of a state's sizes."""
+    return any(at(read.config, name) is not None for names in sizes for name in names)
 
 
 def _size(read: Reading, names: list[str]) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from iosim.base.schema import one_line
 from iosim.integrations.models.reading import Reading, at
 
-BYTES = {"float32": 4.0, "fp32": 4.0}
+BYTES = {"float32": 4.0, "fp32": 4.0, "fp8": 1.0}
 SCALE, ZERO = 2.0, 0.5
 """Bytes of a group's scale, and of its 4-bit zero, beside integers."""
 METHODS = {
@@ -83,8 +83,13 @@ def number_bytes(read: Reading, layers: int) -> Sizes:
         str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0
     )
     packed = config.get("quantization_config") or config.get("quantization")
-    if not isinstance(packed, Mapping) or not packed:
+    if not packed:
         return Sizes(type_bytes, type_bytes, type_bytes, type_bytes)
+    if not isinstance(packed, Mapping):  # the method's name alone
+        packed = {"quant_method": packed}
+    thinned = at(packed, "sparsity_config.format")
+    if thinned not in (None, "dense"):  # fewer numbers are held than the matrices have
+        raise read.refused(f" packs its weights by {one_line(str(thinned), 40)}")
     by_module = _by_module(packed)
     base = _whole(packed)
     if base is None and not by_module:

@@ -3,7 +3,8 @@ layers, blocks, a pattern, a mixer or a kind of attention (`spellings.toml` has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from iosim.base.schema import one_line
@@ -11,14 +12,20 @@ from iosim.integrations.models.patterns import PATTERNS
 from iosim.integrations.models.reading import FAMILIES, SIZES, SPELLINGS, Reading, class_defaults
 
 BOUNDS = ("window", "chunk")
+SAME = 4
+"""Letters that a class's name has in common with its type's."""
+DRAFT = re.compile(r"(eagle|medusa|mtp|nextn|dflash|draft)[0-9]*(model|forcausallm)?$")
+"""Ends of classes that guess tokens for another model."""
 SWITCHED = ("swa", "sliding")
 """Words of keys that switch windows off where they are false."""
 MOST = 4
 """Keys that are named; the others are counted."""
 
 
-def caveats_of(read: Reading, *, nested: bool, causal: bool) -> list[str]:
-    """What is not known of a config, a clause each."""
+def caveats_of(
+    read: Reading, *, nested: bool, causal: bool, outside: Sequence[str] = ()
+) -> list[str]:
+    """What is not known of a config, a clause each; `outside` are keys beside its text that nothing read."""
     clauses = []
     if not read.said_type and not nested:
         seen = "a decoder" if causal else "an encoder"
@@ -27,13 +34,51 @@ def caveats_of(read: Reading, *, nested: bool, causal: bool) -> list[str]:
         clauses.append(
             f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone"
         )
-    unread_keys = list(unread(read))
+    strange = None if nested else built_otherwise(read)
+    if strange is not None:
+        clauses.append(
+            f"architectures {one_line(strange, 40)} is no class of {one_line(read.said_type, 40)} that is "
+            "known here, read by its keys alone"
+        )
+    unread_keys = [*unread(read), *outside]
     if unread_keys:
         more = f" and {len(unread_keys) - MOST} more" if len(unread_keys) > MOST else ""
         clauses.append(
             f"not read: {', '.join(one_line(key, 40) for key in unread_keys[:MOST])}{more}"
         )
     return clauses
+
+
+def built_otherwise(read: Reading) -> str | None:
+    """The class that a config of one of transformers' types is built by, where it is none of that type: a draft of
+    another model (EAGLE), or a model of its own that took a type's name (OmniGen, Chronos 2)."""
+    known, built = class_defaults(), read.config.get("architectures")
+    if isinstance(built, str):
+        built = [built]
+    if not isinstance(built, list) or not any(
+        read.said_type in known[some] for some in ("types", "whole")
+    ):
+        return None
+    # Classes begin as their type does; some types have another's.
+    begins = FAMILIES["built"].get(read.said_type, _letters(read.said_type)[:SAME])
+    for name in (name for name in built if isinstance(name, str)):
+        letters = _letters(name)
+        if not letters.startswith(begins) or DRAFT.search(letters):
+            return name
+    return None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def outside_keys(config: Mapping[str, Any], name: str) -> list[str]:
+    """Keys beside a model's text that name its layers and that nothing reads, of models whose classes are not known."""
+    outer = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    read = Reading(outer, name)
+    if read.said_type in class_defaults()["whole"]:
+        return []
+    return list(unread(read))
 
 
 def is_known(read: Reading) -> bool:
@@ -75,9 +120,10 @@ def unread(read: Reading) -> Iterator[str]:
         if key in looked_up and not isinstance(value, list | dict):
             continue
         words = naming["words"] + (naming["sized"] if _counts(value) else [])
-        named = any(word in low for word in words) and not any(
-            word in low for word in naming["silent"]
+        silent = any(word in low for word in naming["silent"]) and not any(
+            word in low for word in naming["always"]
         )
+        named = any(word in low for word in words) and not silent
         if (named or key in bounds) and read.defaults.get(key) != value:
             yield key
 

@@ -85,7 +85,9 @@ class _Feeds:
         # A gate makes three matrices of two. Without a family's facts the activation decides: those of
         # older models come without a gate.
         act = str(read.get("hidden_act", "activation_function", "mlp_hidden_act") or "")
-        unknown = not read.defaults and act in PLAIN_ACTIVATIONS
+        # Under GPT-2's name of the key, so does a plain one (Nomic's; with a gate it is "swiglu").
+        older = read.config.get("activation_function") == "gelu"
+        unknown = older or (not read.defaults and act in PLAIN_ACTIVATIONS)
         self.matrices = 2 if "plain" in read.facts or unknown else 3
         self.layers = 1 + max(entry.layer.place for entry in entries)
         off = any(read.get(key) is False for key in SWITCHES)
@@ -124,9 +126,8 @@ class _Feeds:
             )
             return Mlp(int(wider) if wider else self._inner(read, place), self.matrices)
         wide = self.expert_width or self._inner(read, place)
-        if read.is_one_of(
-            "both_feeds"
-        ):  # experts beside a dense MLP (Gemma 4; Arctic's is as wide as the model)
+        # Experts beside a dense MLP (Gemma 4, Grok 2; Arctic's is as wide as the model).
+        if read.is_one_of("both_feeds") or read.flag("residual_moe"):
             inner = self.width if read.flag("parallel_attn_mlp_res") else self._inner(read, place)
             return Mlp(inner, self.matrices, self.experts, wide, self._active(place))
         # Experts that all tokens go through are one MLP as wide as all of them together.
@@ -168,10 +169,12 @@ class _Feeds:
         feed_rows = patterns.rows(self.read, "feed")
         # A list in the file says all; where there is none, the class's own numbers count.
         if not any(isinstance(self.read.get(row["key"]), list | str) for row in feed_rows):
+            # These alone: a default of another key would stand before what the file calls it.
+            own = {row["key"].partition(".")[0] for row in patterns.PATTERNS["feed"]}
             defaults = {
                 key: value
                 for key, value in self.read.defaults.items()
-                if key not in self.read.config
+                if key in own and key not in self.read.config
             }
             self.read = self.read.with_own(defaults)
             feed_rows = patterns.rows(self.read, "feed")

@@ -172,8 +172,8 @@ def checked(name: str, value: Any) -> Any:
             )
         return value
     field = SETTINGS[name]
-    if value is None:
-        return field.default
+    if value is None:  # an empty cell is what is not given
+        return USUAL[name][0] if name in USUAL else field.default
     if isinstance(value, str) and field.kind is not Kind.WORD:
         value = field.read(value.strip(), f"`{name}`")
     return field.check(value)

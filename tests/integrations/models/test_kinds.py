@@ -171,6 +171,12 @@ def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
     (config("minimax_m3_vl_text", 4, sparse_attention_config={"sparse_attention_freq": [0, 1, 1, 0]}),
      "2 layers that attend to picked blocks of keys are counted as if to all tokens"),
     (config("phi4flash", 4, mb_per_layer=2, mamba_d_state=16), "not known here"),
+    (config("Motif", 2, num_noise_heads=8), "model_type Motif is not known here"),
+    (config("llama", 1, architectures=["LlamaForCausalLMEagle3"]), "architectures LlamaForCausalLMEagle3 is no class"),
+    (config("phi3", 2, architectures=["OmniGen"]), "architectures OmniGen is no class of phi3"),
+    (config("llama", 1, draft_vocab_size=32000), "not read: draft_vocab_size"),
+    ({"model_type": "higgs_audio", "text_config": config("llama", 2), "audio_dual_ffn_layers": [0, 1]},
+     "not read: audio_dual_ffn_layers"),
 ])  # fmt: skip
 def test_what_is_not_read_stands_in_the_first_sentence(
     keys: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -243,6 +249,65 @@ def test_states_of_models_without_attention() -> None:
     )
 
 
+def test_what_a_file_says_goes_before_a_default_of_its_class() -> None:
+    """Kimi K3 says its states' sizes in a table; Kimi Linear's class has defaults under other keys."""
+    table = {"kda_layers": [1, 2], "full_attn_layers": [3], "num_heads": 96, "head_dim": 64}
+    (state,) = load_model(config("kimi_linear", 3, linear_attn_config=table, **LATENT)).states
+    assert (state.heads, state.head_dim) == (96, 64)
+
+
+@pytest.mark.parametrize(("keys", "mlps"), [
+    # Grok 2: experts of 512 columns beside an MLP of 2,048. Nomic Embed v2: every second layer has experts of two matrices.
+    (config("git", 2, residual_moe=True, intermediate_size=2048, moe_intermediate_size=512, num_local_experts=8),
+     [3 * (2048 + 8 * 512)] * 2),
+    (config("nomic_bert", 2, moe_every_n_layers=2, num_experts=8, n_inner=2048, activation_function="gelu"),
+     [2 * 2048, 2 * 8 * 2048]),
+    (config("nomic_bert", 1, n_inner=2048, activation_function="swiglu"), [3 * 2048]),
+])  # fmt: skip
+def test_experts_beside_and_between_dense_mlps(keys: dict[str, Any], mlps: list[int]) -> None:
+    weights = load_model(keys | {"vocab_size": 100}).weights
+    assert weights is not None
+    assert [one.matrices * (one.inner + one.experts * one.wide) for one in weights.mlps] == mlps
+
+
+@pytest.mark.parametrize("keys", [
+    config("mimo_v2_flash", 2, moe_layer_freq=[0, 1], n_routed_experts=8, moe_intermediate_size=64),
+    config("glm_moe_dsa", 2, mlp_layer_types=["dense", "sparse"], n_routed_experts=8, moe_intermediate_size=64,
+           **LATENT, **INDEX),
+    config("gpt_oss", 2, experts_per_token=4), config("exaone_moe", 2, is_moe_layer=[False, True]),
+])  # fmt: skip
+def test_a_key_that_weights_read_is_not_called_unread(keys: dict[str, Any]) -> None:
+    model = load_model(keys | {"vocab_size": 100, "intermediate_size": 512})
+    assert model.weights is not None
+    assert "not read" not in model.title
+
+
+def test_no_softmax_attention_is_said_of_models_without_it_alone() -> None:
+    """Evo's StripedHyena attends in three of its layers."""
+    with pytest.raises(InputError, match="mixes attention with states"):
+        load_model(config("stripedhyena", 32, attn_layer_idxs=[8, 16, 24]))
+
+
+def test_zeros_of_latent_attention_that_is_switched_off_say_nothing() -> None:
+    """DeepSeek-OCR's and -VL2's smallest models have heads of their own."""
+    off = dict.fromkeys(LATENT, 0) | {"kv_lora_rank": None, "q_lora_rank": None}
+    model = load_model(config("deepseek_vl_v2", 2, use_mla=False, **off))
+    assert kinds(model) == [("full", 2)]
+
+
+@pytest.mark.parametrize(("keys", "wanted"), [
+    ({"experts_per_token": 4, "swiglu_limit": 7.0, "initial_context_length": 4096, "num_experts": 128,
+      "sliding_window": 128, "head_dim": 64, **SIZES, "num_hidden_layers": 4}, [("full", 2), ("sliding", 2)]),
+    ({"dim": 1024, "n_layers": 3, "n_heads": 16, "n_dense_layers": 1, "moe_inter_dim": 64, "inter_dim": 512,
+      "n_routed_experts": 8, "vocab_size": 100, **LATENT}, [("latent", 3)]),
+])  # fmt: skip
+def test_files_of_models_own_code_without_a_type(
+    keys: dict[str, Any], wanted: list[tuple[str, int]]
+) -> None:
+    model = load_model(keys)
+    assert (sorted(kinds(model)), "(" in model.title) == (wanted, False)
+
+
 # --- encoders ---------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +361,17 @@ def test_an_encoder_with_a_decoder_is_refused_without_a_flag_too(kind: str) -> N
         load_model(config(kind, 2))
     with pytest.raises(InputError, match="is an encoder and a decoder"):
         load_model({"model_type": "florence2", "text_config": config(kind, 2)})
-    assert load_model(config(kind, 2, is_encoder_decoder=False)).layers == 2
+    alone = load_model(config(kind, 2, is_encoder_decoder=False))
+    assert (alone.layers, alone.causal) == (2, False)
+    assert load_model(config(kind, 2, is_encoder_decoder=False, is_decoder=True)).causal
+
+
+def test_a_name_in_a_file_is_one_line_of_what_can_be_printed() -> None:
+    """A config.json from elsewhere would else colour, clear or fill the terminal of who reads it."""
+    model = load_model(config("llama", 2, _name_or_path="a\x1b[31m\nb\u202e" + "x" * 1000))
+    assert model.title.isprintable()
+    assert model.name.isprintable()
+    assert len(model.title) < 300
 
 
 def test_a_decoder_of_an_encoders_type_says_so() -> None:
@@ -327,6 +402,16 @@ def test_the_vision_tower_of_a_model(vision: dict[str, Any], tmp_path: Path) -> 
 def test_parts_that_are_not_counted_are_named() -> None:
     parts = {"audio_config": config("whisper", 4), "text_config": config("llama", 2)}
     assert any("not counted: audio_config" in note for note in load_model(parts).notes)
+    deep = {"whisper_model_args": {"encoder_args": {"dim": 1280, "n_layers": 32}}}
+    voxtral = {
+        "dim": 1024,
+        "n_layers": 2,
+        "n_heads": 16,
+        "hidden_dim": 64,
+        "vocab_size": 9,
+        "multimodal": deep,
+    }
+    assert any("not counted: multimodal" in note for note in load_model(voxtral).notes)
     speech = config("csm", 2, depth_decoder_config={"num_hidden_layers": 4})
     assert any("not counted: depth_decoder_config" in note for note in load_model(speech).notes)
 
@@ -412,6 +497,16 @@ def test_bits_of_packed_weights(packing: dict[str, Any], bits: float) -> None:
     unknown = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096,
                                 quantization_config={"quant_method": "odd"}))  # fmt: skip
     assert unknown.weight_bytes is None
+    thin = {"quant_method": "fp8", "sparsity_config": {"format": "sparse-24-bitmask"}}
+    thinned = load_model(
+        config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config=thin)
+    )
+    assert any("packs its weights by sparse-24-bitmask" in note for note in thinned.notes)
+    named = config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config="fp8")
+    assert getattr(load_model(named).weights, "attention_number", None) == 1
+    halved = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096, dtype="fp8"))
+    whole = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096))
+    assert 2 * (halved.weight_bytes or 0) == whole.weight_bytes
 
 
 @pytest.mark.parametrize("value", ["x", None, [], float("inf")])

@@ -69,6 +69,16 @@ def test_cells_of_a_file_may_be_empty_or_written_for_people(tmp_path: Path) -> N
     assert list(frame.key_padding) == [False, False]
 
 
+def test_an_empty_cell_is_what_predict_takes_where_nothing_is_said(tmp_path: Path) -> None:
+    """Not one head of one token, which nobody asks for."""
+    short = tmp_path / "short.csv"
+    short.write_text("gpu,kernel,heads,seq_len,head_dim\nh100,fa2\nh100,fa2,8,1024,64\n")
+    frame = sweep(short, method="bounds")
+    assert list(frame.heads) == [32, 8]
+    assert list(frame.seq_q) == [4096, 1024]
+    assert list(frame.head_dim) == [128, 64]
+
+
 def test_a_prefix_lengthens_the_keys() -> None:
     frame = sweep(kernel="flash", seq_len=[16, 32], prefix=[100, 200], method="bounds")
     assert sorted(zip(frame.seq_q, frame.seq_k, strict=True)) == [
