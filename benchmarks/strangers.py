@@ -2,7 +2,6 @@
 
     python benchmarks/strangers.py --sources FOLDER             a row a launch and GPU
     python benchmarks/strangers.py --sources FOLDER --gpu h200 --case minimal
-    python benchmarks/strangers.py --sources FOLDER --markdown  the table of docs/from-machine-code.md
 
 FOLDER holds checkouts, each under its owner's and its own name (git clone https://github.com/OWNER/NAME FOLDER/OWNER/NAME):
 alexdremov/kernels @c2eef0d5, ModelTC/lightllm @fc72ffab, tspeterkim/flash-attention-minimal @00f8f467 and
@@ -49,8 +48,6 @@ QUANTITIES = (
     "seconds",
 )
 COUNTERS = QUANTITIES[4:-1]
-SHORT = ("l2_read", "l2_write", "hbm_read", "instructions", "seconds")
-"""Of these those that the docs show."""
 LEAST = {"seconds": 0.0, "hbm_read": 2e6, "hbm_write": 2e6, "l2_read": 2e6, "l2_write": 2e6}
 """Counted bytes below which an error in per cent says little; of all else 1,000."""
 ARCHITECTURE, MASK_BLOCK = "sm_90", 128
@@ -440,33 +437,22 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, default=Path("sources"), help="the checkouts")
     parser.add_argument("--gpu", choices=GPUS, help="one of the two alone")
     parser.add_argument("--case", help="cases whose names begin so")
-    parser.add_argument("--markdown", action="store_true", help="as the docs have it")
     given = parser.parse_args()
     gpus = (given.gpu,) if given.gpu else GPUS
-    quantities = SHORT if given.markdown else QUANTITIES
     with tempfile.TemporaryDirectory() as folder:
         made = list(rows(gpus, given.case, given.sources, Path(folder)))
     lines = [
-        (row["case"], row["gpu"], *(error(row, quantity) for quantity in quantities))
+        (row["case"], row["gpu"], *(error(row, quantity) for quantity in QUANTITIES))
         for row in made
     ]
     for share, of in ((statistics.median, "median size"), (max, "largest")):
         sizes = [
             [abs(row[q][0] / row[q][1] - 1) for row in made if q in row] or [0.0]
-            for q in quantities
+            for q in QUANTITIES
         ]
         lines.append(("all", of, *(f"{share(size):.1%}" for size in sizes)))
-    sys.stdout.write(
-        markdown(("case", "gpu", *quantities), lines)
-        if given.markdown
-        else Table(tuple(Column(c, c) for c in ("case", "gpu", *quantities)), tuple(lines)).text()
-    )
-
-
-def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table as the docs have it; the bars of a case's name would be columns of their own."""
-    cells = [columns, ["---"] * len(columns), *([c.replace("|", " ") for c in x] for x in lines)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    columns = tuple(Column(name, name) for name in ("case", "gpu", *QUANTITIES))
+    sys.stdout.write(Table(columns, tuple(lines)).text())
 
 
 if __name__ == "__main__":
