@@ -142,6 +142,7 @@ class Quantities:
     tensor_clock_fraction: float | None = quantity(0.5, 1.0, POWER)
     energy_clock_exponent: float | None = quantity(0.0, 5.0, POWER)
     energy_factor: float | None = quantity(0.1, 10.0, POWER)
+    on_chip_energy_share: float | None = quantity(0.1, 1.0, POWER)
     hbm_read_pj_per_byte: float | None = quantity(*_ENERGY, POWER)
     hbm_write_pj_per_byte: float | None = quantity(*_ENERGY, POWER)
     l2_read_pj_per_byte: float | None = quantity(*_ENERGY, POWER)

@@ -73,6 +73,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
     ),
     "tensor_flops_achieved_per_s": ("tensor_pj_per_flop",),
     "energy_factor": ("tensor_pj_per_flop",),
+    "on_chip_energy_share": ("tensor_pj_per_flop",),
 }
 """Quantities that are not read where the profile has one of these."""
 PROBLEM_DTYPES = ("fp16", "bf16", "fp8")

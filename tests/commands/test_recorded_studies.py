@@ -46,8 +46,8 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     )
 
 
-APART = ("commands", "launches")
-"""Studies whose tests stand below, or in tests/catalog/test_recorded_launches.py."""
+APART = ("commands", "launches", "pages")
+"""Studies whose tests stand below, in tests/catalog/test_recorded_launches.py or tests/show/test_recorded_pages.py."""
 LONG = ("counts", "tiles", "replay", "timing", "distributed", "training")
 
 

@@ -61,6 +61,8 @@ def text(value: Any) -> str:
             return value.name
         case float() | np.floating():
             return f"{float(value):.9g}"
+        case np.ndarray() if value.dtype.kind == "f":
+            return text(value.tolist())
         case np.ndarray():
             numbers = np.ascontiguousarray(value, dtype=np.int64)
             return f"{value.shape} {zlib.crc32(numbers.tobytes()):08x}"

@@ -34,6 +34,8 @@ STUDIES = {
     "launches": ("launch_cases", "cases"),
     "plans": ("plan_cases", "cases"),
     "commands": ("command_cases", "cases"),
+    "pages": ("page_cases", "cases"),
+    "forms": ("form_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches")

@@ -158,7 +158,9 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
         {"l2_side_ends"} if profile.l2_partitions == 1 else set()
     )  # the model holds it, and all SMs are on one side
     of_energy = (
-        set() if is_known(profile) else {"energy_factor", "power_w", "energy_clock_exponent"}
+        set()
+        if is_known(profile)
+        else {"energy_factor", "on_chip_energy_share", "power_w", "energy_clock_exponent"}
     )
     of_occupancy = {
         "shared_memory_per_sm_bytes"

@@ -22,7 +22,7 @@ from iosim.kernel.launch import Rows
 from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
 from iosim.studies import explain as explaining
-from iosim.studies.explain import Explanation, explain
+from iosim.studies.explain import Explanation, _headline, explain
 from iosim.studies.trials import MAX_ACCESSES, try_changes
 
 pytestmark = pytest.mark.usefixtures("replays_once")
@@ -265,3 +265,35 @@ def test_words_of_an_order(
     running = 3 - (steps[3] == 0)
     assert f"{running} CTAs run on 1 head; the {running} of the busiest one" in middle
     assert middle.endswith(f"stand at keys 256 to {(last + 1) * 128 - 1} of it"), middle
+
+
+@pytest.mark.parametrize(
+    ("regime", "more", "words"),
+    [
+        ("streamed", {}, ["what is read and written once"]),
+        ("read once", {}, ["K and V: 400 kB into the SMs"]),
+        ("fits", {}, ["K and V: 400 kB into the SMs, 120 kB from HBM (1.5 x their bytes)", "30 kB at the median",
+                      "50 kB at the peak", "against 70 kB that the L2 keeps", "a whole head has 20 kB"]),
+        ("fits", {"all_bytes": 70_000}, ["(1.71 x their bytes)", "all of them, 70 kB, fit in the L2 (70 kB)"]),
+        ("fits", {"all_bytes": 70_001}, ["it fits, and little is read from HBM twice"]),
+        ("wave-bound", {}, ["a whole head has 20 kB, those in progress together go past the 70 kB",
+                            "each of the 2.5 waves would be 150 kB"]),
+        ("wave-bound", {"one_head_bytes": 80_000}, ["a whole head has 80 kB, past the 70 kB"]),
+        ("thrashing", {}, ["past it for 25 % of the time"]),
+        ("drift", {}, ["it would fit, so other data displaces part of it"]),
+        ("drift", {"peak_in_use_bytes": 70_000}, ["it would fit"]),
+        ("drift", {"peak_in_use_bytes": 70_001}, ["past it for 25 % of the time", "CTAs have drifted apart", " IN STEP"]),
+        ("drift", {"peak_in_use_bytes": None}, ["it would fit", "0 B at the peak"]),
+        ("fits", {"all_bytes": 0}, ["(1.2e+05 x their bytes)"]),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_regimes_sentence(
+    regime: str, more: dict[str, Any], words: list[str]
+) -> None:
+    values = {
+        "shared_tensors": ("K", "V"), "loaded_bytes": 400_000, "hbm_read_bytes": 120_000, "all_bytes": 80_000,
+        "median_in_use_bytes": 30_000, "peak_in_use_bytes": 50_000, "capacity_bytes": 70_000, "one_head_bytes": 20_000,
+        "share_above_capacity": 0.25, "waves": 2.5, "in_step_bytes": 150_000, "where": "the L2", "step": " IN STEP",
+    }  # fmt: skip
+    told = _headline(regime, values | more)
+    assert [part for part in words if part not in told] == []

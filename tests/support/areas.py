@@ -49,9 +49,10 @@ RECORDED = "tests/commands/test_recorded_studies.py"
 STUDY = f"{RECORDED}::test_studies_are_as_recorded[{{}}]"
 KERNEL = f"{RECORDED}::test_kernels_are_as_recorded[{{}}-{{}}]"
 LAUNCHES = "tests/catalog/test_recorded_launches.py"
+PAGES = "tests/show/test_recorded_pages.py"
 STUDIES_OF_KERNELS = ("catalog", "counts", "timing", "replay")
 PREDICTIONS = "tests/prediction/test_golden_predictions.py"
-GOLDEN = (LAUNCHES, RECORDED, PREDICTIONS)
+GOLDEN = (LAUNCHES, PAGES, RECORDED, PREDICTIONS)
 """Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""
 NAMED = {
     "engine": (

@@ -113,7 +113,9 @@ def energies(profile: HardwareProfile) -> Energies | None:
     A FLOP, and a byte at the L2 and at shared memory, cost what is taken for them, or less by one share, so that large
     products draw the board's power and no more at the rate that they reach (`tensor_flops_achieved_per_s`). One share
     of all, since their power tells the sum alone: by products alone an L40S's FLOP would cost a third of an H200's,
-    which is of the same process. Where the board's power is not known, it is what they draw.
+    which is of the same process. Products that reach the highest clock are not held by power, which bounds their
+    energies and does not tell them: `on_chip_energy_share` is then that of a board of the same chip whose products are.
+    Where the board's power is not known, it is what they draw.
     """
     top, exponent = (
         (profile.boost_clock_hz or 1.0) * (profile.tensor_clock_fraction or 1.0),
@@ -125,6 +127,7 @@ def energies(profile: HardwareProfile) -> Energies | None:
         return Energies(constants, profile.need(exponent), top, *limits)
     factor, template = profile.need("energy_factor"), load_profile(TEMPLATE)
     pj = {name: factor * template.need(name) for name in CONSTANTS}
+    pj |= {name: profile.need("on_chip_energy_share") * pj[name] for name in ON_CHIP}
     # Unknown GPU: a known one's energies, scaled; then fitted so that large products draw no more
     # than the board's power at the rate that they reach.
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)

@@ -24,6 +24,7 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import (
     CONSTANTS,
+    ON_CHIP,
     Activity,
     _of_large_products,
     energies,
@@ -130,6 +131,22 @@ class TestEnergy:
         assert shares["mma_sync_pj_per_flop"] == pytest.approx(0.64, abs=0.01)
         assert shares["l2_read_pj_per_byte"] == pytest.approx(shares["mma_sync_pj_per_flop"])
         assert shares["hbm_read_pj_per_byte"] == shares["warp_instruction_pj"] == 1.0
+
+    def test_products_at_the_boost_clock_draw_what_those_of_the_same_chip_do(self) -> None:
+        """An RTX 4090's large products reach 99 % of its boost clock's rate, so that its power does not hold them. An
+        L40S, of the same chip, is held: its energies are the RTX 4090's, whose products draw less than its board has."""
+        script, profile, held = (
+            load_script("benchmarks/power_error.py"), load_profile("rtx-4090"), load_profile("l40s"),
+        )  # fmt: skip
+        of, of_held = energies(profile), energies(held)
+        assert of is not None
+        assert of_held is not None
+        for name in ON_CHIP:
+            assert of.pj[name] == pytest.approx(of_held.pj[name], rel=0.01)
+        assert profile.on_chip_energy_share == pytest.approx(script.left_on_chip(held), rel=0.01)
+        assert script.left_on_chip(profile) > 1.1 * profile.need("on_chip_energy_share")
+        drawn = sum(_of_large_products(profile, of).values()) + of.pj["awake_power_w"]
+        assert drawn < 0.95 * profile.need("power_w")
 
     def test_products_below_what_power_allows_are_not_powers(self) -> None:
         """An H20's large products draw less than its board has: a FLOP costs what is taken, no more."""

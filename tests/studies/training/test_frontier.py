@@ -16,7 +16,7 @@ from iosim.studies.training import (
     longest_sequence,
     plan,
 )
-from iosim.studies.training.frontier import step_seconds
+from iosim.studies.training.frontier import TOKEN_STEP, step_seconds
 
 
 @pytest.mark.slow
@@ -74,3 +74,21 @@ def test_frontier_and_longest_sequence_agree() -> None:
 def test_nothing_fits() -> None:
     model = Decoder(layers=96, width=12288, heads=96)
     assert longest_sequence(model, Setup(), 24_000_000_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "fitting", "beyond"),
+    [
+        (0, 0, None), (1, 0, None), (2, 0, None), (3, 0, None), (7, 0, None), (8, 0, None), (13, 0, None),
+        (7, 5, None), (8, 4, None), (5, 5, 6), (5, 2, 9), (8, 2, 9), (2, 2, 9), (3, 2, 9),
+    ],
+)  # fmt: skip
+def test_the_longest_sequence_is_the_last_that_fits(
+    steps: int, fitting: int, beyond: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step whose bytes are ten times its tokens, on a GPU that holds so many steps of tokens and nine bytes more."""
+    module = longest_sequence.__globals__
+    monkeypatch.setitem(module, "peak_bytes", lambda model, setup: 10 * setup.seq_len)
+    ends = (fitting * TOKEN_STEP, None if beyond is None else beyond * TOKEN_STEP)
+    capacity = 10 * steps * TOKEN_STEP + 9
+    assert longest_sequence(Decoder(), Setup(), capacity, *ends) == steps * TOKEN_STEP
