@@ -319,9 +319,9 @@ def flex(case: Case, _: Path, folder: Path) -> Launch:
     builds = recorder("flex_builds")
     score, condition, sees = FLEX[case.family]
     batch, heads, tokens, width = (case.number(letter) for letter in "bhnd")
-    one = builds.Build(
-        width, case.family, batch, heads, tokens, case.number("k", heads), score, condition
-    )
+    sizes = (width, case.family, batch, heads, tokens)
+    modified = {"score": score, "condition": condition}
+    one = builds.Build(*sizes, kv_heads=case.number("k", heads), **modified)
     kind = "bf16"
     query, key = (batch, heads, tokens, width), (batch, case.number("k", heads), tokens, width)
     arguments = [tensor("Q", *query, dtype=kind)]

@@ -6,6 +6,7 @@ before its first loop with products, in it, between two, in the second, and behi
 registers, and the bytes of the stores, in each. Where there is but one loop, the second's cells are 0; a build for
 short queries may have no loop, where all keys are one step. Held against h200_flex_loops.csv: registers, stacks and
 loops of 2,048, 2,040 and 2,039 tokens are those that PyTorch 2.11 compiled on a GPU, within two instructions.
+`--short`: builds of 128 rows of head_dim 64 for short queries under a window, whose limits the lengths allow or not.
 """
 
 from __future__ import annotations
@@ -39,8 +40,15 @@ ARGUMENTS = ("KV_NUM_BLKS", "KV_IDX", "FULL_KV_NUM_BLKS", "FULL_KV_IDX")
 CONDITIONS = {
     "none": "tl.full([1], True, tl.int1)",
     "causal": "m >= n",
-    "window": "(m >= n) & (m - n <= tl.full([1], 256, tl.int32))",
+    "window": "(m >= n) & (m - n <= tl.full([1], WINDOW, tl.int32))",
 }
+SHORT_BUILDS = (
+    (2, 26, 71, 71, 30), (2, 26, 71, 71, 40), (2, 26, 71, 71, 120), (2, 26, 71, 71, 200), (2, 26, 72, 72, 30),
+    (2, 26, 90, 90, 40), (2, 26, 111, 111, 30), (2, 26, 127, 127, 60), (4, 10, 90, 90, 30), (4, 10, 90, 90, 40),
+    (4, 10, 91, 91, 40), (8, 8, 100, 100, 50), (8, 8, 101, 101, 50), (1, 8, 96, 96, 16), (2, 26, 71, 90, 30),
+    (2, 26, 90, 71, 30),
+)  # fmt: skip
+"""Sequences, heads, queries, keys and the window of `--short`."""
 
 
 class Build(NamedTuple):
@@ -49,6 +57,8 @@ class Build(NamedTuple):
     batch: int
     heads: int
     tokens: int
+    keys: int | None = None
+    window: int = 256
     kv_heads: int | None = None
     """Heads of K and V; as many as of Q where it is not said."""
     score: str = "qk"
@@ -59,6 +69,10 @@ class Build(NamedTuple):
     @property
     def group(self) -> int:
         return self.heads // (self.kv_heads or self.heads)
+
+    @property
+    def seq_k(self) -> int:
+        return self.tokens if self.keys is None else self.keys
 
     @property
     def short(self) -> bool:
@@ -78,6 +92,11 @@ def builds() -> Iterator[Build]:
     # Of the widest build without a mask lengths that are odd, strides of one head and of many.
     yield Build(64, "none", 4, 1, 4087)
     yield Build(64, "none", 4, 16, 4087)
+
+
+def short_builds() -> Iterator[Build]:
+    for batch, heads, queries, keys, window in SHORT_BUILDS:
+        yield Build(64, "window", batch, heads, queries, keys, window)
 
 
 def template(name: str) -> str:
@@ -116,11 +135,11 @@ def splits(b: Build) -> int:
 def sizes(b: Build) -> dict[str, tuple[int, ...]]:
     blocks = 1 if b.mask == "none" else -(-b.tokens // MASK_BLOCK)
     rows = (b.batch, b.heads, b.tokens, b.head_dim)
+    keys = (b.batch, b.heads // b.group, b.seq_k, b.head_dim)
     lists = {"KV_NUM_BLKS": (1, 1, blocks), "KV_IDX": (1, 1, blocks, blocks)}
     full = {f"FULL_{n}": s if b.mask != "none" else (0,) for n, s in lists.items()}
     partial = (b.batch, splits(b), b.heads, b.tokens)
     query = (b.batch, b.heads, 1, b.tokens, b.head_dim) if b.short else rows
-    keys = (b.batch, b.heads // b.group, b.tokens, b.head_dim)
     return {"Q": query, "K": keys, "V": keys, "M": partial, "L": partial, **lists, **full}
 
 
@@ -151,8 +170,8 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         )
 
     def modification(subgraph_number: int, output_name: str, **_: object) -> str:
-        made = (b.condition or CONDITIONS[b.mask]) if subgraph_number else b.score
-        return f"{output_name} = {made}"
+        kept = b.condition or CONDITIONS[b.mask].replace("WINDOW", str(b.window))
+        return f"{output_name} = {kept if subgraph_number else b.score}"
 
     def store_output(
         _: object, value: str, mask: str, val_shape: Sequence[str], **__: object
@@ -186,7 +205,7 @@ def built(b: Build, folder: Path) -> Any:
     from triton.compiler import ASTSource
 
     text, arguments = source(b)
-    module_file = folder / ("_".join(map(str, ("flex", *b[:5]))) + ".py")
+    module_file = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".py")
     module_file.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(module_file.stem, module_file)
     assert spec is not None
@@ -210,7 +229,7 @@ def built(b: Build, folder: Path) -> Any:
 
 def compiled(b: Build, folder: Path) -> Path:
     """The build's cubin."""
-    cubin = folder / ("_".join(map(str, ("flex", *b[:5]))) + ".cubin")
+    cubin = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".cubin")
     cubin.write_bytes(built(b, folder).asm["cubin"])
     return cubin
 
@@ -272,13 +291,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", help="of one head_dim", type=int)
+    parser.add_argument("--short", action="store_true", help="of short queries under a window")
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for b in builds():
+        for b in short_builds() if given.short else builds():
             if given.only in (None, b.head_dim):
-                sizes_of = dict(zip(Build._fields[:5], b[:5], strict=True))
-                rows.append({**sizes_of, **counted(compiled(b, Path(folder)))})
+                facts = dict(zip(Build._fields[: 7 if given.short else 5], b, strict=False))
+                rows.append({**facts, **counted(compiled(b, Path(folder)))})
                 print(rows[-1], flush=True)
     write_whole(given.out, pd.DataFrame(rows).to_csv(index=False))
 
