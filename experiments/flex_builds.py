@@ -59,6 +59,16 @@ class Build(NamedTuple):
     tokens: int
     keys: int | None = None
     window: int = 256
+    kv_heads: int | None = None
+    """Heads of K and V; as many as of Q where it is not said."""
+    score: str = "qk"
+    """What the score function is compiled to."""
+    condition: str | None = None
+    """And the mask's, where it is none of `CONDITIONS`."""
+
+    @property
+    def group(self) -> int:
+        return self.heads // (self.kv_heads or self.heads)
 
     @property
     def seq_k(self) -> int:
@@ -110,7 +120,7 @@ def settings(b: Build) -> dict[str, Any]:
     of_lengths = {"SAFE_M_BOUNDARY": b.tokens % b.tile[0] == 0, "SPLIT_KV": splits(b)}
     return {
         **dict.fromkeys(names, False), "OUTPUT_LOGSUMEXP": True, "FLOAT32_PRECISION": "'tf32'",
-        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": 1,
+        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": b.group,
         "HAS_FULL_BLOCKS": not plain, "SAFE_HEAD_DIM": True, "BLOCK_M": b.tile[0],
         "BLOCK_N": b.tile[1], "SPARSE_Q_BLOCK_SIZE": block, "SPARSE_KV_BLOCK_SIZE": block,
         "INDEX_DTYPE": "tl.int32", **(of_lengths if b.short else {}),
@@ -124,7 +134,8 @@ def splits(b: Build) -> int:
 
 def sizes(b: Build) -> dict[str, tuple[int, ...]]:
     blocks = 1 if b.mask == "none" else -(-b.tokens // MASK_BLOCK)
-    rows, keys = ((b.batch, b.heads, n, b.head_dim) for n in (b.tokens, b.seq_k))
+    rows = (b.batch, b.heads, b.tokens, b.head_dim)
+    keys = (b.batch, b.heads // b.group, b.seq_k, b.head_dim)
     lists = {"KV_NUM_BLKS": (1, 1, blocks), "KV_IDX": (1, 1, blocks, blocks)}
     full = {f"FULL_{n}": s if b.mask != "none" else (0,) for n, s in lists.items()}
     partial = (b.batch, splits(b), b.heads, b.tokens)
@@ -150,6 +161,7 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         head = [
             "import triton",
             "import triton.language as tl",
+            "from torch._inductor.runtime.triton_helpers import libdevice, remainder_integer",
             "@triton.jit",
             f"def kernel({signature}):",
         ]
@@ -158,8 +170,8 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         )
 
     def modification(subgraph_number: int, output_name: str, **_: object) -> str:
-        kept = CONDITIONS[b.mask].replace("WINDOW", str(b.window))
-        return f"{output_name} = {kept if subgraph_number else 'qk'}"
+        kept = b.condition or CONDITIONS[b.mask].replace("WINDOW", str(b.window))
+        return f"{output_name} = {kept if subgraph_number else b.score}"
 
     def store_output(
         _: object, value: str, mask: str, val_shape: Sequence[str], **__: object
@@ -186,14 +198,14 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
     return text.lstrip(), arguments
 
 
-def compiled(b: Build, folder: Path) -> Path:
-    """The build's cubin."""
+def built(b: Build, folder: Path) -> Any:
+    """What Triton compiles of a build."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     text, arguments = source(b)
-    module_file = folder / ("_".join(map(str, ("flex", *b))) + ".py")
+    module_file = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".py")
     module_file.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(module_file.stem, module_file)
     assert spec is not None
@@ -209,12 +221,16 @@ def compiled(b: Build, folder: Path) -> Path:
     signature = {f"arg_{name}": types.get(name, "*i32") for name in arguments}
     signature["out_ptr0"] = "*fp32" if b.short else "*bf16"
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(signature))}
-    made = triton.compile(
+    return triton.compile(
         ASTSource(module.kernel, signature, {}, aligned), target=GPUTarget("cuda", CC, 32),
         options={"num_warps": b.tile[2], "num_stages": 1 if b.short else 3},
     )  # fmt: skip
-    cubin = module_file.with_suffix(".cubin")
-    cubin.write_bytes(made.asm["cubin"])
+
+
+def compiled(b: Build, folder: Path) -> Path:
+    """The build's cubin."""
+    cubin = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".cubin")
+    cubin.write_bytes(built(b, folder).asm["cubin"])
     return cubin
 
 
@@ -281,9 +297,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for b in short_builds() if given.short else builds():
             if given.only in (None, b.head_dim):
-                facts = b._asdict()
-                if not given.short:
-                    del facts["keys"], facts["window"]
+                facts = dict(zip(Build._fields[: 7 if given.short else 5], b, strict=False))
                 rows.append({**facts, **counted(compiled(b, Path(folder)))})
                 print(rows[-1], flush=True)
     write_whole(given.out, pd.DataFrame(rows).to_csv(index=False))
