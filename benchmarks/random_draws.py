@@ -16,7 +16,8 @@ CTAs that share an SM and the times of backward passes; 9 of the H100 and 7 of t
 8 and 9 of the H200, locks in turn, products of fp32 and sectors fetched twice; 10 and 11 of the H100, cuDNN's tiles and
 decoding, code of FlashAttention-2, CUTLASS's first loads and locks. Draws 12 and later of the H100, 10 and later of the
 H200 were looked at once, when all of this stood; their rows of FlashAttention-2 and FlexAttention were listed again as
-code that is fetched anew and short queries were looked for, and set no number.
+code that is fetched anew and short queries were looked for, and set no number. One later call of FlexAttention was
+why builds of 32 registers were looked for in machine code; what they spill is of another GPU's call.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ before its first loop with products, in it, between two, in the second, and behi
 registers, and the bytes of the stores, in each. Where there is but one loop, the second's cells are 0; a build for
 short queries may have no loop, where all keys are one step. Held against h200_flex_loops.csv: registers, stacks and
 loops of 2,048, 2,040 and 2,039 tokens are those that PyTorch 2.11 compiled on a GPU, within two instructions.
+`--short`: builds of 128 rows of head_dim 64 for short queries under a window, whose limits the lengths allow or not.
 """
 
 from __future__ import annotations
@@ -39,8 +40,15 @@ ARGUMENTS = ("KV_NUM_BLKS", "KV_IDX", "FULL_KV_NUM_BLKS", "FULL_KV_IDX")
 CONDITIONS = {
     "none": "tl.full([1], True, tl.int1)",
     "causal": "m >= n",
-    "window": "(m >= n) & (m - n <= tl.full([1], 256, tl.int32))",
+    "window": "(m >= n) & (m - n <= tl.full([1], WINDOW, tl.int32))",
 }
+SHORT_BUILDS = (
+    (2, 26, 71, 71, 30), (2, 26, 71, 71, 40), (2, 26, 71, 71, 120), (2, 26, 71, 71, 200), (2, 26, 72, 72, 30),
+    (2, 26, 90, 90, 40), (2, 26, 111, 111, 30), (2, 26, 127, 127, 60), (4, 10, 90, 90, 30), (4, 10, 90, 90, 40),
+    (4, 10, 91, 91, 40), (8, 8, 100, 100, 50), (8, 8, 101, 101, 50), (1, 8, 96, 96, 16), (2, 26, 71, 90, 30),
+    (2, 26, 90, 71, 30),
+)  # fmt: skip
+"""Sequences, heads, queries, keys and the window of `--short`."""
 
 
 class Build(NamedTuple):
@@ -49,6 +57,22 @@ class Build(NamedTuple):
     batch: int
     heads: int
     tokens: int
+    keys: int | None = None
+    window: int = 256
+    kv_heads: int | None = None
+    """Heads of K and V; as many as of Q where it is not said."""
+    score: str = "qk"
+    """What the score function is compiled to."""
+    condition: str | None = None
+    """And the mask's, where it is none of `CONDITIONS`."""
+
+    @property
+    def group(self) -> int:
+        return self.heads // (self.kv_heads or self.heads)
+
+    @property
+    def seq_k(self) -> int:
+        return self.tokens if self.keys is None else self.keys
 
     @property
     def short(self) -> bool:
@@ -68,6 +92,11 @@ def builds() -> Iterator[Build]:
     # Of the widest build without a mask lengths that are odd, strides of one head and of many.
     yield Build(64, "none", 4, 1, 4087)
     yield Build(64, "none", 4, 16, 4087)
+
+
+def short_builds() -> Iterator[Build]:
+    for batch, heads, queries, keys, window in SHORT_BUILDS:
+        yield Build(64, "window", batch, heads, queries, keys, window)
 
 
 def template(name: str) -> str:
@@ -91,7 +120,7 @@ def settings(b: Build) -> dict[str, Any]:
     of_lengths = {"SAFE_M_BOUNDARY": b.tokens % b.tile[0] == 0, "SPLIT_KV": splits(b)}
     return {
         **dict.fromkeys(names, False), "OUTPUT_LOGSUMEXP": True, "FLOAT32_PRECISION": "'tf32'",
-        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": 1,
+        "IS_DIVISIBLE": whole, "SM_SCALE": b.head_dim**-0.5, "GQA_SHARED_HEADS": b.group,
         "HAS_FULL_BLOCKS": not plain, "SAFE_HEAD_DIM": True, "BLOCK_M": b.tile[0],
         "BLOCK_N": b.tile[1], "SPARSE_Q_BLOCK_SIZE": block, "SPARSE_KV_BLOCK_SIZE": block,
         "INDEX_DTYPE": "tl.int32", **(of_lengths if b.short else {}),
@@ -106,11 +135,12 @@ def splits(b: Build) -> int:
 def sizes(b: Build) -> dict[str, tuple[int, ...]]:
     blocks = 1 if b.mask == "none" else -(-b.tokens // MASK_BLOCK)
     rows = (b.batch, b.heads, b.tokens, b.head_dim)
+    keys = (b.batch, b.heads // b.group, b.seq_k, b.head_dim)
     lists = {"KV_NUM_BLKS": (1, 1, blocks), "KV_IDX": (1, 1, blocks, blocks)}
     full = {f"FULL_{n}": s if b.mask != "none" else (0,) for n, s in lists.items()}
     partial = (b.batch, splits(b), b.heads, b.tokens)
     query = (b.batch, b.heads, 1, b.tokens, b.head_dim) if b.short else rows
-    return {"Q": query, "K": rows, "V": rows, "M": partial, "L": partial, **lists, **full}
+    return {"Q": query, "K": keys, "V": keys, "M": partial, "L": partial, **lists, **full}
 
 
 def source(b: Build) -> tuple[str, Sequence[str]]:
@@ -131,6 +161,7 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         head = [
             "import triton",
             "import triton.language as tl",
+            "from torch._inductor.runtime.triton_helpers import libdevice, remainder_integer",
             "@triton.jit",
             f"def kernel({signature}):",
         ]
@@ -139,7 +170,8 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
         )
 
     def modification(subgraph_number: int, output_name: str, **_: object) -> str:
-        return f"{output_name} = {CONDITIONS[b.mask] if subgraph_number else 'qk'}"
+        kept = b.condition or CONDITIONS[b.mask].replace("WINDOW", str(b.window))
+        return f"{output_name} = {kept if subgraph_number else b.score}"
 
     def store_output(
         _: object, value: str, mask: str, val_shape: Sequence[str], **__: object
@@ -166,14 +198,14 @@ def source(b: Build) -> tuple[str, Sequence[str]]:
     return text.lstrip(), arguments
 
 
-def compiled(b: Build, folder: Path) -> Path:
-    """The build's cubin."""
+def built(b: Build, folder: Path) -> Any:
+    """What Triton compiles of a build."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     text, arguments = source(b)
-    module_file = folder / ("_".join(map(str, ("flex", *b))) + ".py")
+    module_file = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".py")
     module_file.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(module_file.stem, module_file)
     assert spec is not None
@@ -189,12 +221,16 @@ def compiled(b: Build, folder: Path) -> Path:
     signature = {f"arg_{name}": types.get(name, "*i32") for name in arguments}
     signature["out_ptr0"] = "*fp32" if b.short else "*bf16"
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(signature))}
-    made = triton.compile(
+    return triton.compile(
         ASTSource(module.kernel, signature, {}, aligned), target=GPUTarget("cuda", CC, 32),
         options={"num_warps": b.tile[2], "num_stages": 1 if b.short else 3},
     )  # fmt: skip
-    cubin = module_file.with_suffix(".cubin")
-    cubin.write_bytes(made.asm["cubin"])
+
+
+def compiled(b: Build, folder: Path) -> Path:
+    """The build's cubin."""
+    cubin = folder / ("_".join(map(str, ("flex", *b[:7]))) + ".cubin")
+    cubin.write_bytes(built(b, folder).asm["cubin"])
     return cubin
 
 
@@ -255,12 +291,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", help="of one head_dim", type=int)
+    parser.add_argument("--short", action="store_true", help="of short queries under a window")
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for b in builds():
+        for b in short_builds() if given.short else builds():
             if given.only in (None, b.head_dim):
-                rows.append({**b._asdict(), **counted(compiled(b, Path(folder)))})
+                facts = dict(zip(Build._fields[: 7 if given.short else 5], b, strict=False))
+                rows.append({**facts, **counted(compiled(b, Path(folder)))})
                 print(rows[-1], flush=True)
     write_whole(given.out, pd.DataFrame(rows).to_csv(index=False))
 

@@ -165,6 +165,7 @@ def measure(folder: Path) -> pd.DataFrame:
 
 RECORDED = Path(__file__).with_name("measurements") / "h200_flex_loops.csv"
 BUILDS = RECORDED.with_name("flex_builds.csv")
+SHORT_BUILDS = RECORDED.with_name("flex_short_builds.csv")
 CATALOG = Path(__file__).resolve().parents[1] / "iosim/catalog/libraries/flex-loops.csv"
 ENDS = {2048: "whole", 2040: "eighths", 2039: "odd"}
 """Recorded lengths: of whole blocks, of multiples of eight, of any other length."""

@@ -67,7 +67,15 @@ def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slo
         instruction.kind in OWN_UNIT,
         _leaves(instruction),
         _closes(instruction, operation_of.group),
+        _conflicts(instruction, operation_of.group, use),
     )
+
+
+def _conflicts(instruction: Instruction, group: str, use: MemoryUse | None) -> float:
+    """Wavefronts of an access to shared memory that banks add which are asked more than once."""
+    if use is None or group not in ("shared-load", "shared-store", "shared-atomic"):
+        return 0.0
+    return max(0.0, use.wavefronts - least_wavefronts(instruction))
 
 
 def _leaves(instruction: Instruction) -> int | None:

@@ -55,6 +55,8 @@ class Slot:
     others."""
     closes: bool = False
     """True where it ends a group of copies or products, which are waited for together."""
+    conflicts: float = 0.0
+    """Wavefronts of an access to shared memory beyond those of neighbouring words."""
 
 
 @dataclass(frozen=True)

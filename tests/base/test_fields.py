@@ -17,7 +17,7 @@ from scripts import ROOT, load_script
 
 import iosim
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, fields_of
+from iosim.base.fields import About, Kind, fields_of
 from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
@@ -27,6 +27,7 @@ from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
+from iosim.studies import requests
 from iosim.studies.compare import compare
 from iosim.studies.compare.points import CaseGrid
 from iosim.studies.tiles.pick import rejection, tile_space
@@ -334,3 +335,24 @@ def test_a_tile_runs_where_its_rule_does_not_hold() -> None:
             )
             > 0
         )
+
+
+NUMBERS = {
+    f"{about.name} {n}": about
+    for n, table in enumerate(
+        (FIELDS, *(t for t in vars(requests).values() if isinstance(t, dict)))
+    )
+    for about in table.values()
+    if isinstance(about, About) and about.kind in (Kind.WHOLE, Kind.NUMBER)
+}
+
+
+@pytest.mark.parametrize("about", NUMBERS.values(), ids=NUMBERS)
+def test_the_ends_of_a_range_are_accepted_and_nothing_beyond(about: About) -> None:
+    step = 1 if about.kind is Kind.WHOLE else 1e-3
+    for end, beyond in ((about.low, -step), (about.high, step)):
+        if end is None or abs(end) == float("inf"):
+            continue
+        assert about.check(end) == end
+        with pytest.raises(InputError, match=about.name):
+            about.check(end + beyond)

@@ -45,6 +45,10 @@ REFUSED = (
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),
     ("predict --gpu gfx942", "GPU 'gfx942' is not known; accepted: a10"),
+    # Tensor cores of cc 8.0 know no fp8: no command times it at a rate that there is not.
+    ("explain --gpu a100 --dtype fp8 --seq-len 1k", "kernel flash needs cc 8.9 or later for it"),
+    ("decode --gpu a100 --dtype fp8 --context 1k", "accepted there: fp32, tf32, fp16, bf16"),
+    ("tiles --gpu a100 --dtype fp8 --seq-len 1k", "accepted there: fp32, tf32, fp16, bf16"),
     # Of what nobody typed the model is to blame, or the command.
     (
         "predict --model bloom-7b1 --gpu h100 --kernel flashinfer --seq-len 1k",

@@ -35,6 +35,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "mask read": {"heads": 2, "seq_q": 300, "head_dim": 64, "mask": "causal", "mask_storage": "bool"},
     "packed": {"heads": 4, "head_dim": 128, "mask": "causal", "seq_lens": (100, 1, 700, 64)},
     "decode": {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 3000, "head_dim": 128},
+    "half sectors": {"heads": 4, "kv_heads": 2, "seq_q": 300, "head_dim": 72, "mask": "causal"},
+    "half sectors apart": {"batch": 2, "heads": 2, "seq_q": 300, "head_dim": 136},
     "small": {"heads": 4, "seq_q": 128, "head_dim": 64, "mask": "causal"},
     "square": {"batch": 2, "heads": 8, "seq_q": 256, "head_dim": 64},
     "many": {"batch": 64, "heads": 8, "kv_heads": 1, "seq_q": 1, "seq_k": 900, "head_dim": 128},

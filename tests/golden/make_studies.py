@@ -35,6 +35,7 @@ STUDIES = {
     "plans": ("plan_cases", "cases"),
     "commands": ("command_cases", "cases"),
     "pages": ("page_cases", "cases"),
+    "forms": ("form_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches")

@@ -21,7 +21,13 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware import profile as hardware
 from iosim.hardware import profile_file as _profile_file
-from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
+from iosim.hardware.profile import (
+    PRODUCT_SHARE,
+    HardwareProfile,
+    check_profile_file,
+    list_profiles,
+    load_profile,
+)
 from iosim.hardware.profile_file import KINDS
 from iosim.hardware.quantities import QUANTITIES
 
@@ -327,3 +333,62 @@ def test_a_taken_value_may_be_in_proportion_to_a_quantity_of_both_gpus() -> None
     ):
         with pytest.raises(InputError, match=message):
             HardwareProfile.from_dict(data | {"tile_cycles": wrong})
+
+
+HBM_NAMES = ("read", "write", "copy")
+PLAIN = {"dram_bandwidth_bytes_per_s": 4.0, "dram_bandwidth_measured_bytes_per_s": None,
+         "achieved_dram_fraction": None, **{f"dram_{n}_bandwidth_bytes_per_s": None for n in HBM_NAMES}}  # fmt: skip
+RATES = {
+    f"dram_{n}_bandwidth_bytes_per_s": rate
+    for n, rate in zip(HBM_NAMES, (2.0, 4.0, 2.0), strict=True)
+}
+
+
+@pytest.mark.parametrize(
+    ("known", "measured", "seconds"),
+    [
+        ({}, True, (1 / 4, 1 / 4, 0)),  # one rate for all, as specified
+        ({"achieved_dram_fraction": 0.8}, True, (1 / 3.2, 1 / 3.2, 0)),
+        ({"achieved_dram_fraction": 0.8}, False, (1 / 4, 1 / 4, 0)),
+        ({"dram_bandwidth_measured_bytes_per_s": 3.0}, True, (1 / 3, 1 / 3, 0)),
+        ({"dram_bandwidth_measured_bytes_per_s": 3.0}, False, (1 / 4, 1 / 4, 0)),
+        # a byte read and one written by a copy take 2 / 2 s: what 1 / 2 and 1 / 4 leave is the turn
+        (RATES, True, (1 / 2, 1 / 4, 1 / 4)),
+        (RATES, False, (1 / 4, 1 / 4, 0)),
+        (
+            RATES | {"dram_copy_bandwidth_bytes_per_s": 3.0},
+            True,
+            (1 / 2, 1 / 4, 0),
+        ),  # noise: less than both
+        (RATES | {"dram_copy_bandwidth_bytes_per_s": None}, True, (1 / 4, 1 / 4, 0)),
+        ({"dram_bandwidth_bytes_per_s": None}, True, None),
+        ({"dram_bandwidth_bytes_per_s": None}, False, None),
+    ],
+)
+def test_seconds_of_a_byte_at_hbm(
+    known: dict[str, Any], measured: bool, seconds: tuple[float, ...] | None
+) -> None:
+    made = replace(load_profile("a100"), **PLAIN | known).hbm_seconds_per_byte(measured)
+    assert made == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "reached"),
+    [
+        ("bf16", {"tensor_flops_achieved_per_s": {"bf16": 7.0}}, 7.0),
+        ("bf16", {}, PRODUCT_SHARE * 10.0),
+        ("fp32", {}, PRODUCT_SHARE * 2.0),
+        ("tf32", {}, PRODUCT_SHARE * 2.0),  # on the fp32 units
+        ("tf32", {"tensor_flops_achieved_per_s": {"fp32": 1.5}}, 1.5),
+    ],
+)
+def test_what_products_reach(kind: str, known: dict[str, Any], reached: float) -> None:
+    rates = {
+        "tensor_flops_per_s": {"bf16": 10.0},
+        "fp32_flops_per_s": 2.0,
+        "tensor_flops_achieved_per_s": {},
+    }
+    made = replace(load_profile("a100"), **rates | known)
+    assert made.product_flops(kind) == pytest.approx(reached)
+    assert made.computes_in_fp32(kind) is (kind == "tf32")
+    assert not replace(made, fp32_flops_per_s=None).computes_in_fp32("tf32")

@@ -25,6 +25,7 @@ from iosim.kernel.touched import Touched
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.timing.machine_time import _moves_s
+from iosim.readers.timing.warps import Turn
 
 CTAS, TILES = 6, 4
 
@@ -128,7 +129,9 @@ def test_words_of_a_frame_are_stored_and_loaded_where_the_code_does() -> None:
 
 def test_moves_share_the_time_of_their_cta() -> None:
     (launch,) = chain().launches
-    assert _moves_s(launch, 10.0, 2) == pytest.approx((1.0, 2.0))  # 5 moves a CTA
+    played = {1: Turn(8.0, {}), 3: Turn(10.0, {})}
+    # 5 moves a CTA, at a cycle a second: CTAs that have an SM for themselves are no three times as fast.
+    assert _moves_s(launch, played.__getitem__, 3, 1.0) == pytest.approx((1.6, 1.8, 2.0))
 
 
 def test_ctas_that_follow_one_another_ask_together() -> None:

@@ -30,3 +30,30 @@ def test_keys_that_a_mask_reaches_are_read_once(mask: dict[str, Any], keys: int)
     traffic = iosim.predict(problem, "flash", "a100", method="capacity", tile=(64, 64)).traffic
     read = {x.tensor: x.bytes for x in traffic.rows if (x.level, x.direction) == ("hbm", "read")}
     assert read == {"Q": 2 * 128 * ROW, "K": 2 * keys * ROW, "V": 2 * keys * ROW}
+
+
+def read_times(
+    problem: iosim.AttentionProblem, kernel: str, gpu: str, **settings: Any
+) -> dict[str, float]:
+    """How often each launch reads each tensor's bytes from HBM."""
+    made = iosim.predict(problem, kernel, gpu, method="capacity", **settings)
+    rows = [x for x in made.traffic.rows if (x.level, x.direction) == ("hbm", "read")]
+    tensors = made.chain.tensors
+    own = (x for x in rows if x.tensor in tensors)  # but spilled registers
+    return {f"{x.launch} {x.tensor}": x.bytes / tensors[x.tensor].bytes for x in own}
+
+
+def test_what_does_not_fit_is_read_again_by_every_wave() -> None:
+    """V of 32,768 tokens has 8 MiB, twice a T4's L2. 256 tiles of 128 queries run on 40 SMs, two on each: 3.2 waves.
+    Scores are tiles of their own, without a walk over keys: their Q and K count once."""
+    problem = iosim.AttentionProblem(heads=1, seq_q=32768, head_dim=128, dtype="fp16")
+    assert read_times(problem, "naive", "t4") == pytest.approx(
+        {"scores Q": 1, "scores K": 1, "softmax S": 1, "values P": 1, "values V": 3.2}
+    )
+
+
+def test_a_walk_over_whole_heads_reads_its_keys_once() -> None:
+    """FlashAttention's first loop: a CTA has a head, and no other shares its keys."""
+    problem = iosim.AttentionProblem(heads=1, seq_q=32768, head_dim=64, dtype="fp16")
+    times = read_times(problem, "flash1", "t4")
+    assert (times["main K"], times["main V"]) == (1, 1)

@@ -178,6 +178,8 @@ ROW: Mapping[str, Key] = {
     "cc_below": Key(_CC, "below this one"),
     "causal": Key(Flag(), "with a mask, or without"),
     "window": Key(Flag(), "with a window, or without"),
+    "window_binds": Key(Flag(), "with a window that some places of the lengths exceed, or without"),
+    "odd_keys": Key(Flag(), "with an odd number of key tokens, or an even one"),
     "dropout": Key(Flag(), "with dropout, or without"),
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),

@@ -53,6 +53,10 @@ def _first(
     window = problem.mask == "window"
     # A condition that a row leaves out holds for all: each default is the problem's own value.
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
+    # Places are taken modulo the lengths, so that a compiler drops a limit which no two of them exceed.
+    farthest = problem.longest_q + problem.longest_k - 2
+    facts["window_binds"] = window and (problem.window or 0) < farthest
+    facts["odd_keys"] = problem.longest_k % 2 == 1
     facts["paged"] = problem.page_size is not None
     facts["widened"] = problem.cache_dtype is not None
     facts["score_tensor"] = problem.bias != "none" or problem.mask_storage != "implicit"

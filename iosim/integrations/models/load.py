@@ -37,7 +37,7 @@ FILES = ("config.json", "params.json")
 PACKED = "hf_quant_config.json"
 """Beside them: how NVIDIA's ModelOpt packed the weights."""
 MAX_BYTES = 10_000_000
-MAX_TITLE = 200
+MAX_TITLE, MAX_SOURCE = 200, 4000
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
 TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
@@ -169,7 +169,8 @@ def _model(
 ) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
     # A file from elsewhere names itself: what a terminal would obey, and what fills a page, is left out.
-    name, title, source = (one_line(text, MAX_TITLE) for text in (name, title, source))
+    name, title = one_line(name, MAX_TITLE), one_line(title, MAX_TITLE)
+    source = one_line(source, MAX_SOURCE)
     refuse_others(config, name)
     config = _as_config(config)
     # Each part of a model, such as its vision tower, by the first of its keys that holds a table.

@@ -172,7 +172,8 @@ class IntervalMask(Mask):
         if self.is_full:
             return seq_k
         # The first row that keeps any key decides where the kept keys begin, the last where they end.
-        first_row, last_row = max(0, self.ratio - 1 - (self.offset + (self.right or 0))), seq_q - 1
+        first_row = 0 if self.right is None else max(0, self.ratio - 1 - (self.offset + self.right))
+        last_row = seq_q - 1
         if first_row > last_row:
             return 0
         first = 0 if self.left is None else max(0, first_row + self.offset - self.left)

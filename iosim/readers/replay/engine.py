@@ -448,7 +448,12 @@ class _Part:
         only = self.looped.astype(np.int64)
         waited = self.state.took_ps / self.state.alone_ps - 1 if self.state.alone_ps else 0.0
         return Windows(
-            played, played + carried // 2, self._read[:n] * only, self._write[:n] * only, waited
+            played,
+            played + carried // 2,
+            self._read[:n] * only,
+            self._write[:n] * only,
+            waited,
+            int(self.state.passed_over),
         )
 
 

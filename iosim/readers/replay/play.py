@@ -11,6 +11,7 @@ from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Chain, Launch, Outer, Tensor
 from iosim.kernel.schedule import Order
 from iosim.readers.replay.l2 import L2Model
+from iosim.readers.replay.objects import about_bytes
 
 PLAYED_ACCESSES = 6_000_000
 """Tile accesses of the heads that are played, about, where a head has fewer: one or two seconds."""
@@ -18,6 +19,11 @@ MOST_ACCESSES = 30_000_000
 """And at most: a head with more is not played."""
 OUTGROWN = 64
 """How many times the largest tensor of the heads that are played outgrows the L2, at least."""
+SHARED_BYTES = 800_000_000
+"""Memory that a replay of the heads that are played takes, about, before their products go in deeper steps. A matrix that
+two products walk in steps of 64, one along its rows and one along its columns, is cut into blocks of 64 x 64."""
+DEEPEST = 4
+"""Steps of a product in one, at most: a block of 256 x 256 scores is what an elementwise pass holds on an SM."""
 ERROR = 0.03
 """What HBM bytes may be off by: all chains of docs/replay.md that were also played whole are closer."""
 
@@ -37,6 +43,8 @@ class HeadShare(PlayedHeads):
 
     chain: Chain
     factors: tuple[float, ...]
+    depth: int = 1
+    """Steps of a product that are played as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +105,26 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
         )
         factors.append(batch * heads / played if by_head else 1.0)
     tensors = {name: tensor for name, tensor in fewer.items() if tensor is not None}
-    return HeadShare(played, batch * heads, Chain(tensors, tuple(launches)), tuple(factors))
+    shared = Chain(tensors, tuple(launches))
+    depth = 1
+    while depth < DEEPEST and about_bytes(_in_deep_steps(shared, depth)) > SHARED_BYTES:
+        depth *= 2
+    return HeadShare(played, batch * heads, _in_deep_steps(shared, depth), tuple(factors), depth)
+
+
+def _in_deep_steps(chain: Chain, depth: int) -> Chain:
+    """The chain with `depth` steps of each product as one: fewer and larger blocks of the score matrices."""
+    if depth == 1:
+        return chain
+    launches = []
+    for launch in chain.launches:
+        d = launch.domain
+        if launch.outer is Outer.QUERY:
+            d = replace(d, block_k=d.block_k * depth)
+        elif launch.outer is Outer.KEY:
+            d = replace(d, block_q=d.block_q * depth)
+        launches.append(replace(launch, domain=d))
+    return replace(chain, launches=tuple(launches))
 
 
 def _fewer_of(tensor: Tensor, played: int, heads: int) -> Tensor | None:

@@ -460,6 +460,8 @@ def ctas_of(
         alone /= launch.domain.block_k
     elif launch.walks_again:
         alone /= max(access.times for access in launch.accesses)
+    elif inputs.play.share and launch.outer in (Outer.QUERY, Outer.KEY):
+        alone *= inputs.play.share.depth
     elif launch.touched is not None:  # its moves, and those of its frames
         alone *= launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64)))
     # A tile's time outside its steps (fill, drain, epilogue): a part before its first loads, the

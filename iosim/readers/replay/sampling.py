@@ -273,6 +273,8 @@ class Windows:
     write: Int64
     waited: float
     """How much longer steps took than had no load been waited for."""
+    passed_over: int = 0
+    """Objects outside the loop that were looked at for skipped work tiles."""
 
     def totals(self) -> tuple[Int64, Int64]:
         """HBM bytes (read, written) by tensor over the whole launch."""

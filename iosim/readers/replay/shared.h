@@ -126,6 +126,7 @@ typedef struct {
     int64_t skipped_ps;
     int64_t took_ps, alone_ps;    /* steps in all windows: what they took, and would have taken had no load been waited for */
     int64_t filled[MAX_TENSORS], drained[MAX_TENSORS]; /* in all windows: as those of the L2 */
+    int64_t passed_over;          /* objects outside the loop that were looked at for skipped work tiles */
     uint8_t looped[MAX_TENSORS];  /* tensors that the loop accesses */
 } Sampling;
 

@@ -22,6 +22,10 @@ enum Phase { WARM_UP, MEASURE, MEASURE_TO_END };
 
 typedef struct { int32_t object; uint8_t side, mode; } Passed;
 
+/* What the last work tile that was passed over moved of a template outside the loop: objects from `base` on, all of one
+ * tensor; NIL: nothing that can be told again. */
+typedef struct { int64_t base, bytes; int32_t tensor, pad; } Told;
+
 /* Where a CTA is in what it walks: by these, the back of each row comes first. */
 typedef struct { int64_t walked, at; int32_t cta, pad; } Place;
 
@@ -40,6 +44,7 @@ typedef struct {
     int32_t *stamp;               /* by object x side: the jump before which it was last passed */
     int32_t jumps;
     int32_t longest;              /* steps of the longest work tile */
+    Told told_pro[MAX_TEMPLATES], told_epi[MAX_TEMPLATES];
     Passed *passed;
     int64_t most_passed;
 } Windows;
@@ -154,20 +159,40 @@ static void join_convoys(Windows *w) {
 
 /* ---- fast-forward ---- */
 
-/* What a skipped work tile moves outside its loop. */
-static void pass_over(L2State *l2, const L2Config *c, const Template *list, int n, int tile) {
+/* Goes over the objects of a template that a skipped work tile moves, and notes what they are. */
+static Told go_over(L2State *l2, const L2Config *c, const Template *list, int64_t first) {
+    Told told = {first, 0, l2->object[first].tensor, 0};
+    int load = is_load(list->mode);
+    for (int r = 0; r < list->rows; r++)
+        for (int m = 0; m < list->span; m++) {
+            Object *o = l2->object + first + (int64_t)r * list->row_stride + m;
+            if (c->side_sets) (load ? l2->filled : l2->drained)[o->tensor] += o->size;
+            /* The first load of an object misses; later ones are taken for hits. Stores are written back. */
+            if (load) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
+            else l2->hbm_write[o->tensor] += o->size;
+            o->touched = 1;
+            told.bytes += o->size;
+            if (o->tensor != told.tensor) told.base = NIL;
+        }
+    return told;
+}
+
+/* What a skipped work tile moves outside its loop. A backward's tiles may go over all rows of their head, each the same: what
+ * the tile before went over has been touched, and moves as much again without being looked at. */
+static void pass_over(Windows *w, const Template *list, int n, Told *told, int tile) {
+    L2State *l2 = w->play->l2;
+    const L2Config *c = w->play->config;
     for (int k = 0; k < n; k++) {
         int64_t first = list[k].base[tile];
         if (first == NIL) continue;
-        for (int r = 0; r < list[k].rows; r++)
-            for (int m = 0; m < list[k].span; m++) {
-                Object *o = l2->object + first + (int64_t)r * list[k].row_stride + m;
-                if (c->side_sets) (is_load(list[k].mode) ? l2->filled : l2->drained)[o->tensor] += o->size;
-                /* The first load of an object misses; later ones are taken for hits. Stores are written back. */
-                if (is_load(list[k].mode)) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
-                else l2->hbm_write[o->tensor] += o->size;
-                o->touched = 1;
-            }
+        if (told[k].base != first) {
+            told[k] = go_over(l2, c, list + k, first);
+            w->plan->passed_over += (int64_t)list[k].rows * list[k].span;
+            continue;
+        }
+        int load = is_load(list[k].mode), t = told[k].tensor;
+        if (c->side_sets) (load ? l2->filled : l2->drained)[t] += told[k].bytes;
+        if (!load) l2->hbm_write[t] += told[k].bytes;
     }
 }
 
@@ -233,8 +258,8 @@ static int64_t skip_tile(Windows *w) {
     /* The loads of step s are asked for at step s - 1: a CTA at step s has asked for s + 1. */
     int count = l->count[a->tile], loaded = a->step < 0 ? 0 : a->step + 1 < count ? a->step + 1 : count;
     int take = tile_after(l, a, play->next);
-    if (a->step < 0) pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
-    pass_over(play->l2, play->config, l->epi, l->n_epi, a->tile);
+    if (a->step < 0) pass_over(w, l->pro, l->n_pro, w->told_pro, a->tile);
+    pass_over(w, l->epi, l->n_epi, w->told_epi, a->tile);
     if (take != NIL) a->previous = a->tile, a->tile = take, a->step = -1;
     /* A CTA that is relaunched becomes the youngest of its SM; a persistent one keeps its age. */
     if (take == NIL || l->relaunched) {
@@ -273,7 +298,7 @@ static int64_t resume(Windows *w, int64_t now, int64_t span) {
         } else {
             int at = count - (int)steps_left; /* skipped: the loads from the step where it was to this one */
             if (a->step < 0) {
-                pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
+                pass_over(w, l->pro, l->n_pro, w->told_pro, a->tile);
                 skipped += at < count ? at + 1 : count;
             } else skipped += (at < count ? at : count - 1) - (a->step < count ? a->step : count - 1);
             a->step = at;
@@ -405,6 +430,7 @@ static void refill_l2(Windows *w) {
 
 static void start_windows(Windows *w) {
     const LaunchPlan *l = w->play->plan;
+    for (int k = 0; k < MAX_TEMPLATES; k++) w->told_pro[k].base = w->told_epi[k].base = NIL;
     for (int i = 0; i < l->tiles; i++) {
         w->launch_loads += l->count[i];
         if (l->count[i] > w->longest) w->longest = l->count[i];

@@ -154,7 +154,7 @@ def _tiles_alone(
         seconds=_seconds(busy, 1 / clock),
         waves=resident.waves,
         total_s=cycles / clock,
-        step_s=_moves_s(launch, tile(running.ctas_per_sm).cycles / clock, running.ctas_per_sm),
+        step_s=_moves_s(launch, tile, running.ctas_per_sm, clock),
     )
 
 
@@ -170,17 +170,21 @@ def _uneven(running: Running, tile: Callable[[int], Turn], clock: float) -> Comp
         seconds=_seconds(of_all.busy, span.steps / per_sm / clock),
         waves=running.resident.waves,
         total_s=span.cycles / clock,
-        step_s=_moves_s(launch, of_all.cycles / clock, per_sm),
+        step_s=_moves_s(launch, tile, per_sm, clock),
     )
 
 
-def _moves_s(launch: Launch, tile_s: float, ctas: int) -> tuple[float, ...]:
-    """Seconds between two moves of each of n CTAs that share an SM, of a launch whose moves are known: its CTAs' time
-    is spread evenly over these, and fewer CTAs are taken to do as much together."""
+def _moves_s(
+    launch: Launch, tile: Callable[[int], Turn], ctas: int, clock: float
+) -> tuple[float, ...]:
+    """Seconds between two moves of each of n CTAs that share an SM, of a launch whose moves are known: a CTA's time is
+    spread evenly over these. One CTA and all of them are played, and between the two each CTA adds as much."""
     if launch.touched is None or not launch.touched.entries.size:
         return ()
     moves = launch.touched.entries.size / max(1, launch.touched.count.size)
-    return tuple(tile_s / moves * n / ctas for n in range(1, ctas + 1))
+    alone, together = tile(1).cycles, tile(ctas).cycles
+    added = (together - alone) / max(1, ctas - 1)
+    return tuple((alone + added * n) / clock / moves for n in range(ctas))
 
 
 def _seconds(busy: dict[str, float], factor: float) -> dict[str, float]:

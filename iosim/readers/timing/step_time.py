@@ -45,6 +45,8 @@ class StepCost:
     """True where all warps are at the products, and then all at the softmax."""
     fragments: float = 0.0
     """Cycles of `smem` that warps fetch for products of their own."""
+    fetches_own: bool = False
+    """True where warps fetch fragments of their own, also where the term of shared memory is left out."""
     shown_fragments: float = 0.0
     """Cycles of `fragments` that a stream's own products do not hide."""
     meeting: float = 0.0
@@ -112,6 +114,7 @@ def step_cost(step: Step) -> StepCost:
         overlap=unit.overlap,
         warps_meet=step.warps_meet or meets_at_copies,
         fragments=smem if unit.issued_by_warps else 0.0,
+        fetches_own=unit.issued_by_warps and step.shared_bytes > 0,
         shown_fragments=terms.shown_fragment_cycles(step),
         meeting=terms.meeting_cycles(step),
         specialised=not launch.is_backward,
@@ -162,7 +165,9 @@ def _hidden(cost: StepCost, ctas: int) -> float:
     """Cycles of a CTA's softmax and waits that the products of the SM's other CTAs hide, where these last longer. With
     mma.sync alone; on an A100 and a Hopper products hardly ever last longer."""
     # CTAs of one warp or two, together no more than four, leave none for another to wait behind.
-    if ctas < 2 or min(ctas, 2) * cost.streams <= 1 or not cost.fragments:
+    if ctas < 2 or min(ctas, 2) * cost.streams <= 1:
+        return 0.0
+    if not cost.fragments and not cost.fetches_own:
         return 0.0
     rest = (cost.softmax + cost.shown_fragments) / cost.streams + cost.exposed
     return min(rest, HIDDEN_SHARE * max(0.0, cost.tensor - rest))

@@ -58,7 +58,12 @@ GROUP_LATENCY = {
 }
 AT_ONCE = ("special", "conversion")
 """Groups whose latency has in it what their unit takes for a warp."""
+CONFLICT_CYCLES = 2.0
+"""Cycles that a further way of a bank conflict adds to the latency of its warp's access, of which the banks take one:
+on a GTX 980 28 cycles without, 30, 34, 42, 58 and 90 with conflicts of 2 to 32 ways (Mei and Chu 2017, arXiv
+1509.02308)."""
 FROM_MEMORY = ("global-load", "local-load", "global-copy", "global-atomic", "bulk-copy")
+SHARED_ACCESSES = ("shared-load", "shared-store", "shared-atomic")
 THROUGH_L1 = (
     "global-load",
     "local-load",
@@ -116,6 +121,8 @@ class _Warp:
     copies: list[float] = field(default_factory=list)
     """When the groups of copies that were begun are there, and what of a group is open."""
     products: list[float] = field(default_factory=list)
+    conflicts: float = 0.0
+    """When the ways of its last access to shared memory are through."""
     open_copies: float = 0.0
     open_products: float = 0.0
     marks: list[float] = field(default_factory=list)
@@ -160,6 +167,11 @@ def unit_cycles(slot: Slot, rates: SmPace) -> float:
         return slot.cycles
     through_l1 = slot.use.lines if slot.group in THROUGH_L1 else 0.0
     return max(through_l1, slot.use.wavefronts, 1 / PARTS) * rates.share
+
+
+def conflict_cycles(slot: Slot) -> float:
+    """Cycles that the conflicts of an access to shared memory add to what its unit takes."""
+    return (CONFLICT_CYCLES - 1) * slot.conflicts
 
 
 def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
@@ -241,12 +253,19 @@ class _Cost:
     way: str
     """Its way to or from the L2; empty where it takes none."""
     way_cycles: float
+    conflicts: float
+    """Of its warp alone, behind what it takes of its unit: while the ways of a conflict follow one another, others'
+    accesses go between them."""
 
 
 def _cost(slot: Slot, rates: SmPace) -> _Cost:
     way, cycles = l2_cycles(slot, rates)
     return _Cost(
-        in_ticks(unit_cycles(slot, rates)), in_ticks(rates.latency(slot)), way, in_ticks(cycles)
+        in_ticks(unit_cycles(slot, rates)),
+        in_ticks(rates.latency(slot)),
+        way,
+        in_ticks(cycles),
+        in_ticks(conflict_cycles(slot)),
     )
 
 
@@ -302,6 +321,10 @@ def _issue(slot: Slot, cost: _Cost, state: _Warp, sm: _Sm, now: float) -> None:
     if cost.unit:
         sm.take(slot.unit, state.part, begun + cost.unit, cost.unit)
     done = begun + cost.unit
+    if slot.group in SHARED_ACCESSES:
+        # A warp's accesses go through one after the other; others' go between the ways of their conflicts.
+        done = max(begun, state.conflicts) + cost.unit + cost.conflicts
+        state.conflicts = done
     # A load has read its registers when its unit has taken it, a store when it is on its way.
     read = done
     if cost.way:

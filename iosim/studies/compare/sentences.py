@@ -40,10 +40,10 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
             [f"{moves} in {seconds_text(best.time_s)}, {bound}", reason(best.prediction), sure]
         )
     took = f"{seconds_text(best.time_s)}, not {seconds_text(against.time_s)}"
-    less = f"{moves}, {_ratios(best, against)}, in {took}, {bound}"
-    return sentences(
-        [less, reason(against.prediction) if _moved(best) < _moved(against) else "", sure]
-    )
+    less = f"{moves}, {_ratios(best, against)}, {took}, {bound}"
+    # Whose bytes are explained is said: the sentence before is of the other.
+    cause = reason(against.prediction) if _moved(best) < _moved(against) else ""
+    return sentences([less, f"{against.kernel}: {cause}" if cause else "", sure])
 
 
 def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:

@@ -251,6 +251,8 @@ class WholeModels(Several[WholeRun]):
             memory, fits = whole.profile.usable_memory_bytes, ""
             if memory is not None and run.weight_bytes > memory:
                 fits = f"; its {bytes_text(run.weight_bytes)} of weights do not fit in memory"
+            elif run.longest_context is not None and run.longest_context < run.work.keys:
+                fits = ", over its memory"  # with the cache of so many tokens
             sentences.append(
                 f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
                 f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."
@@ -295,6 +297,11 @@ class WholeModels(Several[WholeRun]):
             for run in self
             if run.longest_context is not None
         )
+        past = (
+            f"{run.model.title} has positions for {some(run.model.most_tokens, 'token')}: longer contexts are none of it"
+            for run in self
+            if run.model.most_tokens is not None and run.work.keys > run.model.most_tokens
+        )
         of_gpus = (
             f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self
         )
@@ -306,6 +313,7 @@ class WholeModels(Several[WholeRun]):
             OF_TIMES,
             *costs,
             *longest,
+            *past,
             *of_phases,
             *beside,
             *experts,

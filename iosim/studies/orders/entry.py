@@ -380,6 +380,8 @@ def ranking_answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own_entry = ranking.best, ranking.own
     above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
+    if best.times_compulsory < 1:
+        above = "outputs still in L2"
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
     more = own_entry.time_s / best.time_s - 1 if best.time_s else 0.0
     time = (

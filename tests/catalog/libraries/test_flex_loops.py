@@ -144,11 +144,27 @@ def test_frames_that_l1_does_not_hold_queue_on_their_sm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "most"), [(4, 0.15), (5, 0.05), (6, 0.1), (7, 0.2), (8, 0.2), (14, 0.12), (17, 0.05)]
+    ("n", "most"),
+    [(4, 0.15), (5, 0.05), (6, 0.1), (7, 0.2), (8, 0.2), (11, 0.05), (14, 0.12), (17, 0.05)],
 )
 def test_builds_that_spill_all_are_as_slow_as_measured(n: int, most: float) -> None:
-    """Of 32 registers: 72 to 120 queries of head_dim 128, 40 and 100 of 256. They were 20 to 55 % too fast."""
+    """Of 32 registers: 72 to 120 queries of head_dim 128, 40 and 100 of 256. They were 20 to 55 % too fast; 111 queries
+    of head_dim 64 under a window of 30, 84 %."""
     table = flex_loops.RECORDED.with_name("h200_flex_calls.csv")
     rows = [row for row in read(table) if row.call == n]
     (time,) = [r for r in compare(rows, load_profile("h200")).residuals if r.quantity == "time"]
     assert abs(time.error) < most
+
+
+def test_short_builds_that_spill_all_are_those_of_the_catalog() -> None:
+    """Registers that Triton gives to 128 rows of head_dim 64: 32 where the window is less than two places can be apart,
+    and the keys are an odd number."""
+    builds = pd.read_csv(flex_loops.SHORT_BUILDS, comment="#")
+    assert set(builds.registers) == {32, 255}
+    for build in builds.itertuples():
+        launch = short(
+            batch=build.batch, heads=build.heads, seq_q=build.tokens, seq_k=build.keys,
+            mask="window", window=build.window, head_dim=64,
+        )  # fmt: skip
+        spills_all = launch.work.spill.step > 1000  # loads and stores of a step; 467 else
+        assert spills_all == (build.registers == 32), build

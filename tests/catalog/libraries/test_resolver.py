@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from typing import Any
 
 import pytest
 from chosen import chosen
@@ -14,6 +15,7 @@ from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.libraries.fa2 import fa2_splits
 from iosim.catalog.libraries.fa3 import fa3_section_heads
+from iosim.catalog.libraries.resolver import _asked_splits, _machine
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
@@ -368,3 +370,25 @@ def test_minimal_is_what_its_source_compiles_to() -> None:
     assert main == pytest.approx(3_233_808_000, rel=0.002)
     assert found.time_s == pytest.approx(46.7e-3, rel=0.1)
     assert found.time.bound_by == "smem"
+
+
+def test_code_is_played_of_its_own_tile_alone() -> None:
+    """A kernel that was read from code plays it on every GPU, and no other kernel plays anything."""
+    read: dict[str, Any] = {"machine": lambda profile: f"code for {profile.name}"}
+    gpu = load_profile("t4")
+    assert _machine(read, Overrides(), gpu) == "code for t4"
+    assert _machine(read, Overrides(splits=3, order="head"), gpu) == "code for t4"
+    for over in (Overrides(tile=(64, 64)), Overrides(warps=4), Overrides(stages=2)):
+        assert _machine(read, over, gpu) is None
+    assert _machine({}, Overrides(), gpu) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "asked", "splits"),
+    [(None, None, None), (3, None, 3), (3, 5, 5), (None, 5, 5)],
+)
+def test_splits_by_hand_go_before_those_of_code(
+    read: int | None, asked: int | None, splits: int | None
+) -> None:
+    data = {} if read is None else {"splits": read}
+    assert _asked_splits(data, Overrides(splits=asked)) == splits

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scripts import load_script
@@ -194,3 +196,64 @@ def test_what_makes_no_sense_is_refused(
 def test_a_row_has_what_it_takes(sample: list[tuple[Group, tables.Case]]) -> None:
     record = Row(*sample[0], next(sample[0][1].times())).record()
     assert record["error"] == pytest.approx(record["predicted_s"] / record["measured_s"] - 1)
+
+
+def row_of(
+    key: str, error: float, number: int = 2, gpu: str = "a100", launch: str = ""
+) -> groups.Row:
+    """A row of a group, by its number of those that something was fitted on or of the others."""
+    group = next(g for g in groups.GROUPS if g.key == key)
+    profile = SimpleNamespace(name=gpu)
+    case: Any = SimpleNamespace(
+        number=number, name="fa2", regime="long", call=SimpleNamespace(profile=profile)
+    )
+    timed: Any = SimpleNamespace(
+        launch=launch, error=error, measured_s=1.0, predicted_s=1.0 + error
+    )
+    return groups.Row(group, case, timed)
+
+
+def test_errors_of_eleven_rows() -> None:
+    """Sizes 0.00 to 0.10: nine tenths of eleven are ten rows, the last of which is 0.09."""
+    made = groups.Errors.of([(-1) ** n * n / 100 for n in range(11)])
+    assert made is not None
+    assert (made.n, made.max, made.p90) == (11, 0.10, 0.09)
+    assert (made.mean, made.median) == pytest.approx((0.05, 0.05))
+    assert made.signed == 0.0
+    assert groups.Errors.of([]) is None
+    one = groups.Errors.of([-0.3])
+    assert one is not None
+    assert (one.p90, one.mean, one.signed) == (0.3, 0.3, -0.3)
+
+
+def test_an_answer_names_the_groups_that_miss() -> None:
+    aimed = [g for g in groups.GROUPS if g.target is not None]
+    assert groups.TimesReport((), {}).answer == "No timed row was compared."
+    met, missed = aimed[0], aimed[1]
+    assert met.target is not None
+    assert missed.target is not None
+    rows = (row_of(met.key, met.target), row_of(missed.key, missed.target + 0.5))
+    told = groups.TimesReport(rows, {}).answer
+    assert "Of 2 held-out times" in told
+    assert f"1 of 2 groups meet their target, not: {missed.key}." in told
+    assert "1 of 1 groups meet their target." in groups.TimesReport(rows[:1], {}).answer
+
+
+def test_rows_that_something_was_fitted_on_stand_apart() -> None:
+    fitted = next((g for g in groups.GROUPS if g.fitted), None)
+    plain = next(g for g in groups.GROUPS if not g.fitted)
+    assert [row_of(plain.key, 0.1, n).held_out for n in (1, 2)] == [True, True]
+    if fitted is not None:
+        assert [row_of(fitted.key, 0.1, n).held_out for n in (1, 2)] == [False, True]
+        rows = [row_of(fitted.key, 0.1, 1), row_of(fitted.key, 0.2, 2)]
+        assert by_group(rows)[fitted.key].mean == 0.2
+        assert by_group(rows, held_out=False)[fitted.key].mean == 0.1
+
+
+def test_a_gpus_rows_count_once() -> None:
+    one = row_of(groups.GROUPS[0].key, 0.1)
+    twice = groups.Row(groups.GROUPS[1], one.case, one.timed)
+    rows = (one, twice, row_of(groups.GROUPS[0].key, 0.3, gpu="t4"))
+    table = groups.TimesReport(tuple(r for r in rows if r.held_out), {}).by_gpu()
+    assert [row[:2] for row in table.rows] == [("a100", 1), ("t4", 1)]
+    assert table.rows[1][2:] == ("30.0%", "30.0%", "30.0%", "+30.0%")

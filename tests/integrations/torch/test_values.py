@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from iosim.base.errors import InputError  # noqa: E402
+from iosim.integrations.torch import values  # noqa: E402
 from iosim.torch import TrafficMode  # noqa: E402
 
 
@@ -190,3 +191,12 @@ def test_autocast_may_be_switched_off_for_the_meta_device() -> None:
 def test_large_storages_are_not_followed() -> None:
     with TrafficMode("h200"), pytest.raises(InputError, match="hangs on values"):
         torch.zeros(1 << 20, dtype=torch.float64, device="meta").long().sum().item()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [(torch.int32, values.MOST_BYTES), (torch.float32, values.MOST_FLOAT_BYTES)]
+)
+def test_tensors_are_followed_up_to_a_size(dtype: torch.dtype, limit: int) -> None:
+    for more, followed in ((0, True), (1, False)):
+        tensor = torch.empty(limit // 4 + more, dtype=dtype, device="meta")
+        assert values._followed(tensor) is followed

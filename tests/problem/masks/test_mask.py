@@ -30,6 +30,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options
+from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.formula.symbolic import derive, leading
 
 sides = st.none() | st.integers(-1, 40)
@@ -284,3 +285,37 @@ def test_wider_windows_move_more(passes: str) -> None:
         predict(p, "fa2", "a100", method="bounds").total("l2", "read") for p in [*problems, base]
     ]
     assert all(less < more for less, more in itertools.pairwise(moved))
+
+
+SIDES = (None, 0, 1, 3)
+
+
+@pytest.mark.parametrize(("left", "right"), itertools.product(SIDES, SIDES))
+def test_what_is_kept_is_counted_as_it_is_kept(left: int | None, right: int | None) -> None:
+    """Against the pairs themselves, for every diagonal that meets a few queries and keys, or misses them."""
+    for seq_q, seq_k, offset in itertools.product((1, 2, 5), (1, 4, 7), range(-7, 9)):
+        mask = IntervalMask(left, right, offset)
+        pairs = mask.keeps(np.arange(seq_q)[:, None], np.arange(seq_k)[None, :])
+        distance = np.arange(seq_k)[None, :] - np.arange(seq_q)[:, None] - offset
+        inside = (left is None or distance >= -left) & (right is None or distance <= right)
+        assert (pairs == inside).all()
+        case = (seq_q, seq_k, offset)
+        assert mask.kept_pairs(seq_q, seq_k) == pairs.sum(), case
+        assert mask.kept_queries(seq_q, seq_k) == pairs.any(axis=1).sum(), case
+        assert mask.kept_keys(seq_q, seq_k) == pairs.any(axis=0).sum(), case
+        assert mask.leaves_rows_empty(seq_q, seq_k) == (not pairs.any(axis=1).all()), case
+
+
+@pytest.mark.parametrize("ratio", [2, 4])
+def test_keys_that_stand_for_several_tokens(ratio: int) -> None:
+    for seq_q, seq_k, offset, right in itertools.product(
+        (1, 5, 9), (1, 3), range(-5, 6), (0, 1, 3)
+    ):
+        mask = IntervalMask(None, right, offset, ratio)
+        pairs = mask.keeps(np.arange(seq_q)[:, None], np.arange(seq_k)[None, :])
+        last_token = (np.arange(seq_k)[None, :] + 1) * ratio - 1
+        assert (pairs == (last_token <= np.arange(seq_q)[:, None] + offset + right)).all()
+        case = (seq_q, seq_k, offset, right)
+        assert mask.kept_pairs(seq_q, seq_k) == pairs.sum(), case
+        assert mask.kept_queries(seq_q, seq_k) == pairs.any(axis=1).sum(), case
+        assert mask.kept_keys(seq_q, seq_k) == pairs.any(axis=0).sum(), case

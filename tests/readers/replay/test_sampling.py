@@ -130,6 +130,21 @@ def test_a_million_tokens_in_seconds() -> None:
     assert any("played in part" in note for note in found.notes())
 
 
+def test_rows_that_all_tiles_of_a_head_go_over_are_looked_at_once() -> None:
+    """CUTLASS's backward sums O o dO of its whole head before each tile of keys: 2,048 tiles of each of 4 heads go over
+    2,048 blocks of O, dO and D. Looked at for every skipped tile these were 50 million, and took most of a replay."""
+    problem = AttentionProblem(
+        heads=4, seq_q=1 << 18, head_dim=128, dtype="bf16", mask="causal", passes="bwd"
+    )
+    profile = load_profile("h100")
+    kernel = resolve("cutlass", problem, profile)
+    found = Call.of(problem, kernel, profile, plan(problem, kernel)).replay(Play(part=True))
+    main = next(launch for launch in found.launches if launch.name == "bwd.main")
+    assert main.windows is not None
+    tiles, a_tile = 4 * 2048, 3 * 2048
+    assert 0 < main.windows.passed_over < tiles * a_tile / 20
+
+
 def test_a_gpu_short_of_bandwidth_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     budget(monkeypatch, 2_000_000)
     notes = played("fa2", "l4", "causal", 524288, part=True).notes()

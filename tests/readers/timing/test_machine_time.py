@@ -74,9 +74,9 @@ TOUCHED = SimpleNamespace(entries=np.zeros(12), count=np.zeros(4), shares=None)
 
 def test_moves_are_spread_evenly_over_a_ctas_time() -> None:
     launch: Any = SimpleNamespace(touched=TOUCHED)
-    # 6 us of a tile of three moves on an SM of two CTAs: one alone moves every 1 us, two together every 2 us
-    assert _moves_s(launch, 6e-6, 2) == pytest.approx((1e-6, 2e-6))
-    assert _moves_s(SimpleNamespace(touched=None), 6e-6, 2) == ()  # type: ignore[arg-type]
+    # Three moves of a CTA, whose tile takes 100 cycles where it has an SM for itself, else 150.
+    assert _moves_s(launch, tile, 2, 1e6) == pytest.approx((100e-6 / 3, 50e-6))
+    assert _moves_s(SimpleNamespace(touched=None), tile, 2, 1e6) == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,16 @@ def test_a_bank_conflict_takes_its_wavefronts_from_all_parts() -> None:
     )  # 8 warps, one path
 
 
+def test_a_warps_conflicts_take_two_cycles_a_way_between_which_others_go() -> None:
+    conflict = Slot("shared-load", "lsu", 0, 1, 0, None, 0, MemoryUse(0, 0, 32), conflicts=31)
+    turn = [replace(conflict, sets=n % 5) for n in range(20)] + [waits(4)]
+    alone = cycles(turn, placed_warps(32, 1))
+    assert alone == pytest.approx(20 * (32 + 31), rel=0.05)
+    assert cycles(turn, placed_warps(32, 2)) == pytest.approx(alone, rel=0.1)
+    # The banks give a word a cycle to all of them together.
+    assert cycles(turn, placed_warps(32, 4)) == pytest.approx(4 * 20 * 32, rel=0.05)
+
+
 def test_spilled_stores_are_bound_by_the_way_to_the_l2() -> None:
     store = Slot("local-store", "lsu", 0, 1, None, None, 0, WORD)
     assert cycles([store] * 100, FOUR_WARPS) == pytest.approx(400 * 128 / 32, rel=0.05)

@@ -278,7 +278,13 @@ def test_a_model_that_does_not_fit_is_said_so() -> None:
         "of weights do not fit in memory"
         in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
     )
-    assert "do not fit" not in iosim.model("gpt2", gpu="l4", context=64).answer
+    small = iosim.model("gpt2", gpu="l4", context=64)
+    assert "do not fit" not in small.answer
+    assert "over its memory" not in small.answer
+    large = iosim.model("gpt2", gpu="t4", context="64k", batch=16)
+    assert "% of the bytes, over its memory." in large.answer
+    assert any("has positions for 1,024 tokens" in note for note in large.notes)
+    assert not any("has positions" in note for note in small.notes)
 
 
 @pytest.mark.parametrize(

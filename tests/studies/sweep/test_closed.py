@@ -140,3 +140,34 @@ def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
     rows_there = (tmp_path / "out.csv").read_bytes().count(b"\n") - 1
     assert rows_there == 2 * 3 * 499 * 5 * 7 * 2
     assert took / rows_there * 1e6 < 40  # seconds a million rows, of one core that others may share
+
+
+def test_rows_whose_bytes_64_bits_hold() -> None:
+    """The first row is within reach; each other one is beyond it by one number, and by one bound alone."""
+    usual = {
+        "batch": 1,
+        "heads": 8,
+        "kv_heads": 8,
+        "seq_q": 4096,
+        "seq_k": 4096,
+        "head_dim": 128,
+        "head_dim_v": 128,
+    }
+    beyond: list[dict[str, int]] = [
+        {},
+        {"kv_heads": 3},  # no whole number of query heads
+        {
+            "batch": 1 << 17,
+            "heads": 1 << 10,
+            "kv_heads": 1 << 10,
+            "seq_k": 1,
+            "head_dim": 8,
+            "head_dim_v": 1 << 11,
+        },  # O
+        {"batch": 1 << 26, "seq_q": 1, "seq_k": 4097, "head_dim_v": 512},  # V
+        {"seq_q": 1 << 27, "seq_k": 1 << 27, "head_dim": 128},  # pairs of a head
+    ]
+    rows = [usual | more for more in beyond]
+    sizes = {name: np.array([row[name] for row in rows], dtype=np.int64) for name in usual}
+    group = closed._Group({}, None, np.arange(len(rows)), sizes)  # type: ignore[arg-type]
+    assert closed._within_reach(group).tolist() == [True, False, False, False, False]

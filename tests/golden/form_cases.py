@@ -1,0 +1,67 @@
+"""Which values data files may have: every key's form with its range; sentences and lists of words apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+from iosim.base.records import fields, is_dataclass
+
+MODULES = (
+    "catalog.libraries.catalog_file",
+    "catalog.resource_table",
+    "catalog.serving.stack",
+    "evidence.validate.reasons",
+    "hardware.quantities",
+    "hardware.profile_file",
+    "studies.distributed.links",
+    "studies.latency.calibration",
+)
+"""Below iosim; of each the tables and forms that have a name in capitals."""
+APART = ("choices", "hint", "such_as", "see", "form")
+"""Fields of a form that are words."""
+NOT_FORMS = ("FIELDS", "TERMS", "READ_BY", "SPECIALISED_UNITS", "YES_NO", "COLUMNS", "SAME_BUILD")
+"""Tables that are no forms, or another module's."""
+LONGEST = 120
+"""Letters of a form's text; longer ones are of forms inside forms, which have names of their own."""
+
+
+def text(value: Any) -> str:
+    """A form with the fields that are not their defaults; of functions their names, of sentences that they are there."""
+    if is_dataclass(value) and not isinstance(value, type):
+        held = ((f, getattr(value, f.name)) for f in fields(value))
+        said = ", ".join(
+            f"{f.name}={text(x)}"
+            for f, x in held
+            if f.name not in APART and (type(f.default) is not type(x) or f.default != x)
+        )
+        return f"{type(value).__name__}({said})"
+    match value:
+        case Enum():
+            return value.name
+        case float():
+            return f"{value:.9g}"
+        case str():
+            return "_" if " " in value else repr(value)
+        case Mapping():
+            return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
+        case tuple() | list():
+            return "(" + ", ".join(map(text, value)) + ")"
+        case set() | frozenset():
+            return "{" + ", ".join(sorted(map(text, value))) + "}"
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    seen = set[int]()
+    for module in MODULES:
+        for name, value in vars(import_module(f"iosim.{module}")).items():
+            if not name.strip("_").isupper() or name in NOT_FORMS or id(value) in seen:
+                continue
+            seen.add(id(value))  # another module may import it
+            if isinstance(value, Mapping):
+                yield f"{module} {name}", {str(k): text(v)[:LONGEST] for k, v in value.items()}
+            elif is_dataclass(value):
+                yield f"{module} {name}", text(value)[:LONGEST]
