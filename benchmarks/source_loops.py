@@ -51,7 +51,7 @@ PACKAGE_OPTIONS = (
     "--use_fast_math",
     *(f"-U__CUDA_NO_{name}__" for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")),
 )  # fmt: skip
-"""What flash-attention's setup.py has beside these; PyTorch builds the same source without."""
+"""What flash-attention's setup.py has beside these; PyTorch builds without."""
 EFFICIENT = """
 #include <ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h>
 using Kernel = PyTorchMemEffAttention::AttentionKernel<
