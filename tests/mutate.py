@@ -12,7 +12,8 @@
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Left out, since no test
 is to hold them: messages of errors, assertions, sentences (f-strings and functions that make texts), types, docstrings,
-the sizes of caches and what APART names. Each change runs in a copy of the tree against the quick tests that execute
+the sizes of caches, what gives memory back
+and what APART names. Each change runs in a copy of the tree against the quick tests that execute
 its line (tests/support/measured.py makes the map), the cheapest first, until one is red, which must be green without
 the change; then against the other tests of their files. After --seconds of tests a change counts as not noticed. For
 the engine, whose lines are C and compiled anew, and for the data of kernels, NAMED has the tests. A seed draws the same

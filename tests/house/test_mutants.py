@@ -39,6 +39,7 @@ C_SOURCE = """
 #define SLACK 128
 static int f(int a, int b) {
     if (a < b) a += 2;
+    free(x);
     return a ? b : a;
 }
 """
